@@ -35,7 +35,7 @@ class Subject(NamedTuple):
     """One version of a text with the rules that it has: what a worker evaluates."""
 
     name: str
-    taken: Snapshot
+    snapshot: Snapshot
     rules: tuple[Rule, ...]
     model: str
     version: int | None = None
@@ -56,26 +56,26 @@ class Budgets:
         self._listings: TTLCache[str, list[Target]] = TTLCache(16, LISTING_SECONDS)
         self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(10_000)
 
-    def subject(self, taken: Snapshot, workspace: Workspace) -> Subject:
+    def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
         """What to evaluate of a text now, by its URI."""
-        name = relative_name(workspace, taken.uri)
+        name = relative_name(workspace, snapshot.uri)
         rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
-        rules += _window_rule(taken.uri, workspace, name)
-        return Subject(name, taken, rules, workspace.budget_model, taken.version)
+        rules += _window_rule(snapshot.uri, workspace, name)
+        return Subject(name, snapshot, rules, workspace.budget_model, snapshot.version)
 
     async def choose_counters(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, CounterChoice]:
         """What counts the subject, by model."""
         return {
-            model: await self._counts.choose_counter(subject.taken, model, workspace.settings)
+            model: await self._counts.choose_counter(subject.snapshot, model, workspace.settings)
             for model in subject.models
         }
 
     async def findings(self, subject: Subject, workspace: Workspace) -> list[Finding]:
         """One for each rule at or above its `warn-at`."""
         run = self._counts.workers.run
-        if not subject.rules and not await run(partial(_is_marked, subject.taken)):
+        if not subject.rules and not await run(partial(_is_marked, subject.snapshot)):
             return []
         choices = await self.choose_counters(subject, workspace)
         together = await self._together(subject, workspace)
@@ -117,8 +117,8 @@ class Budgets:
             if document.is_synced and self._roots.of_document(uri) is workspace
         }
         names = [one.relative for one in targets if one.relative in buffers]
-        taken = [self._documents.snapshot(buffers[name]) for name in names]
-        counts = [await self._part(one, model, workspace) for one in taken]
+        snapshot = [self._documents.snapshot(buffers[name]) for name in names]
+        counts = [await self._part(one, model, workspace) for one in snapshot]
         paths = [one.path for one in targets if one.relative not in buffers]
         bases = [
             self._counts.count_cache_key(model, workspace.settings, sent=sent)
@@ -136,11 +136,11 @@ class Budgets:
             counts.append(self._files[key])
         return [tokens for tokens in counts if tokens is not None]
 
-    async def _part(self, taken: Snapshot, model: str, workspace: Workspace) -> int | None:
-        if is_ignored(taken):
+    async def _part(self, snapshot: Snapshot, model: str, workspace: Workspace) -> int | None:
+        if is_ignored(snapshot):
             return None
-        choice = await self._counts.choose_counter(taken, model, workspace.settings)
-        return (await self._counts.measure(taken, choice)).tokens
+        choice = await self._counts.choose_counter(snapshot, model, workspace.settings)
+        return (await self._counts.measure(snapshot, choice)).tokens
 
 
 def findings(
@@ -154,7 +154,7 @@ def findings(
 
     counter = counter_of(subject, choices)
     return evaluate(
-        subject.name, subject.taken.text, subject.rules, counter, subject.model, together
+        subject.name, subject.snapshot.text, subject.rules, counter, subject.model, together
     )
 
 
@@ -163,9 +163,9 @@ def counter_of(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCo
     from sidecar.budget.counter import TextCounter
 
     whole = {model: choice.whole for model, choice in choices.items() if choice.whole is not None}
-    taken = subject.taken
-    pieces = taken.pieces if taken.is_cut else None
-    return TextCounter(taken.text, lambda model: choices[model].tokenizer, pieces, whole)
+    snapshot = subject.snapshot
+    pieces = snapshot.pieces if snapshot.is_cut else None
+    return TextCounter(snapshot.text, lambda model: choices[model].tokenizer, pieces, whole)
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:
@@ -190,14 +190,14 @@ def model_of(uri: str, workspace: Workspace) -> str:
     return workspace.budget_model if workspace.budget_model in models else models[0]
 
 
-def budget_of(taken: Snapshot, workspace: Workspace) -> int | None:
+def budget_of(snapshot: Snapshot, workspace: Workspace) -> int | None:
     """The tightest budget of a whole document in tokens of `model_of`: what its status shows.
 
     None where it has none, or says that it wants none.
     """
-    rules = workspace.rules.of(relative_name(workspace, taken.uri)) if workspace.rules else []
+    rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest(rules, workspace)
-    return None if tightest is None or is_ignored(taken) else tightest.budget.max_tokens
+    return None if tightest is None or is_ignored(snapshot) else tightest.budget.max_tokens
 
 
 def _tightest(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
@@ -210,10 +210,10 @@ def _tightest(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
     return min((rule for rule in rules if rule.for_whole_files), key=key, default=None)
 
 
-def is_ignored(taken: Snapshot) -> bool:
+def is_ignored(snapshot: Snapshot) -> bool:
     """Whether a text's first lines say that it wants no budget."""
     head, lines = "", 0
-    for piece in taken.pieces[:_HEAD_PIECES]:
+    for piece in snapshot.pieces[:_HEAD_PIECES]:
         head, lines = head + piece.text, lines + piece.text.count("\n")
         if lines >= FIRST_LINES:
             break
@@ -237,8 +237,8 @@ def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
     return (Rule("window", budget),)
 
 
-def _is_marked(taken: Snapshot) -> bool:
-    return any(MARK_START in piece.text for piece in taken.pieces)
+def _is_marked(snapshot: Snapshot) -> bool:
+    return any(MARK_START in piece.text for piece in snapshot.pieces)
 
 
 def _listed(root: str) -> list[Target]:

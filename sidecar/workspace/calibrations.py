@@ -1,7 +1,7 @@
-"""What reported usage has taught, and how processes share it: read and changed on the event loop.
+"""Calibrations of this process, and the file that shares them with other processes.
 
-Workers read and write the file. They get a copy and bring back another one, which the event loop
-takes over.
+Workers read and write the file: they get a copy and return another one, which the event loop
+merges.
 """
 
 from __future__ import annotations
@@ -19,91 +19,98 @@ if TYPE_CHECKING:
     from sidecar.counting.calibration import Calibrations
 
 Stamp: TypeAlias = tuple[int, int, int]
-"""What identifies a version of a file."""
+"""Identifies a version of a file: inode, modification time and size."""
 
 
-class Synced(NamedTuple):
-    """What a worker brings back that has written or read the file."""
+class SyncResult(NamedTuple):
+    """The result of reading or writing the file."""
 
     calibrations: Calibrations | None
-    """Return the file's content, or None if it has not changed."""
+    """The file's content; None if it has not changed."""
     stamp: Stamp | None
     """The version of the file."""
     has_written: bool = False
-    number: int = 0
-    """Of the last lesson that was written."""
+    version: int = 0
+    """The version of the calibrations that were written."""
 
 
 class CalibrationStore:
-    """The calibrations of this process. For the event loop, or a process without one."""
+    """The calibrations of this process. For the event loop, or the main thread without one."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: of the user's state."""
+        """`folder`: the state folder."""
         self._folder = folder
         self.known: Calibrations | None = None
-        """None until the file was read."""
-        self._has_new = False
-        self._seen: Stamp | None = None
-        """The version of the file that is known here."""
+        """None until the file has been read."""
+        self._has_unsaved = False
+        self._read_stamp: Stamp | None = None
+        """The version of the file that was read last."""
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file's path."""
         return self._folder / calibration_file.FILE_NAME
 
     def loaded(self) -> Calibrations:
-        """The calibrations; read now where they were not. Blocking then."""
+        """Return the calibrations. Blocking if they have not been read."""
         if self.known is None:
             self.finish_sync(_load(self._folder))
         return self.known or calibration_file.load(self._folder)
 
-    async def load(self, run: Callable[[Callable[[], Synced]], Awaitable[Synced]]) -> None:
-        """Have the file read by a worker, once; `run` runs work on one."""
+    async def load(self, run: Callable[[Callable[[], SyncResult]], Awaitable[SyncResult]]) -> None:
+        """Read the file once; `run` runs work on a worker."""
         if self.known is None:
             self.finish_sync(await run(self.begin_load()))
 
-    def begin_load(self) -> Callable[[], Synced]:
-        """What a worker does to read the file."""
+    def begin_load(self) -> Callable[[], SyncResult]:
+        """Return the work that reads the file."""
         return partial(_load, self._folder)
 
     def changed(self) -> None:
-        """Note that something was learned; the next `begin_sync` writes it."""
-        self._has_new = True
+        """Record that calibrations have changed; the next `begin_sync` writes them."""
+        self._has_unsaved = True
 
-    def begin_sync(self) -> Callable[[], Synced] | None:
-        """What a worker does to share what was learned with other processes: write what is new
-        here, or read what is new there. None before anything was read.
+    def begin_sync(self) -> Callable[[], SyncResult] | None:
+        """Return the work that writes new calibrations, or else reads those of other processes.
 
-        The work raises OSError where nothing can be written: call `changed` again then.
+        None before the file has been read. The work raises OSError if the file cannot be written;
+        call `changed` then.
         """
-        if self._has_new or self.known is None:
+        if self._has_unsaved or self.known is None:
             return self.begin_save()
-        return partial(_read, self._folder, self._seen)
+        return partial(_read, self._folder, self._read_stamp)
 
-    def begin_save(self) -> Callable[[], Synced] | None:
-        """The same where something is new here, else None."""
-        if not self._has_new or self.known is None:
+    def begin_save(self) -> Callable[[], SyncResult] | None:
+        """Return the work that writes new calibrations; None if there are none."""
+        if not self._has_unsaved or self.known is None:
             return None
-        self._has_new = False
+        self._has_unsaved = False
         return partial(_write, self._folder, self.known.frozen())
 
-    def finish_sync(self, synced: Synced) -> bool:
-        """Take over what a worker brought back. Returns whether another process had learned
-        something that was not known here."""
-        self._seen, theirs = synced.stamp, synced.calibrations
+    def finish_sync(self, synced: SyncResult) -> bool:
+        """Merge the result of reading or writing.
+
+        Returns:
+            Whether another process had new calibrations.
+        """
+        self._read_stamp, theirs = synced.stamp, synced.calibrations
         if theirs is None:
             return False
         if self.known is None:
             self.known = theirs
             return True
         if synced.has_written:
-            self.known.mark_written(synced.number)
+            self.known.mark_written(synced.version)
         return self.known.merge(theirs)
 
     def save(self) -> bool:
-        """Write what was learned at once. Returns whether another process had learned something.
+        """Write new calibrations. Blocking; a failed write is tried again later.
 
-        Blocking. Raises OSError: then it is still to be written.
+        Returns:
+            Whether another process had new calibrations.
+
+        Raises:
+            OSError: The file cannot be written.
         """
         work = self.begin_save()
         if work is None:
@@ -115,22 +122,20 @@ class CalibrationStore:
             raise
 
 
-def _load(folder: Path) -> Synced:
-    """What the file holds; nothing where there is none."""
-    now = _stamp(folder)  # before it is read: what changes then is read again
-    return Synced(calibration_file.load(folder), now)
+def _load(folder: Path) -> SyncResult:
+    now = _stamp(folder)  # before reading, so that a change meanwhile is read again
+    return SyncResult(calibration_file.load(folder), now)
 
 
-def _read(folder: Path, seen: Stamp | None) -> Synced:
-    """What the file holds, where that is another version than was seen."""
-    return Synced(None, seen) if _stamp(folder) in (None, seen) else _load(folder)
+def _read(folder: Path, seen: Stamp | None) -> SyncResult:
+    return SyncResult(None, seen) if _stamp(folder) in (None, seen) else _load(folder)
 
 
-def _write(folder: Path, calibrations: Calibrations) -> Synced:
-    number = calibrations.version
+def _write(folder: Path, calibrations: Calibrations) -> SyncResult:
+    version = calibrations.version
     with state_locked(folder):
         calibration_file.save(folder, calibrations)
-        return Synced(calibrations, _stamp(folder), has_written=True, number=number)
+        return SyncResult(calibrations, _stamp(folder), has_written=True, version=version)
 
 
 def _stamp(folder: Path) -> Stamp | None:

@@ -41,7 +41,7 @@ class CounterChoice(NamedTuple):
 
 
 class CounterChooser:
-    """Chooses how texts are counted. Any thread may ask while no calibration changes."""
+    """Chooses how texts are counted. Safe for threads while no calibration changes."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class CounterChooser:
         return self._tokenizers[key]
 
     def endpoints(self, settings: Settings) -> Endpoints:
-        """Return the declared endpoints of settings, and none if the settings were replaced."""
+        """Return the endpoints of settings; none if these settings are no longer in force."""
         from sidecar.endpoints.registry import Endpoints
 
         if not self._is_in_force(settings):
@@ -83,7 +83,7 @@ class CounterChooser:
     def _is_in_force(self, settings: Settings) -> bool:
         """Whether a root still declares these endpoints.
 
-        Work that began by older settings must not send text to an endpoint that was withdrawn.
+        Work that began with older settings must not send text to a removed endpoint.
         """
         declared, roots = servers(settings), self._roots
         return roots is None or any(servers(one.settings) == declared for one in roots)
@@ -97,7 +97,7 @@ class CounterChooser:
 
     async def aclose(self) -> None:
         """Close connections."""
-        for endpoints in [*self._endpoints.values()]:  # one may be made while another is closed
+        for endpoints in [*self._endpoints.values()]:
             await endpoints.aclose()
 
     def asks(self, model: str, settings: Settings) -> bool:
@@ -115,12 +115,11 @@ class CounterChooser:
         )
 
     def known_limit(self, model: str, settings: Settings) -> int | None:
-        """The window that an endpoint has reported, in tokens. Asks nobody."""
+        """Return the window that an endpoint has reported, in tokens. Sends no request."""
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
     def why_unasked(self, model: str, settings: Settings) -> str | None:
-        """Why nobody is asked to count for the model, though the user wants or has declared a
-        server that does; None where somebody is, or nobody was meant to be."""
+        """Return why no endpoint counts for the model although the user expects one, if so."""
         how = settings.tokenize
         served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
         if how.use_endpoint:
@@ -130,22 +129,22 @@ class CounterChooser:
         return ENDPOINTS_OFF if served and not how.endpoint_window else None
 
     def is_window_due(self, model: str, settings: Settings) -> bool:
-        """Whether an endpoint is still to be asked for the model's window."""
+        """Whether an endpoint must still be asked for the model's window."""
         return bool(settings.endpoints) and self.endpoints(settings).is_window_due(model)
 
-    def tokenizer(self, model: str, settings: Settings, taken: Snapshot) -> Tokenizer:
+    def tokenizer(self, model: str, settings: Settings, snapshot: Snapshot) -> Tokenizer:
         """Return the tokenizer of a model, calibrated for the text's kind."""
         plain = self.tokenizers(settings).for_model(model)
-        learned = self.calibrations.known
-        if learned is None or plain.method == "exact":
+        calibrations = self.calibrations.known
+        if calibrations is None or plain.method == "exact":
             return plain
-        return calibrate(plain, learned, model, taken.sample)
+        return calibrate(plain, calibrations, model, snapshot.sample)
 
     def choose_local_counter(
-        self, taken: Snapshot, model: str, settings: Settings
+        self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
         """Choose how a text is counted without an endpoint."""
-        return CounterChoice(model, self.tokenizer(model, settings, taken))
+        return CounterChoice(model, self.tokenizer(model, settings, snapshot))
 
 
 def servers(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:

@@ -1,8 +1,8 @@
-"""The one place that turns a text, a document or a chat into a `Count`.
+"""Counts a text, a document or a chat.
 
-The status, diagnostics, hints, fixes, fitting and the command line all ask here. Which tokenizer
-counts, whether the user's endpoint is asked first, and by what an estimate is corrected, is
-decided in `Counts.choose_counter`; everything else is counted with the choice that it gives.
+The status, diagnostics, hints, fixes, fitting and the command line all count here.
+`Counts.choose_counter` decides which tokenizer counts, whether the user's endpoint is asked first,
+and which calibration corrects an estimate.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LEARN_CHARACTERS = 200
 
 
 class _AskedText(NamedTuple):
-    """A text that an endpoint is asked about, without holding it."""
+    """Identifies a text that an endpoint counts, without keeping the text."""
 
     endpoints: Endpoints
     model: str
@@ -69,19 +69,19 @@ class _AskedText(NamedTuple):
 
 
 _Answer: TypeAlias = tuple[Measure | None, str | None]
-"""A count, or why there is none."""
+"""A count, or why the endpoint gave none."""
 
 
-def quiet_seconds(taken: Snapshot) -> float:
+def quiet_seconds(snapshot: Snapshot) -> float:
     """How much longer a document must stay unedited before an endpoint is sent it."""
-    if taken.edited_at is None or taken.characters < QUIET_CHARACTERS:
+    if snapshot.edited_at is None or snapshot.characters < QUIET_CHARACTERS:
         return 0.0
-    quiet = min(LONGEST_QUIET_SECONDS, taken.characters / CHARACTERS_PER_QUIET_SECOND)
-    return max(0.0, taken.edited_at + quiet - time.monotonic())
+    quiet = min(LONGEST_QUIET_SECONDS, snapshot.characters / CHARACTERS_PER_QUIET_SECOND)
+    return max(0.0, snapshot.edited_at + quiet - time.monotonic())
 
 
 class Counts(CounterChooser):
-    """Counts for every workspace of a process; for the event loop, but where a method says so."""
+    """Counts for every workspace of a process. For the event loop."""
 
     def __init__(
         self,
@@ -93,8 +93,15 @@ class Counts(CounterChooser):
         roots: Iterable[Workspace] | None = None,
         publish: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`documents`: the open ones. `roots`: whose settings are in force; all are by default.
-        `publish`: tells listeners what has changed."""
+        """
+        Args:
+            workers: Run blocking work.
+            calibrations: Correct estimates.
+            windows: Windows and prices.
+            documents: The open documents.
+            roots: Endpoints are asked only while one of these declares them; by default always.
+            publish: Publishes an event.
+        """
         self._documents = Documents() if documents is None else documents
         super().__init__(calibrations, roots=roots)
         self._publish = publish
@@ -102,106 +109,112 @@ class Counts(CounterChooser):
         self.seconds = ENDPOINT_SECONDS
         """How long a count waits for an endpoint."""
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
-        """Endpoints' counts by all that they depend on; holds no text."""
+        """Endpoints' counts by everything that they depend on; holds no text."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
         self._asking = SharedTasks[_AskedText, _Answer](
             "counting by an endpoint", outlives_waiters=True
         )
         self._edits: dict[str, asyncio.Event] = {}
-        """By document that waits for a pause in typing, set at its next edit."""
+        """For each document that waits for a pause in typing; set at its next edit."""
 
-    # -- what counts ------------------------------------------------------------------------
+    # -- choosing ---------------------------------------------------------------------------
 
     def count_cache_key(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
         """Return everything that a count depends on besides the text.
 
         `sent`: whether the text is sent to an endpoint; a longer one depends on calibration.
         """
-        learned = self.calibrations.known
-        standing = (
+        calibrations = self.calibrations.known
+        fingerprint = (
             self.endpoints(settings).fingerprint(model) if self.asks(model, settings) else None
         )
-        asked = sent and standing is not None
-        lessons = 0 if asked or learned is None else learned.version
-        return self.tokenizers(settings), model, standing, lessons
+        asked = sent and fingerprint is not None
+        version = 0 if asked or calibrations is None else calibrations.version
+        return self.tokenizers(settings), model, fingerprint, version
 
     async def choose_counter(
-        self, taken: Snapshot, model: str, settings: Settings
+        self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
         """Choose how a text is counted, and await the endpoint's count if there is one."""
         note = None
-        if taken.characters and self.asks(model, settings):
-            whole, note = await self._ask(taken, model, settings)
+        if snapshot.characters and self.asks(model, settings):
+            whole, note = await self._ask(snapshot, model, settings)
             if whole is not None:
-                return CounterChoice(model, self._fitted(taken, model, settings, whole), whole)
-        return self.choose_local_counter(taken, model, settings)._replace(note=note)
+                return CounterChoice(
+                    model, self._scaled_tokenizer(snapshot, model, settings, whole), whole
+                )
+        return self.choose_local_counter(snapshot, model, settings)._replace(note=note)
 
-    def choose_counter_now(self, taken: Snapshot, model: str, settings: Settings) -> CounterChoice:
+    def choose_counter_now(
+        self, snapshot: Snapshot, model: str, settings: Settings
+    ) -> CounterChoice:
         """Choose how a text is counted, with the endpoint's count only if it is known already."""
-        if taken.characters and self.asks(model, settings):
-            whole = self._answer_to(self._asked(taken, model, settings))
+        if snapshot.characters and self.asks(model, settings):
+            whole = self._answer_to(self._asked(snapshot, model, settings))
             if whole is not None:
-                return CounterChoice(model, self._fitted(taken, model, settings, whole), whole)
-        return self.choose_local_counter(taken, model, settings)
+                return CounterChoice(
+                    model, self._scaled_tokenizer(snapshot, model, settings, whole), whole
+                )
+        return self.choose_local_counter(snapshot, model, settings)
 
-    def has_answer(self, taken: Snapshot, model: str, settings: Settings) -> bool:
+    def has_answer(self, snapshot: Snapshot, model: str, settings: Settings) -> bool:
         """Whether an endpoint has counted this text."""
-        if not taken.characters or not self.asks(model, settings):
+        if not snapshot.characters or not self.asks(model, settings):
             return False
-        return self._answer_to(self._asked(taken, model, settings)) is not None
+        return self._answer_to(self._asked(snapshot, model, settings)) is not None
 
-    def _asked(self, taken: Snapshot, model: str, settings: Settings) -> _AskedText:
-        return _AskedText(self.endpoints(settings), model, hash(taken.text), len(taken.text))
+    def _asked(self, snapshot: Snapshot, model: str, settings: Settings) -> _AskedText:
+        return _AskedText(self.endpoints(settings), model, hash(snapshot.text), len(snapshot.text))
 
     def _answer_to(self, text: _AskedText) -> Measure | None:
         return self._answers.get((text.endpoints.fingerprint(text.model), text))
 
     async def _ask(
-        self, taken: Snapshot, model: str, settings: Settings
+        self, snapshot: Snapshot, model: str, settings: Settings
     ) -> tuple[Measure | None, str | None]:
         """Return the endpoint's count, or why there is none.
 
-        Callers that ask at the same time share one request; a late answer is used when it comes.
+        Concurrent callers share one request. A late answer is kept, and published.
         """
-        text = self._asked(taken, model, settings)
+        text = self._asked(snapshot, model, settings)
         known = self._answer_to(text)
         if known is not None:
             return known, None
-        answer = partial(self._answer, taken, model, settings, text)
+        answer = partial(self._answer, snapshot, model, settings, text)
         try:
             return await self._asking.run(text, answer, self.seconds)
         except TimeoutError:
-            self._take_outcome(text, None)
+            self._record_outcome(text, None)
             return None, f"no answer within {self.seconds:g} s"
 
     async def _answer(
-        self, taken: Snapshot, model: str, settings: Settings, text: _AskedText
+        self, snapshot: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> _Answer:
         def is_wanted() -> bool:
             """Whether the text should still be sent: a request waits, or a document shows it."""
-            return self._asking.waiting(text) > 0 or self._documents.is_newest(taken)
+            return self._asking.waiting(text) > 0 or self._documents.is_newest(snapshot)
 
-        if not await self._typing_pauses(taken):
+        if not await self._typing_pauses(snapshot):
             return None, "the document is being edited"
-        found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS, is_wanted)
+        found = await text.endpoints.count_text(model, snapshot.text, LATEST_SECONDS, is_wanted)
         if not isinstance(found, EndpointCount):
-            self._take_outcome(text, None)
+            self._record_outcome(text, None)
             self.missed(model, settings, found.kind)
             return None, found.reason
         measure = _by_endpoint(found)
-        standing = text.endpoints.fingerprint(model)
-        if standing is not None:
-            self._answers[standing, text] = measure
-        with suppress(WorkStoppedError):  # the server ends, and nothing more is learned
-            await self._learn(taken, model, settings, measure.tokens)
-        self._take_outcome(text, measure.tokens)
+        fingerprint = text.endpoints.fingerprint(model)
+        if fingerprint is not None:
+            self._answers[fingerprint, text] = measure
+        with suppress(WorkStoppedError):  # the server is stopping
+            await self._learn(snapshot, model, settings, measure.tokens)
+        self._record_outcome(text, measure.tokens)
         return measure, None
 
-    async def _typing_pauses(self, taken: Snapshot) -> bool:
-        """Wait for a pause in typing. False where the document is edited before that."""
-        if (seconds := quiet_seconds(taken)) <= 0:
+    async def _typing_pauses(self, snapshot: Snapshot) -> bool:
+        """Wait for a pause in typing. Returns False if the document is edited first."""
+        if (seconds := quiet_seconds(snapshot)) <= 0:
             return True
-        edited = self._edits.setdefault(taken.uri, asyncio.Event())
+        edited = self._edits.setdefault(snapshot.uri, asyncio.Event())
         with suppress(TimeoutError):
             await asyncio.wait_for(edited.wait(), seconds)
         return not edited.is_set()
@@ -211,30 +224,30 @@ class Counts(CounterChooser):
         if (edited := self._edits.pop(uri, None)) is not None:
             edited.set()
 
-    def _take_outcome(self, text: Hashable, tokens: int | None) -> None:
-        """An endpoint's count of a text, None where it gave none; listeners hear of a change."""
+    def _record_outcome(self, text: Hashable, tokens: int | None) -> None:
+        """Record an endpoint's count, or None for a failure, and publish a change."""
         before = self._outcomes.get(text, tokens)
         self._outcomes[text] = tokens
         if before != tokens:
             self._publish(Event("endpoint"))
 
     def missed(self, model: str, settings: Settings, kind: MissKind) -> bool:
-        """Note that a model's endpoint gave no count. Returns whether it may after a while."""
+        """Publish that a model's endpoint gave no count. Returns whether it may give one later."""
         may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
             self._publish(Event("missed", missed=Missed(model, settings, kind)))
         return may_later
 
-    async def _learn(self, taken: Snapshot, model: str, settings: Settings, real: int) -> None:
-        """What an endpoint counted corrects later estimates of texts of this kind."""
+    async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
+        """Correct later estimates of texts of this kind by an endpoint's count."""
         from sidecar.counting.kinds import kind_of
 
         plain = self.tokenizers(settings).for_model(model)
-        estimated = await self.workers.count(taken, plain)
+        estimated = await self.workers.count(snapshot, plain)
         calibrations = self.calibrations.known
-        if calibrations is not None and taken.characters >= _LEARN_CHARACTERS:
-            key = document_key(model, plain.name, kind_of(taken.sample))
-            band = plain.band(estimated, taken.sample)
+        if calibrations is not None and snapshot.characters >= _LEARN_CHARACTERS:
+            key = document_key(model, plain.name, kind_of(snapshot.sample))
+            band = plain.band(estimated, snapshot.sample)
             doubt = None if band is None else estimated * band / 100
             calibrations.update(key, estimated, real, 1.0, doubt)
             self.calibration_changed()
@@ -244,66 +257,71 @@ class Counts(CounterChooser):
         self.calibrations.changed()
         self._publish(Event("learned"))
 
-    def _fitted(self, taken: Snapshot, model: str, settings: Settings, whole: Measure) -> Tokenizer:
-        """What counts the parts of a text whose whole the endpoint has counted."""
+    def _scaled_tokenizer(
+        self, snapshot: Snapshot, model: str, settings: Settings, whole: Measure
+    ) -> Tokenizer:
+        """Return a tokenizer for the parts of a text that the endpoint has counted as a whole."""
         plain = self.tokenizers(settings).for_model(model)
-        estimated = self.workers.known(taken, plain)
+        estimated = self.workers.count_if_quick(snapshot, plain)
         if not estimated or plain.method == "exact":
-            return self.tokenizer(model, settings, taken)
+            return self.tokenizer(model, settings, snapshot)
         return CalibratedTokenizer(plain, whole.tokens / estimated)
 
     # -- counting ---------------------------------------------------------------------------
 
     async def count(
         self,
-        taken: Snapshot,
+        snapshot: Snapshot,
         model: str | None,
         workspace: Workspace,
         choice: CounterChoice | None = None,
     ) -> Count:
-        """The count of a text; an empty one is 0, exact, for every model, and asks nobody.
+        """Count a text, with the model's window and price.
 
-        `choice`, where the caller has it already.
+        Args:
+            snapshot: The text. An empty one is exact, and no endpoint is asked.
+            model: The model; by default the workspace's.
+            workspace: The workspace.
+            choice: How to count, if the caller has chosen already.
         """
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
-        if taken.characters and self.is_window_due(name, settings):
+        if snapshot.characters and self.is_window_due(name, settings):
             await self.endpoints(settings).limit(name, self.seconds)
-        choice = choice or await self.choose_counter(taken, name, settings)
-        measure = await self.measure(taken, choice)
-        return self.public(measure, name, taken.characters, workspace, choice.note)
+        choice = choice or await self.choose_counter(snapshot, name, settings)
+        measure = await self.measure(snapshot, choice)
+        return self.public(measure, name, snapshot.characters, workspace, choice.note)
 
-    async def measure(self, taken: Snapshot, choice: CounterChoice) -> Measure:
-        """A text's tokens by its choice."""
+    async def measure(self, snapshot: Snapshot, choice: CounterChoice) -> Measure:
+        """Count a text as it was chosen."""
         if choice.whole is not None:
             return choice.whole
-        tokens = await self.workers.count(taken, choice.tokenizer)
-        return choice.tokenizer.measure(tokens, taken.sample)
+        tokens = await self.workers.count(snapshot, choice.tokenizer)
+        return choice.tokenizer.measure(tokens, snapshot.sample)
 
-    def now(self, taken: Snapshot, model: str, workspace: Workspace) -> Count | None:
-        """A text's count, or None where that takes a request, a look-up of the model's window and
-        price, or over a millisecond."""
+    def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
+        """Return a text's count if it takes under a millisecond and no look-up, else None."""
         settings = workspace.settings
         asked = self.is_window_due(model, settings) or self.asks(model, settings)
         unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
-        if unloaded or (taken.characters and asked):
+        if unloaded or (snapshot.characters and asked):
             return None
-        tokenizer = self.tokenizer(model, settings, taken)
-        tokens = self.workers.known(taken, tokenizer)
+        tokenizer = self.tokenizer(model, settings, snapshot)
+        tokens = self.workers.count_if_quick(snapshot, tokenizer)
         if tokens is None:
             return None
-        measure = tokenizer.measure(tokens, taken.sample)
-        return self.public(measure, model, taken.characters, workspace)
+        measure = tokenizer.measure(tokens, snapshot.sample)
+        return self.public(measure, model, snapshot.characters, workspace)
 
-    async def count_here(self, taken: Snapshot, model: str, workspace: Workspace) -> Count:
-        """The count of a text without asking anybody."""
-        here = self.choose_local_counter(taken, model, workspace.settings)
-        return await self.count(taken, model, workspace, here)
+    async def count_locally(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count:
+        """Count a text without asking an endpoint."""
+        here = self.choose_local_counter(snapshot, model, workspace.settings)
+        return await self.count(snapshot, model, workspace, here)
 
-    def guess(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
-        """What to show at once while a big document is counted: scaled up from a sample."""
+    def extrapolate(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
+        """Extrapolate a long document's count from a sample, to show while it is counted."""
         tokenizer = self.tokenizers(workspace.settings).for_model(model)
-        tokens = self.workers.guess(document, tokenizer)
+        tokens = self.workers.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)
         measure = Measure(tokens, "estimate", tokenizer.name, band)
         return self.public(measure, model, document.characters, workspace)
@@ -317,7 +335,7 @@ class Counts(CounterChooser):
         model: str,
         settings: Settings,
     ) -> tuple[FitResult, Measure]:
-        """A text in so many tokens at most, and how what is left of it was counted."""
+        """Shorten a text to at most `max_tokens`. Returns the result and its count."""
         choice = await self.choose_counter(Snapshot(text=text), model, settings)
         tokenizer, whole = choice.tokenizer, choice.whole
         if whole is None:
@@ -349,12 +367,12 @@ class Counts(CounterChooser):
         model: str | None,
         workspace: Workspace,
     ) -> Count:
-        """A whole chat with its tools: by the endpoint's own template, else by formula."""
+        """Count a chat with its tools, by the endpoint's template or else by formula."""
         from sidecar.counting.messages import count_messages
 
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
-        characters, sample = await self.workers.run(partial(_read, messages))
+        characters, sample = await self.workers.run(partial(_measure_texts, messages))
         note = None
         if (messages or tools) and may_ask(settings) and self.endpoints(settings).serves(name):
             asked = self.endpoints(settings).count_chat(name, messages, tools, ENDPOINT_SECONDS)
@@ -382,7 +400,7 @@ class Counts(CounterChooser):
         return self.windows.count(measure, model, characters, settings, named=named, note=note)
 
     def named_limits(self, model: str, settings: Settings, session: NamedLimits) -> NamedLimits:
-        """What a session's client, agent or server named, and what its endpoint has reported."""
+        """Return the windows that a session names, with the one that an endpoint has reported."""
         endpoint = session.endpoint or self.known_limit(model, settings)
         return msgspec.structs.replace(session, endpoint=endpoint)
 
@@ -404,8 +422,8 @@ def _by_endpoint(found: EndpointCount) -> Measure:
     return Measure(found.tokens, "endpoint", f"{found.server}:{found.model}", 0.0)
 
 
-def _read(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
-    """Code points of the messages' texts, and how the longest of them begins."""
+def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
+    """Return the messages' characters, and the beginning of the longest text."""
     from sidecar.messages.content import read_message
 
     texts = [text for message in messages for text in read_message(message).texts]

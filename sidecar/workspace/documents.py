@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
 KIND_CHARACTERS = SAMPLE_CHARACTERS
 _WALKED = 1_000_000
-"""Pieces of longer texts are not all looked at on the event loop: that takes over a millisecond."""
+"""Visiting the pieces of a longer text takes over a millisecond, too long for the event loop."""
 
 
 class Snapshot(SplitText):
     """One version of a document, of a part of it, or of a text that is no document.
 
-    Never changes, and refers to no document: any thread may read it. Derived values are kept, so
-    that each version is joined only once.
+    Never changes and refers to no document, so any thread may read it. Derived values are cached.
     """
 
     def __init__(
@@ -53,23 +52,23 @@ class Snapshot(SplitText):
         self._text = text
         self._characters: int | None = None
         self.edited_at: float | None = None
-        """When the edit that it follows was seen, by `time.monotonic`; None where none came."""
+        """When the last edit arrived, by `time.monotonic`; None if there was none."""
 
     @classmethod
     def of(cls, document: TextDocument) -> Snapshot:
         """Return a snapshot of a whole document."""
-        taken = cls(uri=document.uri)
-        taken._describe(document)
-        taken._is_whole = True
-        taken._pieces, taken._characters = document.pieces, document.characters
-        return taken
+        snapshot = cls(uri=document.uri)
+        snapshot._describe(document)
+        snapshot._is_whole = True
+        snapshot._pieces, snapshot._characters = document.pieces, document.characters
+        return snapshot
 
     @classmethod
     def part_of(cls, document: TextDocument, span: Range) -> Snapshot:
-        """A range of a document as it is now."""
-        taken = cls(document.pieces_in(span), uri=document.uri)
-        taken._describe(document)
-        return taken
+        """Return a snapshot of a range of a document."""
+        snapshot = cls(document.pieces_in(span), uri=document.uri)
+        snapshot._describe(document)
+        return snapshot
 
     def _describe(self, document: TextDocument) -> None:
         self.edition, self.version = document.edition, document.version
@@ -77,12 +76,12 @@ class Snapshot(SplitText):
         self.language_id = document.language_id
 
     def is_of(self, document: TextDocument | None) -> bool:
-        """Whether it is the whole document at its current edition."""
+        """Whether it is a snapshot of the whole document at its current edition."""
         return self._is_whole and document is not None and self.edition is document.edition
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Stretches whose counts add up, which remember them."""
+        """Pieces whose counts add up; each keeps its count."""
         if self._pieces is None:
             self._pieces = tuple(split_pieces(self._text or ""))
         return self._pieces
@@ -97,7 +96,7 @@ class Snapshot(SplitText):
 
     @property
     def sample(self) -> str:
-        """The beginning, by which the kind of text is recognised, the same however it is cut."""
+        """The beginning of the text, which determines its kind."""
         if self._text is not None:
             return self._text[:KIND_CHARACTERS]
         start = ""
@@ -109,26 +108,27 @@ class Snapshot(SplitText):
 
     @property
     def is_cut(self) -> bool:
-        """Whether the pieces are there already: making them of a long text takes its time."""
+        """Whether the pieces exist; creating those of a long text takes time."""
         return self._pieces is not None
 
-    def known(self, base: Tokenizer, most: int, document: TextDocument | None) -> int | None:
-        """Return the tokens by `base` if few characters have to be tokenized, else None.
+    def count_if_quick(
+        self, base: Tokenizer, most: int, document: TextDocument | None
+    ) -> int | None:
+        """Return the tokens by `base` if few characters must be tokenized, else None.
 
-        A slow piece counts as many characters. For the event loop.
+        A piece that is slow to tokenize counts as many characters. For the event loop.
 
         Args:
             base: The tokenizer.
             most: How many characters may be tokenized.
-            document: The document that is open under this snapshot's URI. While it is not edited,
-                its own sums answer in the same time however long it is.
+            document: The open document with this URI. Its sums are used while it is not edited.
         """
         if base.has_safe_cuts and document is not None and self.is_of(document):
             return count_if_quick(document, base, most)
         if self.characters > most and not self.is_cut:
-            return None  # cutting it takes its time too
+            return None  # splitting it takes long
         if not base.has_safe_cuts and self._whole is None and self.characters > most:
-            return None  # there is nothing yet that could have remembered a count
+            return None  # it has not been counted
         if self.characters > _WALKED:
             return None
         units = countable_pieces(self, base)
@@ -139,7 +139,7 @@ class Snapshot(SplitText):
         )
 
     def document(self) -> TextDocument:
-        """The document as it was. Blocking for big ones."""
+        """Return a document with the snapshot's text. Blocking if it is long."""
         return TextDocument(self.uri, self.text, self.version, self.encoding, self.language_id)
 
 
@@ -158,7 +158,7 @@ class FollowedText:
 
     @property
     def version(self) -> object:
-        """Another object for each edition of the document."""
+        """Differs for each edition of the document."""
         return self.snapshot.edition
 
     def text(self) -> str:
@@ -185,12 +185,12 @@ class Documents(dict[str, TextDocument]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._taken: dict[str, Snapshot] = {}
+        self._snapshots: dict[str, Snapshot] = {}
         self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
         """Offsets of the followed ranges; places without an entry are whole documents."""
 
-    def named(self, uri: str) -> TextDocument:
-        """An open document, in step with the editor.
+    def get_open(self, uri: str) -> TextDocument:
+        """Return an open document that is in step with the editor.
 
         Raises:
             RequestError: `unknownDocument`.
@@ -204,30 +204,30 @@ class Documents(dict[str, TextDocument]):
         return document
 
     def snapshot(self, uri: str) -> Snapshot:
-        """The document as it is now; the same one until it is edited.
+        """Return a snapshot of an open document; the same object until the next edit.
 
         Raises:
             RequestError: `unknownDocument`.
         """
-        return self.taken(self.named(uri))
+        return self.snapshot_of(self.get_open(uri))
 
-    def taken(self, document: TextDocument) -> Snapshot:
-        """The same of a document that may have been closed, or be one that was held."""
+    def snapshot_of(self, document: TextDocument) -> Snapshot:
+        """Return a snapshot of a document, which may have been closed or pinned."""
         uri = document.uri
         if self.get(uri) is not document:
             return Snapshot.of(document)
-        known = self._taken.get(uri)
+        known = self._snapshots.get(uri)
         if known is not None and known.is_of(document) and known.version == document.version:
             return known
-        taken = Snapshot.of(document)
+        snapshot = Snapshot.of(document)
         if known is not None:
-            taken.edited_at = known.edited_at if known.is_of(document) else time.monotonic()
-        self._taken[uri] = taken
-        return taken
+            snapshot.edited_at = known.edited_at if known.is_of(document) else time.monotonic()
+        self._snapshots[uri] = snapshot
+        return snapshot
 
-    def is_newest(self, taken: Snapshot) -> bool:
+    def is_newest(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot is a whole open document at its current edition."""
-        return taken.is_of(self.get(taken.uri))
+        return snapshot.is_of(self.get(snapshot.uri))
 
     def edit(self, document: TextDocument, span: Range | None, text: str) -> None:
         """Replace a range of a document, or all of it; followed ranges move with their text.
@@ -252,7 +252,7 @@ class Documents(dict[str, TextDocument]):
         Raises:
             RequestError: `unknownDocument`.
         """
-        document, place = self.named(uri), FollowedPlace(uri)
+        document, place = self.get_open(uri), FollowedPlace(uri)
         if span is not None:
             self._ranges[place] = document.offsets(span)
         return FollowedText(place, self._at(place, document))
@@ -275,11 +275,11 @@ class Documents(dict[str, TextDocument]):
     def _at(self, place: FollowedPlace, document: TextDocument) -> Snapshot:
         offsets = self._ranges.get(place)
         if offsets is None:
-            return self.taken(document)
+            return self.snapshot_of(document)
         start, end = map(document.position_at, offsets)
         return Snapshot.part_of(document, Range(start, end))
 
     def closed(self, uri: str) -> None:
-        """Forget a document."""
+        """Remove a closed document."""
         self.pop(uri, None)
-        self._taken.pop(uri, None)
+        self._snapshots.pop(uri, None)

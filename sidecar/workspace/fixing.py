@@ -72,7 +72,7 @@ def _of(
     counter: TextCounter,
     choices: Mapping[str, CounterChoice],
 ) -> Iterator[Proposal]:
-    text = subject.taken.text
+    text = subject.snapshot.text
     for fix in fixes.fit_fixes(text, finding, choices[finding.model].tokenizer):
         yield _here(fix)
     if (moved := _move(subject, finding, place, counter)) is not None:
@@ -82,7 +82,7 @@ def _of(
     if (raised := _raise(finding, place, text)) is not None:
         yield raised
     if (
-        ignored := fixes.ignore_fix(subject.name, subject.taken.language_id, text, finding)
+        ignored := fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding)
     ) is not None:
         yield _here(ignored)
 
@@ -99,7 +99,7 @@ def _move(
     free = _free_name(place.root / subject.name)
     if not _inside(free, place.root):
         return None
-    fix = fixes.move_fix(subject.taken.text, finding, counter, free.name)
+    fix = fixes.move_fix(subject.snapshot.text, finding, counter, free.name)
     if fix is None:
         return None
     new_file = FixTarget(free.as_uri(), fix.new_file or "")

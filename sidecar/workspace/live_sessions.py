@@ -1,7 +1,7 @@
 """The sizes of running servers' conversations, shared with other processes.
 
-Each server writes one file per workspace, which holds counts, ids, models and times and no text. It
-holds a lock for as long as it runs, however it ends: files without a lock's owner are ignored.
+Each server writes one file per workspace with counts, ids, models and times, and no text. It holds
+a lock while it runs. Files without a held lock are ignored.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 _LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
-"""A lock this new may not be held yet by the server that has created it."""
+"""A server that has created a lock may take this long to hold it."""
 _MOST_BYTES = 1 << 22
 
 
 class LiveSessions:
     """Shares this process's conversations with other processes.
 
-    For the event loop, which knows what is written; workers get paths and bytes.
+    For the event loop; workers get paths and bytes.
     """
 
     def __init__(self, folder: Path, workers: Workers) -> None:
         self.folder = folder
-        """Where running servers write."""
+        """The folder in which running servers write."""
         self._workers = workers
         self._name = secrets.token_hex(8)
         self._process_lock: contextlib.ExitStack | None = None
-        """Held from the first write on."""
+        """Held since the first write."""
         self._written: dict[str, bytes | None] = {}
-        """By workspace; None while a write runs, and after one that failed."""
-        self._turn = asyncio.Lock()
+        """The content by workspace; None during a write and after a failed one."""
+        self._writing = asyncio.Lock()
 
     async def write(self, workspace: str, sessions: Sequence[ContextUsage]) -> None:
-        """Replace what is written of a workspace, if it differs. Raises OSError."""
+        """Replace the file of a workspace, if its content differs. Raises OSError."""
         private = [msgspec.structs.replace(one, largest=[], text="", rows=[]) for one in sessions]
         data = msgspec.json.encode(private) if private else b""
-        async with self._turn:
+        async with self._writing:
             if data == self._written.get(workspace, b""):
                 return
             run = self._workers.run
@@ -64,8 +64,8 @@ class LiveSessions:
             self._written[workspace] = data
 
     async def aclose(self) -> None:
-        """Remove what was written. Never raises."""
-        async with self._turn:
+        """Remove the files and the lock. Never raises."""
+        async with self._writing:
             lock, self._process_lock = self._process_lock, None
             files = tuple(self._file(workspace) for workspace in self._written)
             self._written.clear()
@@ -81,7 +81,7 @@ class LiveSessions:
 
 
 def read(folder: Path, workspace: str) -> list[ContextUsage]:
-    """The conversations of all running servers in a workspace. Never raises."""
+    """Return the conversations of all running servers in a workspace. Never raises."""
     found: list[ContextUsage] = []
     for path in folder.glob(f"*.{_digest(workspace)}.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
@@ -92,7 +92,7 @@ def read(folder: Path, workspace: str) -> list[ContextUsage]:
 
 
 def _begin(folder: Path, lock: Path) -> contextlib.ExitStack:
-    """Remove what ended processes left, and return this process's lock, held. Raises OSError."""
+    """Remove the files of ended processes, and lock this one's. Raises OSError."""
     make_folder(folder)
     for path in folder.glob("*.lock"):
         with contextlib.suppress(OSError):

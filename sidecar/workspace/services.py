@@ -1,4 +1,4 @@
-"""Owners of budgets, conversations and agents' sessions, above what workspaces share."""
+"""Everything that the server's features use: what workspaces share, and each workspace's owners."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 
 class PinnedDocument:
-    """A document as a request found it, though it is edited before the request can read it: a range
-    that comes with a request is of the text that the client had then."""
+    """A document as it was when a request arrived.
+
+    A range in the request refers to that text, even if the document is edited before it is read.
+    """
 
     def __init__(self, document: TextDocument) -> None:
         self._document, self._edition = document, document.edition
         self._before = Snapshot.of(document)
 
     def is_of(self, document: TextDocument | None) -> bool:
-        """Whether this is the document, edited or not."""
+        """Whether this pins the document, edited or not."""
         return self._document is document
 
     async def document(self, workers: Workers) -> TextDocument:
@@ -59,21 +61,21 @@ class Services(Shared):
 
     @cached_property
     def budgets(self) -> Budgets:
-        """The budgets of open documents."""
+        """Evaluates the budgets of open documents."""
         from sidecar.workspace.budgets import Budgets
 
         return Budgets(self.counts, self.documents, self.roots)
 
     @cached_property
     def agents(self) -> AgentSessions:
-        """The coding agents' own sessions."""
+        """Finds the coding agents' own sessions."""
         from sidecar.workspace.agents import AgentSessions
 
         return AgentSessions(self, self.sessions)
 
     @cached_property
     def live(self) -> LiveSessions:
-        """The conversations that running servers share."""
+        """Shares conversations with other processes."""
         from sidecar.workspace.live_sessions import LiveSessions
 
         return LiveSessions(self.state.folder / "live", self.workers)
@@ -98,7 +100,7 @@ class Services(Shared):
     async def parts_of(self, uri: str) -> tuple[CountedPart, ...]:
         """Return a document's sections or top-level blocks with their tokens, in order.
 
-        Empty if the document is edited meanwhile: the client asks again.
+        Empty if the document is edited meanwhile; the client then asks again.
 
         Raises:
             RequestError: `unknownDocument`.
@@ -107,24 +109,24 @@ class Services(Shared):
         from sidecar.workspace.parts import count_parts
 
         await self.configured.wait()
-        taken, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
+        snapshot, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
         choice = await self.counts.choose_counter(
-            taken, model_of(uri, workspace), workspace.settings
+            snapshot, model_of(uri, workspace), workspace.settings
         )
         known = self.parts.get(uri, {})
-        parts, now = await self.workers.run(partial(count_parts, taken, choice, known))
-        if uri not in self.documents or self.documents.snapshot(uri) is not taken:
+        parts, now = await self.workers.run(partial(count_parts, snapshot, choice, known))
+        if uri not in self.documents or self.documents.snapshot(uri) is not snapshot:
             return ()
         self.parts[uri] = now
         return parts
 
     async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
-        """The same for a document as it was when it was held."""
+        """Return a pinned document, once the settings have been read."""
         await self.configured.wait()
         return await pinned.document(self.workers)
 
     def closed(self, uri: str) -> None:
-        """Forget a document."""
+        """Remove a closed document."""
         self.documents.closed(uri)
         self.parts.pop(uri, None)
 
@@ -136,7 +138,7 @@ class Services(Shared):
         ]
 
     async def load_prices(self) -> None:
-        """Load windows and prices: most of a second of a worker's time."""
+        """Load windows and prices, on a worker: it takes most of a second."""
         await self.workers.run(catalogue.warm)
         self.windows.ready = True
         for workspace in self.roots:
@@ -147,7 +149,7 @@ class Services(Shared):
             self.show_spent(workspace, await self.workers.run(self.spending(workspace).recall))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
-        """Its sessions, once there has been a request about one, or an agent has some."""
+        """Return a workspace's sessions; None before the first request or agent session."""
         return self._sessions.get(workspace)
 
     def sessions(self, workspace: Workspace) -> SessionRegistry:
@@ -157,12 +159,12 @@ class Services(Shared):
         from sidecar.workspace.sessions import SessionRegistry
 
         sessions = SessionRegistry(self, workspace)
-        if workspace in self.roots:  # what is late for a closed one is kept by nobody
+        if workspace in self.roots:  # not for one that was closed meanwhile
             self._sessions[workspace] = sessions
         return sessions
 
     def conversations(self, workspace: Workspace) -> Conversations:
-        """The owner of a workspace's conversations; its module is loaded at the first one."""
+        """Return the owner of a workspace's conversations, importing its module lazily."""
         if (known := self._conversations.get(workspace)) is not None:
             return known
         from sidecar.workspace.conversations import Conversations
@@ -173,18 +175,18 @@ class Services(Shared):
         return conversations
 
     def close_root(self, uri: str) -> None:
-        """Close a root folder, and forget its conversations."""
+        """Close a root folder and drop its conversations."""
         workspace = self.roots.remove(uri)
         if workspace is not None:
             self.forget_conversations(workspace)
 
     def forget_conversations(self, workspace: Workspace) -> None:
-        """Forget a workspace's conversations; those that were kept are read when asked for."""
+        """Drop a workspace's conversations; saved ones are restored when needed."""
         self._sessions.pop(workspace, None)
         self._conversations.pop(workspace, None)
 
     async def aclose(self) -> None:
-        """Give up counting, close connections and write what was learned."""
+        """Stop counting, close connections and save calibrations."""
         self.workers.stop()
         await self.counts.aclose()
         await self.live.aclose()

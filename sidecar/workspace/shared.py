@@ -1,4 +1,4 @@
-"""What the workspaces of one process share: made once, for the server and the command line."""
+"""What the workspaces of one process share, in the server and on the command line."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ class Shared:
         self.publish(Event("ledger", workspace))
 
     def publish(self, event: Event) -> None:
-        """Tell all listeners, which work out again what depends on it."""
+        """Pass an event to all listeners."""
         for listener in self.listeners:
             listener(event)

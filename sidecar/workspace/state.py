@@ -26,7 +26,7 @@ _LOCK_SECONDS = 10.0
 
 @contextlib.contextmanager
 def state_locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing the shared files of a state folder. Raises OSError."""
+    """Lock the shared files of a state folder against other processes. Raises OSError."""
     with locked(folder / _LOCK_NAME, _LOCK_SECONDS) as is_alone:
         if not is_alone:
             raise TimeoutError(errno.ETIMEDOUT, "another process holds the state folder")
@@ -34,7 +34,7 @@ def state_locked(folder: Path) -> Iterator[None]:
 
 
 class OpenBooks:
-    """The ledger as it is open in this process, by prices and collector. Safe for threads."""
+    """The open ledgers of this process, by prices and collector. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class State:
         return self.books.get(self.folder, settings.prices, settings.ledger.otel_endpoint)
 
     def sessions(self, workspace: str) -> list[SavedSession]:
-        """The sessions of a workspace that asked to be kept, by their counts. Never raises."""
+        """Return the saved conversations of a workspace, newest first. Never raises."""
         from sidecar.context.persist import from_json
 
         path = self._sessions_file(workspace)
@@ -85,17 +85,25 @@ class State:
         return kept
 
     def save_sessions(
-        self, workspace: str, sessions: Sequence[SavedSession], mine: set[str]
+        self, workspace: str, sessions: Sequence[SavedSession], own_ids: set[str]
     ) -> None:
-        """Keep these, the latest ones first, beside those of other servers. Raises OSError.
+        """Save conversations, without changing those of other servers.
 
-        `mine` are the ids that this server speaks for: of these only `sessions` stay.
+        Args:
+            workspace: URI of the workspace.
+            sessions: The conversations to save.
+            own_ids: Ids of this server; saved ones that are not in `sessions` are removed.
+
+        Raises:
+            OSError: The file cannot be written.
         """
         with state_locked(self.folder):
-            others = [saved for saved in self.sessions(workspace) if saved.id not in mine]
-            every = [*sessions, *others]
-            latest = sorted(every, key=lambda one: one.updated_at, reverse=True)[:_SESSIONS_KEPT]
-            self._write_sessions(self._sessions_file(workspace), latest)
+            others = [saved for saved in self.sessions(workspace) if saved.id not in own_ids]
+            newest_first = sorted(
+                [*sessions, *others], key=lambda saved: saved.updated_at, reverse=True
+            )
+            path = self._sessions_file(workspace)
+            self._write_sessions(path, newest_first[:_SESSIONS_KEPT])
 
     def close(self) -> None:
         """Close the ledger."""

@@ -25,91 +25,88 @@ T = TypeVar("T")
 
 SAMPLE_CHARACTERS = 6_000
 GIANT_CHARACTERS = 100_000
-"""A piece that long, a stretch without cuts, takes its time and cannot be given up half-way."""
+"""A piece this long (a stretch without safe cuts) takes long and cannot be interrupted."""
 
 
 class Workers:
-    """Counts documents and texts for the event loop, which alone may call it.
-
-    A worker gets frozen values, and returns a number.
-    """
+    """Runs blocking work for the event loop. Workers get frozen values and return values."""
 
     def __init__(self, documents: Documents | None = None) -> None:
-        """`documents`: the open ones, whose own sums answer for their newest snapshots."""
+        """`documents`: the open ones, whose sums give the counts of their newest snapshots."""
         self._documents = {} if documents is None else documents
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
-        self._giants = ThreadPoolExecutor(max_workers=1, thread_name_prefix="giants")
-        self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
+        self._giant_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="giants")
+        self._blocking_pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
         self._closing = threading.Event()
         self._loaded: set[Tokenizer] = set()
         self._counting: SharedTasks[tuple[Snapshot, Tokenizer], int]
         self._counting = SharedTasks("counting", outlives_waiters=False)
 
     def stop(self) -> None:
-        """Give up every count that runs (it raises `WorkStoppedError`)."""
+        """Stop running counts, which raise `WorkStoppedError`."""
         self._closing.set()
 
     def close(self) -> None:
-        """Give up what runs; what waits is cancelled."""
+        """Stop running counts and cancel waiting work."""
         self.stop()
-        for pool in (self._pool, self._giants, self._others):
+        for pool in (self._pool, self._giant_pool, self._blocking_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run blocking work that is no bulk counting off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._others, work)
+        """Run blocking work, other than counting long texts, on a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._blocking_pool, work)
 
-    async def _count_off(
+    async def _run_stoppable(
         self, pool: ThreadPoolExecutor, work: Callable[[Callable[[], bool]], T]
     ) -> T:
-        """Run counting work, which stops when its caller is cancelled or the server ends."""
-        given_up, closing = threading.Event(), self._closing
+        """Run work that stops when its caller is cancelled or the server stops."""
+        cancelled, closing = threading.Event(), self._closing
 
         def should_stop() -> bool:
-            return given_up.is_set() or closing.is_set()
+            return cancelled.is_set() or closing.is_set()
 
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(pool, partial(work, should_stop))
         except asyncio.CancelledError:
-            given_up.set()
+            cancelled.set()
             raise
 
-    async def count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
+    async def count(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int:
         """Return a snapshot's tokens; only pieces without a count are tokenized."""
-        if (known := self.known(taken, tokenizer)) is not None:
-            return known
-        count = partial(self._count, taken, tokenizer.base)
-        return tokenizer.scale(await self._counting.run((taken, tokenizer.base), count))
+        tokens = self.count_if_quick(snapshot, tokenizer)
+        if tokens is not None:
+            return tokens
+        count = partial(self._count, snapshot, tokenizer.base)
+        return tokenizer.scale(await self._counting.run((snapshot, tokenizer.base), count))
 
-    async def _count(self, taken: Snapshot, base: Tokenizer) -> int:
-        """Count on the ordinary threads, or with giants on the one kept for those, so that other
-        texts always have a thread."""
-        work = partial(_count_units, taken, base)
-        tokens = await self._count_off(self._pool, partial(work, False))
+    async def _count(self, snapshot: Snapshot, base: Tokenizer) -> int:
+        """Count on the ordinary threads, or a text with giant pieces on a thread of its own."""
+        work = partial(_count_snapshot, snapshot, base)
+        tokens = await self._run_stoppable(self._pool, partial(work, False))
         if tokens is None:
-            tokens = await self._count_off(self._giants, partial(work, True))
+            tokens = await self._run_stoppable(self._giant_pool, partial(work, True))
         if base not in self._loaded:
             self._loaded.add(base)
-            self._others.submit(give_back)  # the tables that it was loaded from
+            self._blocking_pool.submit(give_back)  # the tables that the tokenizer was built from
         return tokens or 0
 
-    def known(self, taken: Snapshot, tokenizer: Tokenizer) -> int | None:
+    def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:
         """Return a snapshot's tokens if that takes under a millisecond, else None."""
-        if not taken.characters:
+        if not snapshot.characters:
             return 0
         base = tokenizer.base
         if not self._is_loaded(tokenizer):
             return None
-        document = self._documents.get(taken.uri)
-        tokens = taken.known(base, base.inline_characters, document)
+        document = self._documents.get(snapshot.uri)
+        tokens = snapshot.count_if_quick(base, base.inline_characters, document)
         return None if tokens is None else tokenizer.scale(tokens)
 
     def _is_loaded(self, tokenizer: Tokenizer) -> bool:
         return tokenizer.base in self._loaded
 
-    def guess(self, document: TextDocument, tokenizer: Tokenizer) -> int:
-        """Extrapolate a document's tokens from a sample, to show while it is counted."""
+    def extrapolate(self, document: TextDocument, tokenizer: Tokenizer) -> int:
+        """Extrapolate a document's tokens from a sample."""
         characters = document.characters
         if not self._is_loaded(tokenizer) or characters <= SAMPLE_CHARACTERS:
             return characters // 4
@@ -130,19 +127,18 @@ def _load(tokenizers: Sequence[Tokenizer]) -> None:
         tokenizer.count("a")
 
 
-def _count_units(
-    taken: Snapshot,
+def _count_snapshot(
+    snapshot: Snapshot,
     base: Tokenizer,
     giants: bool,
     should_stop: Callable[[], bool],
 ) -> int | None:
-    """Count a snapshot. Returns None for one with a giant unless `giants`. Blocking."""
-    pieces = countable_pieces(taken, base)
+    """Count a snapshot; return None if it has a giant piece, unless `giants`. Blocking."""
+    pieces = countable_pieces(snapshot, base)
     if not giants and _has_giant(pieces, base):
         return None
     return count_pieces(pieces, base, should_stop)
 
 
 def _has_giant(pieces: Sequence[Piece], base: Tokenizer) -> bool:
-    """Whether a piece is too long for the ordinary threads."""
     return any(len(piece) > GIANT_CHARACTERS and base.name not in piece.counts for piece in pieces)

@@ -1,4 +1,4 @@
-"""A root folder: its settings, costs and shown context, and the events that change them."""
+"""A root folder with its settings, costs and shown context, and the events of a change."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ContextState(NamedTuple):
     model: str | None = None
     """The shown session's model, named by a client or in the agent's file."""
     limits: NamedLimits = NamedLimits()
-    """The windows that were named for the model in that session."""
+    """The windows that the session names for the model."""
     usage: ContextUsage | None = None
     chosen: str | None = None
     """The model that a client named."""
     revision: int = 0
     """Increases with each change of any session, shown or not."""
     followed: tuple[FollowedSection, ...] = ()
-    """The sections of all conversations that follow a document."""
+    """All sections of conversations that follow a document."""
 
 
 class SettingsChange(NamedTuple):
@@ -42,7 +42,7 @@ class SettingsChange(NamedTuple):
     editor: Mapping[str, Any] | None = None
     """The editor's section `tokenSidecar`."""
     read: tuple[Loaded, Rules] | None = None
-    """All layers as they were read, and their budgets, compiled."""
+    """The options of all layers, and their compiled budgets."""
 
 
 @dataclass(eq=False, repr=False)
@@ -53,17 +53,17 @@ class Workspace:
     path: Path | None
     loaded: Loaded = field(default_factory=lambda: Loaded(Settings(), (), {}))
     rules: Rules = field(default_factory=lambda: Rules(Settings()))
-    """The budgets of these settings, compiled."""
+    """The compiled budgets of the settings."""
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The editor's section `tokenSidecar`, from its last answer."""
     costs: Costs = field(default_factory=Costs)
     """Spending, as last read from the ledger."""
 
     context: ContextState = field(default_factory=ContextState)
-    """The shown context; only its `Sessions` replace it."""
+    """The shown context; only `SessionRegistry` replaces it."""
 
     def limits_for(self, model: str) -> NamedLimits:
-        """The windows that were named for the current session's model; none for another."""
+        """Return the windows that the shown session names for its model; none for another model."""
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
@@ -81,13 +81,15 @@ class Workspace:
 
     @property
     def model(self) -> str:
-        """The default model: the active session's, else the setting."""
+        """The default model: the shown session's, else the setting."""
         return self.context.model or self.settings.model
 
     @property
     def budget_model(self) -> str:
-        """What judges budgets that name no model: one that the user chose, else the setting, as for
-        `check`. An agent's session that is open does not change a verdict."""
+        """The model for budgets that name none: the user's choice, else the setting.
+
+        An agent's session does not change it, so that budgets agree with `check`.
+        """
         return self.context.chosen or self.settings.model
 
 
@@ -113,7 +115,7 @@ class Missed(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that has changed. `SidecarServer.react` says what follows from it."""
+    """Something that has changed. `SidecarServer.react` calls what depends on it."""
 
     what: EventKind
     workspace: Workspace | None = None
@@ -129,5 +131,5 @@ class Event(NamedTuple):
         return self.what not in ("missed", "learned", "warning")
 
     def concerns(self, workspace: Workspace) -> bool:
-        """Whether it is about a workspace."""
+        """Whether it affects a workspace."""
         return self.workspace is None or self.workspace is workspace

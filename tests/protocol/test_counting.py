@@ -148,7 +148,7 @@ async def test_edits_right_after_a_long_document_is_opened(
         client.change(change)
     count = await client.count()
     assert (count["version"], count["tokens"]) == (1 + len(changes), truth(now))
-    assert client.server.services.documents.named(URI).text == now
+    assert client.server.services.documents.get_open(URI).text == now
 
 
 @pytest.mark.parametrize("lines", [3, LONG_CHARACTERS // 10])

@@ -252,7 +252,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
             assert pending_characters(doc, tokenizer) <= 10_240
             document_tokens(doc, tokenizer)
         else:
-            assert workers.known(documents.snapshot(doc.uri), tokenizer)
+            assert workers.count_if_quick(documents.snapshot(doc.uri), tokenizer)
         found.append(len(Watched.visited))
     workers.close()
     return found

@@ -37,7 +37,7 @@ def register(server: SidecarServer) -> None:
         uri = params.text_document.uri
         services = server.services
         subject, findings = await server.diagnostics.findings(uri)
-        document = services.documents.named(uri)
+        document = services.documents.get_open(uri)
         if not findings or document.version != subject.version:
             return []
         in_range = [finding for finding in findings if _overlaps(document, finding, params.range)]

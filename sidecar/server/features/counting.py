@@ -130,13 +130,13 @@ async def _read(
     is_whole = spans is None and span is None
     if pinned is None or is_whole:
         await services.configured.wait()
-        pinned = pinned or PinnedDocument(services.documents.named(uri))
+        pinned = pinned or PinnedDocument(services.documents.get_open(uri))
     if is_whole and pinned.is_of(services.documents.get(uri)):  # its count is cached
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     document = await services.read_pinned(pinned)
     parts = [Snapshot.part_of(document, part) for part in spans or ()]
     if span is None:
-        snapshot = services.documents.taken(document)
+        snapshot = services.documents.snapshot_of(document)
     else:
         snapshot = Snapshot.part_of(document, span)
     return snapshot, parts, services.roots.of_document(uri)
@@ -153,7 +153,7 @@ def _count_now(services: Services, params: CountParams) -> CountResult | None:
     model = params.model or workspace.model
     if not services.windows.is_loaded(model, workspace.settings):
         return None
-    count = services.counts.now(snapshot, model, workspace)
+    count = services.counts.count_if_quick(snapshot, model, workspace)
     return None if count is None else _result(count, snapshot.version, None, None)
 
 

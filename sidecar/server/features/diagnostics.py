@@ -152,7 +152,7 @@ class Diagnostics:
 
 
 def _diagnostics(subject: Subject, findings: Sequence[Finding]) -> list[types.Diagnostic]:
-    document = subject.taken.document()
+    document = subject.snapshot.document()
     return [_diagnostic(document, finding) for finding in findings]
 
 

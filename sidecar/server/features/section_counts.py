@@ -43,7 +43,7 @@ def register(server: SidecarServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)
     async def inlay_hints(params: types.InlayHintParams) -> list[types.InlayHint]:
         await services.configured.wait()
-        document = services.documents.named(params.text_document.uri)
+        document = services.documents.get_open(params.text_document.uri)
         if not services.roots.of_document(document.uri).settings.inlay_hints:
             return []
         parts = await services.parts_of(document.uri)
@@ -67,7 +67,7 @@ def register(server: SidecarServer) -> None:
     async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
         uri = params.text_document.uri
         parts = await services.parts_of(uri)
-        document, workspace = services.documents.named(uri), services.roots.of_document(uri)
+        document, workspace = services.documents.get_open(uri), services.roots.of_document(uri)
         if not server.providers.is_enabled(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, workspace):
             return []
         return _symbol_tree(document, parts[:MAX_SYMBOLS])

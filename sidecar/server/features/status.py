@@ -104,12 +104,12 @@ class StatusBoard:
             self._send(uri, None)
             return None
         snapshot, model = services.documents.snapshot(uri), model_of(uri, workspace)
-        count = services.counts.now(snapshot, model, workspace)
+        count = services.counts.count_if_quick(snapshot, model, workspace)
         if count is not None:
             self._send(uri, count)
             return None
         if entry.sent is None and document.characters > INLINE_CHARACTERS:
-            self._send(uri, services.counts.guess(document, model, workspace))
+            self._send(uri, services.counts.extrapolate(document, model, workspace))
         return self._count(uri)
 
     async def _count(self, uri: str) -> None:
@@ -120,7 +120,7 @@ class StatusBoard:
 
         async def send_estimate() -> None:
             if services.counts.asks(model, workspace.settings):
-                estimate = await services.counts.count_here(snapshot, model, workspace)
+                estimate = await services.counts.count_locally(snapshot, model, workspace)
                 self._send_if_current(uri, snapshot, estimate)
 
         counting = services.counts.count(snapshot, model, workspace)

@@ -146,7 +146,7 @@ def ending(code):
 stdio._end_within, os._exit = arming, ending
 """
 POOLS = {
-    "others": "for _ in range(8): server.services.workers._others.submit(held)",
+    "others": "for _ in range(8): server.services.workers._blocking_pool.submit(held)",
     "counting": "for _ in range(8): server.services.workers._pool.submit(held)",
     "the loop's own": "import asyncio; from sidecar.server.server import SidecarServer\n"
     "real = server.services.aclose\n"
