@@ -117,9 +117,9 @@ class SessionsView:
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.seen_by(workspace)
-        self.services.show_spent(workspace, await run(spending.recall))
+        self.services.show_spent(workspace, await run(spending.stored_sums))
         is_known = sources is not None and await run(partial(_is_read, spending.book, sources))
-        workspace.costs.note_history(read=is_known, reading=False)
+        workspace.costs.set_history(read=is_known, reading=False)
 
 
 def _is_read(book: CostBook, sources: Sources) -> bool:

@@ -90,12 +90,14 @@ class Budgets:
         from sidecar.budget.finding import Together
 
         listed, own = await self._listing(workspace.path), str(workspace.path / subject.name)
-        from sidecar.workspace.targets import others  # imported by the worker that has listed
+        from sidecar.workspace.targets import (
+            other_targets,
+        )  # imported by the worker that has listed
 
         for rule in sums:
             model = rule.budget.model or subject.model
             members = [one for one in listed if workspace.rules.means(rule, one.relative)]
-            mine = await self._counts.workers.run(partial(others, members, own))
+            mine = await self._counts.workers.run(partial(other_targets, members, own))
             tokens = await self._tokens(mine, model, workspace)
             found[rule.key] = Together(sum(tokens), len(tokens) + 1)
         return found

@@ -1,8 +1,8 @@
-"""Which files a command means: folders walked as git sees them, binary files recognised.
+"""Finds and reads the files of a command line: folders as git sees them, without binary files.
 
-Below a folder, what a `.gitignore` in it or in a parent of the same repository excludes is left
-out, as are `.git` and symbolic links (so loops cannot happen, and nothing is counted twice). A file
-that is named itself is always taken, ignored or not, link or not.
+Files below a folder are omitted if a `.gitignore` in the same repository excludes them, as are
+`.git` and symbolic links (so there are no loops, and no file counts twice). A file that the user
+names is always included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeGuard
 from sidecar.workspace.ignoring import (
     NAME,
     IgnoreRules,
-    ignored_at,
+    is_ignored_at,
     rules_above,
     rules_in,
     with_slashes,
@@ -39,9 +39,9 @@ _MARKS = (
 
 
 class File(NamedTuple):
-    """A file, or standard input (path `-`, size 0); `named` when the user asked for this very path.
+    """A file, or standard input (path `-`, size 0). The size is in bytes.
 
-    The size is in bytes.
+    `named`: whether the user has named this path, not a folder.
     """
 
     path: str
@@ -50,7 +50,7 @@ class File(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A path that is passed over; `failed` when the user asked for this very path in vain."""
+    """A path that is not read; `failed` if the user has named it."""
 
     path: str
     reason: str
@@ -58,11 +58,11 @@ class Skipped(NamedTuple):
 
 
 Stamp = tuple[int, int]
-"""Of a file: its time in ns and its size in bytes."""
+"""A file's modification time in ns and size in bytes."""
 
 
 class Text(NamedTuple):
-    """What a file holds; `damaged` when U+FFFD stands for bytes that its encoding does not know."""
+    """A file's text; `damaged` if bytes could not be decoded and were replaced by U+FFFD."""
 
     text: str
     damaged: bool
@@ -75,14 +75,14 @@ class Link(NamedTuple):
 
 
 class _Folder(NamedTuple):
-    """A folder to walk into, and the rules that hold for it."""
+    """A folder to walk, and the rules that apply to it."""
 
     path: str
     rules: list[IgnoreRules]
 
 
 def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
-    """The files that `paths` mean, in their order, folders' files by name. Never raises OSError."""
+    """Yield the files at some paths and below folders. Never raises OSError."""
     for path in paths:
         if path == STDIN:
             yield File(STDIN, 0, named=True)
@@ -113,7 +113,7 @@ def _sized(found: str | Skipped) -> File | Skipped:
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """What identifies a version of a file; None where there is none. Blocking."""
+    """Return what identifies a version of a file; None if there is no file. Blocking."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a NUL in a name
@@ -122,7 +122,7 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
 
 
 def read(file: File) -> Text | Skipped:
-    """What a file or standard input holds; Skipped for a binary file, or when it cannot be read."""
+    """Read a file or standard input. Returns Skipped if it is binary or cannot be read."""
     try:
         data = sys.stdin.buffer.read() if file.path == STDIN else read_bytes(file.path)
     except OSError as error:
@@ -131,7 +131,7 @@ def read(file: File) -> Text | Skipped:
 
 
 def read_bytes(path: str) -> bytes:
-    """What a file or a pipe holds. Raises OSError, also for a device that has no end."""
+    """Read a file or a pipe. Raises OSError, also for an endless device."""
     with open(path, "rb") as stream:
         if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return stream.read()
@@ -142,9 +142,9 @@ def read_bytes(path: str) -> bytes:
 
 
 def decode(data: bytes) -> Text | None:
-    """A file's text as an editor has it, line ends as they are; None for a binary file.
+    """Decode a file with its line ends unchanged; None for a binary file.
 
-    What cannot be decoded becomes U+FFFD.
+    Bytes that cannot be decoded become U+FFFD.
     """
     encoding = encoding_of(data)
     if encoding is None:
@@ -156,9 +156,9 @@ def decode(data: bytes) -> Text | None:
 
 
 def encoding_of(data: bytes) -> str | None:
-    """UTF-8, or what a byte order mark (which is no part of the text) says; None for binary files.
+    """Return the encoding: UTF-8, or that of a byte order mark; None for a binary file.
 
-    Binary is what has no such mark and a NUL in its first 8,000 bytes, as for git.
+    As in git, a file is binary if it has a NUL in its first 8,000 bytes and no byte order mark.
     """
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     if encoding is None and b"\0" not in data[:_BINARY_SEARCHED]:
@@ -167,9 +167,9 @@ def encoding_of(data: bytes) -> str | None:
 
 
 def walk(top: str) -> Iterator[str | Link | Skipped]:
-    """The files and links below a folder, as paths that begin with it, by name.
+    """Yield the files and links below a folder, sorted by name.
 
-    With a stack, not recursion: folders may be nested deeper than Python calls.
+    Uses a stack, because folders may be nested deeper than Python's recursion limit.
     """
     stack = [_entries(top, rules_above(top), named=True)]
     while stack:
@@ -185,7 +185,7 @@ def walk(top: str) -> Iterator[str | Link | Skipped]:
 def _entries(
     folder: str, rules: list[IgnoreRules], *, named: bool
 ) -> Iterator[str | Link | Skipped | _Folder]:
-    """What a folder holds, by name; `rules` are those of the folders above."""
+    """Yield a folder's entries by name; `rules` are those of the folders above."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=attrgetter("name"))
@@ -200,7 +200,7 @@ def _entries(
     absolute = with_slashes(os.path.join(os.path.abspath(folder), ""))
     for entry in found:
         name, inner = entry.name, entry.is_dir(follow_symlinks=False)
-        if name == ".git" or ignored_at(absolute + name, inner, rules):
+        if name == ".git" or is_ignored_at(absolute + name, inner, rules):
             continue
         if inner:
             yield _Folder(lead + name, rules)
@@ -211,7 +211,7 @@ def _entries(
 
 
 def refused(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
-    """The `.gitignore` of a folder, where not all of it is read."""
+    """Yield a folder's `.gitignore` if a part of it was not read."""
     path = os.path.normpath(os.path.join(folder, NAME))
     yield from [Skipped(path, rule.problem, failed=False) for rule in rules if rule.problem]
 

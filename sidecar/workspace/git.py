@@ -1,4 +1,4 @@
-"""Runs git in a repository whose own configuration is hostile data: none of it is executed."""
+"""Runs git without executing anything from the repository's configuration, which may be hostile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.errors import SidecarError
 
 TIMEOUT_SECONDS = 120.0
-"""A FIFO in the place of an ignore or attributes file would keep git waiting for good."""
+"""Limits git, because it waits forever if an ignore or attributes file is a FIFO."""
 
 _PROGRAM = "git.exe" if os.name == "nt" else "git"
 _OPTIONS = (
@@ -34,13 +34,13 @@ _ENVIRONMENT = {
 
 
 class GitError(SidecarError):
-    """There is no git, or it refused; the text is its own."""
+    """git is missing or has failed; the text is git's own."""
 
     kind = "config"
 
 
 def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
-    """What git prints for a verb in `folder`. Blocks; raises GitError."""
+    """Run a git command in `folder`, and return its output. Blocking; raises GitError."""
     git = find_git(folder)
     if git is None:
         raise GitError("there is no git on the PATH")
@@ -52,7 +52,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def find_git(folder: Path) -> str | None:
-    """The absolute path of the git on PATH, never one that the repository of `folder` holds."""
+    """Return the path of git on PATH, but never one inside the repository of `folder`."""
     own = _repository(folder)
     for entry in filter(os.path.isabs, os.get_exec_path()):
         path = Path(entry).resolve() / _PROGRAM
@@ -64,9 +64,9 @@ def find_git(folder: Path) -> str | None:
 
 
 def _repository(folder: Path) -> Path | None:
-    """The top of the outermost work tree around a folder, else the folder itself.
+    """Return the top of the outermost work tree around a folder, else the folder itself.
 
-    What the user's home lies in is no repository in this sense: None where nothing else is left.
+    Folders that contain the user's home are not considered; None if no other is left.
     """
     folder = folder.resolve()
     home = Path("~").expanduser().resolve()
@@ -76,9 +76,9 @@ def _repository(folder: Path) -> Path | None:
 
 
 def _filters_off(git: str, folder: Path) -> list[str]:
-    """Options that empty each filter of the configuration: git has none against all of them.
+    """Return options that disable each configured filter; git has no option for all of them.
 
-    They run where git compares a file of the work tree with its blob.
+    git runs filters when it compares a file with its blob.
     """
     listed = _call(git, folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
@@ -106,18 +106,16 @@ def _call(
 
 
 def tracked_files(folder: str) -> tuple[str, ...] | None:
-    """Their paths below `folder`, relative to it; none outside of a work tree of git.
+    """Return the tracked files below `folder`, relative to it; empty outside a work tree. Blocking.
 
-    None where git is missing or refuses to say. Blocking. Which of them are ignored git is not
-    asked: a FIFO in the place of a `.gitignore` would hold it up.
+    None if git is missing or fails. git is not asked which files are ignored, because it would wait
+    for a `.gitignore` that is a FIFO.
     """
     if not _is_in_work_tree(Path(os.path.abspath(folder))):
         return ()
-    from sidecar.workspace import git
-
     try:
-        listed = git.run(Path(folder), "ls-files", "-z", "--cached")
-    except git.GitError:
+        listed = run(Path(folder), "ls-files", "-z", "--cached")
+    except GitError:
         return None
     return tuple(os.fsdecode(name).replace("/", os.sep) for name in listed.split(b"\0") if name)
 

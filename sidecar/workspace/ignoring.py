@@ -1,7 +1,7 @@
-"""What `.gitignore` files exclude, as git decides it.
+"""Decides which paths `.gitignore` files exclude, as git does.
 
-They are a repository's, so they are read as any file that configures a project, and under caps; as
-for git, one that is a symbolic link says nothing.
+The files come from a repository, so their size is limited. As in git, a `.gitignore` that is a
+symbolic link has no effect.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 NAME = ".gitignore"
 MAX_LINES = 10_000
 MAX_WILDCARDS = 500
-"""Both of a folder's file and those above it together: each file below is compared with them all.
-Wildcards without the star of `*.end`, which is looked up as a name is."""
+"""The limits apply to a folder's file and those above it together, because each file below is
+matched against all of them. The star of `*.end` is no wildcard: it is looked up by name."""
 
 
 class IgnoreRules(NamedTuple):
     """The patterns of one `.gitignore`, for paths that begin with `prefix`.
 
-    `problem`: what of it is left out, and why.
+    `problem` says why a part of the file was not read.
     """
 
     prefix: str
@@ -34,7 +34,7 @@ class IgnoreRules(NamedTuple):
 
 
 def rules_in(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
-    """The folder's own rules, for as many as those `above` leave room; none without such a file."""
+    """Read a folder's own rules, within the limits that the rules `above` leave."""
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
         return []
@@ -49,18 +49,18 @@ def rules_in(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules
 
 
 def rules_above(folder: str) -> list[IgnoreRules]:
-    """Rules of the parents up to the repository's root; none outside a repository.
+    """Read the rules of a folder's parents in its repository.
 
-    None as well for a folder that they exclude: who names it wants what is in it.
+    Empty if they exclude the folder itself, because the user has named it.
     """
     rules: list[IgnoreRules] = []
     for parent in parents(folder):
         rules += rules_in(parent, rules)
-    return [] if ignored(folder, True, rules) else rules
+    return [] if is_ignored(folder, True, rules) else rules
 
 
 def parents(folder: str) -> list[str]:
-    """The folders above, from the top of the git work tree down; none outside of one."""
+    """Return the parent folders inside the git work tree, topmost first."""
     found: list[str] = []
     at = os.path.abspath(folder)
     while not os.path.exists(os.path.join(at, ".git")):
@@ -72,13 +72,13 @@ def parents(folder: str) -> list[str]:
     return found[::-1]
 
 
-def ignored(path: str, folder: bool, rules: list[IgnoreRules]) -> bool:
-    """As git decides: the deepest `.gitignore` that says anything about the path."""
-    return bool(rules) and ignored_at(with_slashes(os.path.abspath(path)), folder, rules)
+def is_ignored(path: str, folder: bool, rules: list[IgnoreRules]) -> bool:
+    """Whether git ignores a path: the deepest `.gitignore` that matches it decides."""
+    return bool(rules) and is_ignored_at(with_slashes(os.path.abspath(path)), folder, rules)
 
 
-def ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool:
-    """The same for an absolute path with `/`."""
+def is_ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool:
+    """Whether git ignores an absolute path with `/`."""
     for rule in reversed(rules):
         verdict = rule.globs.verdict(absolute[len(rule.prefix) :], folder=folder)
         if verdict is not None:
@@ -117,5 +117,5 @@ def _wildcards(line: str) -> int:
 
 
 def with_slashes(path: str) -> str:
-    """A path as patterns see it."""
+    """Return a path with `/` as separator."""
     return path.replace(os.sep, "/")

@@ -1,7 +1,7 @@
-"""Files that ride along with every request of a coding agent, and which agents send them.
+"""Prompt files: files that coding agents send with every request, and which agents send them.
 
-Blocking, for worker threads. A repository's files are read inside its root only, links resolved;
-of memory outside it, only what lies in an agent's own folder.
+Blocking, for worker threads. A repository's files are only read if they are inside its root after
+links are resolved; of the user's own files, only those in an agent's folder.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 OUTSIDE = "outside the root: not read"
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 500
-"""Of one root, imports included; no agent has room for the text of so many."""
+"""The most files of one root, imports included."""
 _MOST_TEXT = 16 << 20
-"""Characters of all of them together."""
+"""The most characters of all files together."""
 _MOST_IMPORTS = 1_000
-"""Of one file."""
+"""The most imports of one file."""
 _DEPTH = 5
-"""Claude Code follows imports of imports so many hops."""
+"""How many levels of imports Claude Code follows."""
 
 
 class PromptFileRule(msgspec.Struct, frozen=True):
-    """Which agents send a file, and who says so."""
+    """Which agents send a file, and the page that documents it."""
 
     pattern: str
     """Relative to a root; the last part may be a glob."""
@@ -70,12 +70,11 @@ RULES = (
     _rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
     _rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
 )
-"""Files of a repository. Rules that hold for some files only (globs in their heads, folders below
-the root) count with every request: an upper bound."""
+"""Files of a repository. Those that apply to a part of it count with every request."""
 
 
 class UserFile(msgspec.Struct, frozen=True):
-    """A user's own file for one agent: in that agent's folder."""
+    """A user's own file for one agent, in the agent's folder."""
 
     agent: str
     variable: str | None
@@ -98,7 +97,7 @@ MEMORIES = (
 
 
 class PromptFile(msgspec.Struct, frozen=True):
-    """A file that rides along; without text it was named and not read, and `note` says why."""
+    """A prompt file. If it was not read, `text` is None and `note` says why."""
 
     path: str
     agents: frozenset[str]
@@ -107,43 +106,43 @@ class PromptFile(msgspec.Struct, frozen=True):
 
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
-    """The files of a root and, with `places`, what they import and the user's own; each once."""
+    """Return a root's prompt files and, with `places`, their imports and the user's own files."""
     found: dict[str, PromptFile] = {}
     for rule in RULES:
-        for path in _matching(root, rule.pattern)[: _MOST_FILES - len(found)]:
-            if not _full(found):
-                _add(found, _inside(root, path, rule.agents))
+        for path in _find_matching(root, rule.pattern)[: _MOST_FILES - len(found)]:
+            if not _is_full(found):
+                _add(found, _read_inside(root, path, rule.agents))
     if places is None:
         return list(found.values())
     for one in list(found.values()):
         if "claude-code" in one.agents:
-            _follow(found, root, one, _DEPTH)
+            _add_imports(found, root, one, _DEPTH)
     for memory in MEMORIES:
         own = places.home / memory.folder
         for folder in places.folders(memory.agent, memory.variable, own):
             if (folder / memory.name).is_file():
-                _add(found, _inside(folder, folder / memory.name, frozenset({memory.agent})))
+                _add(found, _read_inside(folder, folder / memory.name, frozenset({memory.agent})))
     return list(found.values())
 
 
 def agents_of(root: Path, path: Path) -> frozenset[str]:
-    """The agents that send a file of a root, by its name alone."""
+    """Return the agents that send a file of a root, by its name."""
     try:
         relative = path.relative_to(root).as_posix()
     except ValueError:
         return frozenset()
-    mine = (rule.agents for rule in RULES if _fits(relative, rule.pattern))
+    mine = (rule.agents for rule in RULES if _matches(relative, rule.pattern))
     return frozenset().union(*mine)
 
 
-def _fits(relative: str, pattern: str) -> bool:
+def _matches(relative: str, pattern: str) -> bool:
     folder, _, name = pattern.rpartition("/")
     if not name.startswith("*"):
         return relative == pattern
     return relative.rpartition("/")[0] == folder and relative.endswith(name[1:])
 
 
-def _matching(root: Path, pattern: str) -> list[Path]:
+def _find_matching(root: Path, pattern: str) -> list[Path]:
     folder, _, name = pattern.rpartition("/")
     if not name.startswith("*"):
         return [root / pattern] if (root / pattern).is_file() else []
@@ -153,8 +152,7 @@ def _matching(root: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _full(found: Mapping[str, PromptFile]) -> bool:
-    """Whether no more files are taken: a repository may hold any number of them."""
+def _is_full(found: Mapping[str, PromptFile]) -> bool:
     size = sum(len(one.text or "") for one in found.values())
     return len(found) >= _MOST_FILES or size > _MOST_TEXT
 
@@ -165,8 +163,8 @@ def _add(found: dict[str, PromptFile], one: PromptFile) -> None:
     found[one.path] = msgspec.structs.replace(known or one, agents=agents)
 
 
-def _inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
-    """A file's text, if it lies inside the root, links resolved."""
+def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
+    """Read a file, if it is inside the root after links are resolved."""
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(root)):
         return PromptFile(str(path), agents, None, OUTSIDE)
@@ -178,12 +176,12 @@ def _inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
         return PromptFile(str(path), agents, None, error.strerror or "cannot be read")
 
 
-def _follow(found: dict[str, PromptFile], root: Path, one: PromptFile, hops: int) -> None:
-    """What a CLAUDE.md imports, and what that imports."""
+def _add_imports(found: dict[str, PromptFile], root: Path, one: PromptFile, hops: int) -> None:
+    """Add the files that a CLAUDE.md imports, directly or through others."""
     claude = frozenset({"claude-code"})
     names = dict.fromkeys(islice(imports(one.text or ""), _MOST_IMPORTS)) if hops else {}
     for name in names:
-        if _full(found):
+        if _is_full(found):
             return
         named = Path(name).expanduser() if name.startswith("~") else Path(one.path).parent / name
         path = Path(os.path.normpath(named))
@@ -192,12 +190,14 @@ def _follow(found: dict[str, PromptFile], root: Path, one: PromptFile, hops: int
             continue
         if inside and not path.is_file():
             continue  # a mention, such as an e-mail address or a decorator
-        made = (
-            _inside(root, path, claude) if inside else PromptFile(str(path), claude, None, OUTSIDE)
+        imported = (
+            _read_inside(root, path, claude)
+            if inside
+            else PromptFile(str(path), claude, None, OUTSIDE)
         )
-        _add(found, made)
-        if made.text is not None:
-            _follow(found, root, made, hops - 1)
+        _add(found, imported)
+        if imported.text is not None:
+            _add_imports(found, root, imported, hops - 1)
 
 
 _FENCE = re.compile(r"\s{0,3}(`{3,}|~{3,})")
@@ -206,14 +206,14 @@ _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 
 
 def imports(text: str) -> Iterator[str]:
-    """The paths that `@path` names in Markdown, outside code."""
+    """Yield the paths named by `@path` in Markdown, outside code."""
     for line in _prose(text.splitlines()):
         for found in _IMPORT.finditer(_without_spans(line)):
             yield found[1]
 
 
 def _without_spans(line: str) -> str:
-    """A line without its code spans: a run of backticks up to the next one of the same length."""
+    """Return a line without code spans (from a run of backticks to the next of the same length)."""
     runs = list(_TICKS.finditer(line))
     closing: dict[int, int] = {}
     latest: dict[int, int] = {}

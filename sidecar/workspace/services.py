@@ -146,7 +146,7 @@ class Services(Shared):
             own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
             for model in own | {workspace.model, workspace.budget_model}:
                 await self.counts.look_up(model, settings)
-            self.show_spent(workspace, await self.workers.run(self.spending(workspace).recall))
+            self.show_spent(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's sessions; None before the first request or agent session."""

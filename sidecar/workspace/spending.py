@@ -36,67 +36,67 @@ if TYPE_CHECKING:
     from sidecar.workspace.state import State
 
 RECENT = timedelta(days=30)
-_READINGS = itertools.count(1)
-"""Numbers the readings of ledgers by when they began: what a later one says is no older."""
+_READ_NUMBERS = itertools.count(1)
+"""Numbers the reads of ledgers in the order in which they began."""
 
 
 class Spent(NamedTuple):
-    """Sums as they were read of the ledger, in USD."""
+    """Sums read from the ledger, in USD."""
 
     session: str
     session_usd: float | None
     today: Decimal | None
-    """Everywhere, since local midnight; None until something was recorded in the workspace."""
+    """Of all workspaces since local midnight; None until the workspace has a recorded call."""
     workspace: Decimal
     severity: Severity
     sessions: Mapping[str, float | None] = MappingProxyType({})
-    """USD of every session of the workspace, where all were asked for."""
-    reading: int = 0
-    """When it was read: of two, the higher number says no less."""
+    """USD by session of the workspace, if all were requested."""
+    read_number: int = 0
+    """A higher number was read later."""
 
 
 @dataclass(eq=False)
 class Costs:
-    """A workspace's spending as it was last read. For the event loop; only its methods write it."""
+    """A workspace's spending as last read. For the event loop; only its methods change it."""
 
     today: Decimal | None = None
     workspace: Decimal = Decimal(0)
     severity: Severity = "ok"
     sessions: dict[str, float | None] = field(default_factory=dict)
     read: bool = False
-    """Whether the calls in the agents' files are in the ledger."""
+    """Whether the ledger contains the calls in the agents' files."""
     reading: bool = True
-    """Whether this process reads them unasked when they are shown."""
+    """Whether this process reads them by itself."""
     over_cap: bool = False
-    """Whether the last preflight crossed a cap; a warning is sent once per crossing."""
-    _reading: int = 0
-    _readings: dict[str, int] = field(default_factory=dict)
-    """Which reading each session's sum is of."""
+    """Whether the last preflight crossed a cap."""
+    _read_number: int = 0
+    _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
-    def note_history(self, *, read: bool, reading: bool = True) -> None:
-        """Note whether the agents' calls are in the ledger, and whether they are read unasked."""
+    def set_history(self, *, read: bool, reading: bool = True) -> None:
+        """Set whether the ledger has the agents' calls, and whether they are read automatically."""
         self.read, self.reading = read, reading
 
     def cross_cap(self, *, is_over: bool) -> bool:
-        """Note whether a cap is crossed. Returns whether that is new."""
+        """Record whether a cap is crossed. Returns whether it was not crossed before."""
         is_new = is_over and not self.over_cap
         self.over_cap = is_over
         return is_new
 
     def update(self, spent: Spent | None) -> None:
-        """Show newly read sums, except where a later reading is shown: workers end in any order."""
+        """Replace older sums by these: workers may finish in any order."""
         if spent is None:
             return
-        if spent.reading >= self._reading:
-            self._reading = spent.reading
+        if spent.read_number >= self._read_number:
+            self._read_number = spent.read_number
             self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
         for session, usd in {**spent.sessions, spent.session: spent.session_usd}.items():
-            if spent.reading >= self._readings.get(session, 0):
-                self.sessions[session], self._readings[session] = usd, spent.reading
+            if spent.read_number >= self._session_read_numbers.get(session, 0):
+                self.sessions[session] = usd
+                self._session_read_numbers[session] = spent.read_number
 
 
 class Spending:
-    """One workspace's view of the user's ledger, by frozen settings: any thread may use it."""
+    """One workspace's view of the user's ledger. Safe for threads."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Spending:
         model: str,
         path: Path | None = None,
     ) -> None:
-        """`path`: of the root folder, by which agents may call it in other ways."""
+        """`path`: the root folder, which agents may record under other names."""
         self._state, self._settings = state, settings
         self._uri, self._model, self._path = uri or "", model, path
 
@@ -117,7 +117,7 @@ class Spending:
 
     @cached_property
     def _folders(self) -> tuple[str, ...]:
-        """What an agent may call this workspace: links resolved, other working trees."""
+        """The root folder with links resolved, and its other working trees."""
         from sidecar.agents.roots import Roots
 
         return () if self._path is None else Roots.of([self._path]).paths
@@ -125,12 +125,12 @@ class Spending:
     def record(
         self, params: CostRecordParams, reply: Reply | None = None, raw: object = None
     ) -> tuple[CostRecorded, Spent | None]:
-        """Record a call, and read the sums with it.
+        """Record a call, and read the new sums.
 
         Args:
             params: The call.
-            reply: The call's reply, if it was read already; its usage is recorded, not the params'.
-            raw: The vendor's object that the reply was read from.
+            reply: The parsed reply, if there is one; its usage is recorded instead of the params'.
+            raw: The vendor's object that the reply was parsed from.
 
         Raises:
             BadParamsError: The call has no usage, or one in no known form.
@@ -143,14 +143,17 @@ class Spending:
             raise BadParamsError(reply.usage_problem or "the reply reports no usage")
         else:
             recorded = self.book.record_usage(call, reply.usage, raw, reply.cost)
-        return recorded, self._late(params.session or "")
+        return recorded, self._spent_or_none(params.session or "")
 
     def detail(
         self, params: CostDetailParams, cancelled: Cancelled, progress: Progress
     ) -> CostReport:
-        """Rows, totals and text of this workspace.
+        """Return rows, totals and text of this workspace's costs.
 
-        Raises BadParamsError, ReadCancelledError, LedgerError.
+        Raises:
+            BadParamsError: The params are invalid.
+            ReadCancelledError: `cancelled` returned true.
+            LedgerError: The ledger cannot be read.
         """
         placed = msgspec.structs.replace(params, workspace=self._uri or None)
         return self.book.detail(
@@ -158,8 +161,10 @@ class Spending:
         )
 
     def models(self) -> list[str]:
-        """The models of this workspace's calls of the last 30 days; none where the ledger cannot
-        be read."""
+        """Return the models of this workspace's calls of the last 30 days, most calls first.
+
+        Empty if the ledger cannot be read.
+        """
         since = (datetime.now(UTC) - RECENT).date().isoformat()
         with contextlib.suppress(SidecarError):
             rows = self._rows("model", since=since)
@@ -167,21 +172,22 @@ class Spending:
         return []
 
     def _by_session(self) -> dict[str, float | None]:
-        """USD of each session of this workspace; None where nothing of it is priced."""
+        """Return the USD of each session of this workspace; None for unpriced ones."""
         rows = self._rows("session")
         return {row.session: row.cost_usd for row in rows if isinstance(row.session, str)}
 
     def _rows(self, *by: CostKey, since: str | None = None) -> list[CostRow]:
-        """What this workspace's calls have cost."""
         from sidecar.cost.protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since)
         return self.book.detail(wanted, folders=self._folders).rows
 
     def agents_models(self, since: str) -> dict[str, dict[str, int]]:
-        """How many calls each agent's session made of each model in this workspace.
+        """Return the number of calls by agent and model in this workspace.
 
-        Raises BadParamsError for a time that is none, LedgerError.
+        Raises:
+            BadParamsError: `since` is no valid time.
+            LedgerError: The ledger cannot be read.
         """
         found: dict[str, dict[str, int]] = {}
         for row in self._rows("agent", "model", since=since):
@@ -192,7 +198,9 @@ class Spending:
     def prompt_file_calls(self, since: str, sizes: Iterable[int]) -> list[CallGroup]:
         """Return this workspace's calls, grouped as prompt files of these sizes need them.
 
-        Raises BadParamsError for an invalid time, LedgerError.
+        Raises:
+            BadParamsError: `since` is no valid time.
+            LedgerError: The ledger cannot be read.
         """
         from sidecar.cost.prompt_file_costs import group_calls
         from sidecar.cost.protocol import CostDetailParams
@@ -204,7 +212,7 @@ class Spending:
     def preflight(
         self, model: str, prompt_tokens: int, output_tokens: int, session: str
     ) -> CostVerdict:
-        """What a call would cost, and what the caps say to it."""
+        """Return what a call would cost, and whether the caps allow it."""
         caps = self._settings.cost
         return self.book.preflight(
             caps,
@@ -217,13 +225,13 @@ class Spending:
         )
 
     def spent(self, session: str, *, every: bool = False) -> Spent:
-        """The sums that the status shows; `every` session's too. Raises LedgerError."""
+        """Return the status sums, and with `every` those of each session. Raises LedgerError."""
         from sidecar.cost.caps import judge
 
-        reading = next(_READINGS)
+        read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
-        # Nothing is about to be sent: the caps judge what was spent alone.
+        # No call is pending, so judge only the calls so far.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         severities: dict[str, Severity] = {"ok": "ok", "warn": "warning", "refuse": "error"}
         return Spent(
@@ -233,19 +241,19 @@ class Spending:
             spend.workspace,
             severities[verdict],
             self._by_session() if every else {},
-            reading,
+            read_number,
         )
 
-    def recall(self) -> Spent | None:
-        """What earlier runs have recorded; None where there is no ledger, or it is broken."""
+    def stored_sums(self) -> Spent | None:
+        """Return the sums of earlier runs; None if there is no ledger or it cannot be read."""
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()
-        return self._late("", every=True) if exists else None
+        return self._spent_or_none("", every=True) if exists else None
 
-    def _late(self, session: str, *, every: bool = False) -> Spent | None:
+    def _spent_or_none(self, session: str, *, every: bool = False) -> Spent | None:
         from sidecar.cost.ledger import LedgerError
 
-        with contextlib.suppress(LedgerError):  # it is recorded: only the status is late
+        with contextlib.suppress(LedgerError):  # the call is recorded; only the status is outdated
             return self.spent(session, every=every)
         return None

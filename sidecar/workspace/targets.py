@@ -1,7 +1,7 @@
-"""Which files budgets are for: whose root they are in, and what must not be read.
+"""The files that `check` reads, and those that it must not read.
 
-A pull request may be hostile. So no marker in a folder below the current project, no `.gitignore`
-that names a tracked file, and no symbolic link takes a file out of the check in silence.
+A pull request may be hostile. So no root marker below the current project, no `.gitignore` that
+names a tracked file, and no symbolic link silently excludes a file from the check.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ IRREGULAR = "not a regular file"
 
 
 class Target(NamedTuple):
-    """A file to check: as it was asked for, and relative to the root with `/`.
+    """A file to check: its path as requested, and relative to the root with `/`.
 
-    Of a folder that cannot be looked into, `relative` ends in `/`.
+    `relative` ends in `/` for a folder that cannot be read.
     """
 
     path: str
     relative: str
     link: bool = False
-    """A symbolic link that was found in a folder: checked only where it has a budget."""
+    """Whether it is a symbolic link in a folder, which is only checked if it has a budget."""
     fault: Skipped | None = None
-    """Why it must not or cannot be read."""
+    """Why it is not read."""
 
 
 def by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
-    """The paths by the root whose configuration holds for them; all by `fixed` where it is given.
+    """Group paths by the root whose configuration applies; by `fixed` if it is given.
 
-    Raises ValueError for a path outside of `fixed`.
+    Raises:
+        ValueError: A path is outside `fixed`.
     """
     here = find_root(Path.cwd())
     current = here if fixed is None and is_root(here) else fixed
@@ -49,9 +50,10 @@ def by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
 
 
 def root_of(path: str, current: Path | None, *, only: bool) -> Path:
-    """The root of a path: the current project's where it is inside, else its own.
+    """Return the root of a path: the current project if it contains the path, else the path's own.
 
-    Raises ValueError for a path outside of `current` where that is the only one.
+    Raises:
+        ValueError: `current` is the `only` possible root, and does not contain the path.
     """
     absolute = Path(os.path.abspath(path))
     if current is not None and absolute.is_relative_to(current):
@@ -62,17 +64,17 @@ def root_of(path: str, current: Path | None, *, only: bool) -> Path:
 
 
 class Targets:
-    """The files of one root that paths mean, each once."""
+    """Lists the files of one root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._real = os.path.realpath(root)
         self._top = f"{with_slashes(str(root)).rstrip('/')}/"
         self.git_failed = False
-        """Whether git did not list the files it tracks."""
+        """Whether git could not list the tracked files."""
 
     def of(self, paths: Sequence[str]) -> Iterator[Target]:
-        """Every file, also named from the root, with `/` whatever the system."""
+        """Yield each file of these paths once."""
         seen: set[str] = set()
         for path in paths:
             for target in self._below(os.path.normpath(path)):
@@ -107,7 +109,7 @@ class Targets:
         yield from self._tracked(start, below, walked)
 
     def _tracked(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
-        """What git tracks and walking leaves out, above all what a `.gitignore` names."""
+        """Yield tracked files that walking omits, such as those in a `.gitignore`."""
         names = tracked_files(start)
         self.git_failed = self.git_failed or names is None
         for name in names or ():
@@ -119,14 +121,14 @@ class Targets:
                 yield self._linked(path, below + with_slashes(name), found=link)
 
     def _linked(self, path: str, relative: str, *, found: bool = False) -> Target:
-        """A file that may be, or be reached by, a symbolic link: followed only inside the root."""
+        """Return the target of a path with links; only links inside the root are followed."""
         folder = os.path.isdir(path)
         fault = None
         if not self._inside(path):
             fault = Skipped(path, OUTSIDE, failed=False)
         elif folder:
             fault = Skipped(path, LINKED_FOLDER, failed=False)
-        elif os.path.exists(path) and not os.path.isfile(path):  # a FIFO would hold its reader up
+        elif os.path.exists(path) and not os.path.isfile(path):  # reading a FIFO may block
             fault = Skipped(path, IRREGULAR, failed=False)
         return Target(path, f"{relative}/" if folder else relative, link=found, fault=fault)
 
@@ -138,8 +140,8 @@ class Targets:
         return f"{absolute.rstrip('/')}/".removeprefix(self._top).rstrip("/")
 
 
-def each_once(targets: Iterable[Target]) -> list[Target]:
-    """Without links to others of them, whose text is the same text. Blocking."""
+def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
+    """Drop links to other targets, which would count a text twice. Blocking."""
     every = list(targets)
     files = [one for one in every if not one.link]
     if len(files) == len(every):
@@ -152,9 +154,9 @@ def each_once(targets: Iterable[Target]) -> list[Target]:
     return files
 
 
-def others(targets: Iterable[Target], path: str) -> list[Target]:
-    """Each file once, but for the one at `path`, or that the link there leads to. Blocking."""
-    every = each_once(targets)
+def other_targets(targets: Iterable[Target], path: str) -> list[Target]:
+    """Return each file once, except for the one at `path` or its link target. Blocking."""
+    every = drop_duplicates(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]
     real = os.path.realpath(path)

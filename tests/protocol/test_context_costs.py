@@ -69,7 +69,7 @@ async def test_what_was_billed_is_finished_though_the_client_gave_it_up(
     bare: Client, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     recorded, finish = threading.Event(), threading.Event()
-    sums = Spending._late
+    sums = Spending._spent_or_none
 
     def slow(self: Spending, session: str, *, every: bool = False) -> Spent | None:
         recorded.set()
@@ -80,7 +80,7 @@ async def test_what_was_billed_is_finished_though_the_client_gave_it_up(
     bare.ignore("context/warning")
     bare.open("hello world")
     await bare.take("status/update")
-    monkeypatch.setattr(Spending, "_late", slow)
+    monkeypatch.setattr(Spending, "_spent_or_none", slow)
     usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8, "total_tokens": 1_000_008}
     message = {"index": 0, "finish_reason": "stop", "message": REPLY}
     response = {"object": "chat.completion", "model": "gpt-4o", "choices": [message]}
@@ -108,7 +108,7 @@ async def test_what_was_billed_is_answered_though_the_session_ends(
     bare: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded, finish = threading.Event(), threading.Event()
-    sums = Spending._late
+    sums = Spending._spent_or_none
 
     def slow(self: Spending, session: str, *, every: bool = False) -> Spent | None:
         recorded.set()
@@ -117,7 +117,7 @@ async def test_what_was_billed_is_answered_though_the_session_ends(
 
     await bare.initialize()
     bare.ignore("status/update")
-    monkeypatch.setattr(Spending, "_late", slow)
+    monkeypatch.setattr(Spending, "_spent_or_none", slow)
     usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8}
     params = {"model": "gpt-4o", "session": "s", "usage": usage}
     asked = {"jsonrpc": "2.0", "id": "c", "method": "cost/record", "params": params}

@@ -32,7 +32,7 @@ from sidecar.cli.checking.report import (
 )
 from sidecar.counting.count import Measure
 from sidecar.workspace.files import Skipped
-from sidecar.workspace.targets import Target, each_once
+from sidecar.workspace.targets import Target, drop_duplicates
 
 if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
@@ -212,7 +212,7 @@ class Checker:
         ]
 
     def _evaluate_sum(self, rule: Rule, members: list[Checked]) -> Iterable[tuple[str, Finding]]:
-        distinct = set(each_once(member.target for member in members))
+        distinct = set(drop_duplicates(member.target for member in members))
         counts = [
             (member.target.relative, self._measure_for_rule(member, rule))
             for member in members

@@ -68,7 +68,7 @@ class History:
         """Schedule reading with the new settings."""
         self._complete = False
         for workspace in self._services.roots:
-            workspace.costs.note_history(read=self._is_known(workspace))
+            workspace.costs.set_history(read=self._is_known(workspace))
         self._server.scheduler.soon(("idle",), IDLE_SECONDS, self._idle)
 
     def context_changed(self, workspace: Workspace) -> None:
@@ -125,7 +125,7 @@ class History:
             try:
                 if (await ingest).is_complete:
                     self._known[workspace] = settings
-                    workspace.costs.note_history(read=True)
+                    workspace.costs.set_history(read=True)
                     await self._read_missed(workspace)
             except asyncio.CancelledError:
                 stop.set()
