@@ -112,10 +112,10 @@ def cost(
 
 
 def _warn_of_agent(name: str | None) -> None:
-    from sidecar.config.checks import near_agents
+    from sidecar.config.checks import similar_agents
     from sidecar.config.settings import AGENTS
 
-    if name and name not in (*AGENTS, "protocol") and (near := near_agents([name])):
+    if name and name not in (*AGENTS, "protocol") and (near := similar_agents([name])):
         warn(f"unknown agent {name}; did you mean {near[0]}?")
 
 

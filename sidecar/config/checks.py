@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -21,11 +22,11 @@ _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: 
 MAX_SECTIONS = 200
 MAX_HEADING = 1_000  # characters
 _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
-"""Names of query parameters that hold secrets, which do not belong in an address."""
+"""Names of query parameters that may contain secrets."""
 
 
 class InvalidError(SidecarError):
-    """A value that its key does not allow; the text describes the expected value."""
+    """A value that a setting does not allow; the message describes the expected value."""
 
     kind = "config"
 
@@ -42,22 +43,22 @@ def typed(value: object, wanted: object) -> object:
     if get_origin(_plain(kind)) is tuple and isinstance(value, str):
         value = [value]
     try:
-        made = convert(value, kind)
+        converted = convert(value, kind)
     except msgspec.ValidationError:
         text = _plain(kind) is str or get_origin(_plain(kind)) is Literal
-        other = text and isinstance(value, str) and value
-        found = "another string" if other else described(value)
-        raise InvalidError(f"must be {describe(kind)}; it is {found}") from None
-    if kind == Url and not _is_bare(made):
+        is_other_text = text and isinstance(value, str) and value
+        actual = "another string" if is_other_text else described(value)
+        raise InvalidError(f"must be {describe(kind)}; it is {actual}") from None
+    if kind == Url and _has_credentials(converted):
         raise InvalidError(
-            "must be an address without credentials: api-key-env names the environment variable "
-            "that holds an endpoint's key"
+            "must be an address without credentials; put the key in an environment variable and "
+            "its name in api-key-env"
         )
-    return made
+    return converted
 
 
 def describe(wanted: object) -> str:
-    """Describe a type in the words of someone who writes TOML."""
+    """Describe a type in terms of TOML."""
     wanted = _required(wanted)
     for note in getattr(wanted, "__metadata__", ()):
         if isinstance(note, msgspec.Meta) and note.description:
@@ -71,7 +72,7 @@ def describe(wanted: object) -> str:
 
 
 def described(value: object) -> str:
-    """Describe the kind of a value, never the value itself: it may be a pasted key."""
+    """Describe the type of a value, not the value itself, which may be a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -81,22 +82,22 @@ def described(value: object) -> str:
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
-        return "an empty list" if not value else "a list with something else in it"
+        return "an empty list" if not value else "a list with other entries"
     return f"a {type(value).__name__}"
 
 
 def check_budget(budget: Budget) -> str | None:
-    """Return the problem of a budget whose values are valid one by one, or None."""
+    """Return the problem with a budget whose values are valid individually, or None."""
     if budget.max_tokens is None and not budget.sections:
-        return "needs max-tokens, or sections"
+        return "needs max-tokens or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
-        return "files must hold a pattern that does not begin with !"
+        return "files needs a pattern that does not start with !"
     if len(budget.sections) > MAX_SECTIONS:
         return f"sections has more than {MAX_SECTIONS:,} headings"
     if any(len(heading) > MAX_HEADING for heading in budget.sections):
         return f"sections has a heading of more than {MAX_HEADING:,} characters"
     if len(budget.files) > MAX_PATTERNS:
-        return f"files holds more than {MAX_PATTERNS:,} patterns"
+        return f"files has more than {MAX_PATTERNS:,} patterns"
     for pattern in budget.files:
         wrong = path_glob_problem(pattern)
         if wrong:
@@ -105,7 +106,7 @@ def check_budget(budget: Budget) -> str | None:
 
 
 def check_models(models: Sequence[str]) -> str | None:
-    """Return the problem of a list of model globs, or None."""
+    """Return the problem with a list of model globs, or None."""
     if len(models) > MAX_PATTERNS:
         return f"models holds more than {MAX_PATTERNS:,} patterns"
     wrong = next(filter(None, map(glob_problem, models)), None)
@@ -113,7 +114,7 @@ def check_models(models: Sequence[str]) -> str | None:
 
 
 def check_context(context: Context) -> str | None:
-    """Return the problem of thresholds that do not rise, or None."""
+    """Return the problem with thresholds that do not rise, or None."""
     levels = context.warn_at
     if not levels:
         return "needs at least one number, such as [0.8, 0.95]"
@@ -123,26 +124,26 @@ def check_context(context: Context) -> str | None:
 
 
 def check_agents(names: Sequence[str]) -> str | None:
-    """Return the problem of a list of agents: the places of unknown names, which may be secrets."""
-    wrong = [(place, name) for place, name in enumerate(names, 1) if name not in AGENTS]
-    if not wrong:
+    """Return the positions of unknown agents, or None; the names may be secrets."""
+    unknown = [(position, name) for position, name in enumerate(names, 1) if name not in AGENTS]
+    if not unknown:
         return None
-    near = near_agents([name for _, name in wrong])
-    meant = f"; did you mean {' and '.join(near)}?" if near else ";"
-    places = " and ".join(str(place) for place, _ in wrong[:5])
-    return f"holds names of no agent, at place {places}{meant} known: {', '.join(sorted(AGENTS))}"
+    similar = similar_agents([name for _, name in unknown])
+    hint = f"; did you mean {' and '.join(similar)}?" if similar else ";"
+    positions = " and ".join(str(position) for position, _ in unknown[:5])
+    return f"has unknown agents at position {positions}{hint} known: {', '.join(sorted(AGENTS))}"
 
 
-def near_agents(names: Sequence[str]) -> list[str]:
+def similar_agents(names: Sequence[str]) -> list[str]:
     """Return the agents with similar names."""
     import difflib
 
-    near = [one for name in names for one in difflib.get_close_matches(name[:60], AGENTS, 1)]
-    return list(dict.fromkeys(near))
+    matches = (difflib.get_close_matches(name[:60], AGENTS, 1) for name in names)
+    return list(dict.fromkeys(itertools.chain.from_iterable(matches)))
 
 
 def known_agents(agents: Agents) -> dict[str, Any]:
-    """Return the known agents' settings; a list without any known agent stays an empty list."""
+    """Return the fields of `agents` without unknown agents."""
     sources = agents.sources and tuple(name for name in agents.sources if name in AGENTS)
     return {
         "sources": sources,
@@ -151,23 +152,23 @@ def known_agents(agents: Agents) -> dict[str, Any]:
 
 
 def soft_over_hard(caps: Caps) -> list[str]:
-    """Return the keys of soft caps that can never warn, because the hard cap is lower."""
-    found = []
+    """Return the keys of soft caps above the hard cap, which can never warn."""
+    keys = []
     for scope in ("", "session-", "workspace-"):
         name = scope.replace("-", "_")
         soft, hard = getattr(caps, f"{name}soft_cap_usd"), getattr(caps, f"{name}hard_cap_usd")
         if soft is not None and hard is not None and soft > hard:
-            found.append(f"{scope}soft-cap-usd")
-    return found
+            keys.append(f"{scope}soft-cap-usd")
+    return keys
 
 
-def _is_bare(url: str) -> bool:
-    """Return whether an address has no user, no password and no secret in its query."""
+def _has_credentials(url: str) -> bool:
+    """Return whether an address is malformed or has a user, a password or a secret in its query."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return False
-    return "@" not in parts.netloc and not any(
+        return True
+    return "@" in parts.netloc or any(
         _SECRET.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)
     )
 

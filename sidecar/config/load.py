@@ -1,4 +1,4 @@
-"""Reading of configuration files. Besides `project_files` the only module here that opens files."""
+"""Loading of settings from configuration files, the environment and the editor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 NO_FILE = (
-    "no such file (named by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` writes one"
+    "no such file (named by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` creates it"
 )
 LAST_VALID = "the last valid settings of this file stay in force"
 NOTHING = "nothing in this file applies"
@@ -53,11 +53,11 @@ def load(
 
     Args:
         root: The workspace folder; None for documents outside of all folders.
-        editor: The section `tokenSidecar` as JSON (camelCase). Its trusted keys are applied, so
-            clients must fill them from the user's own settings only.
+        editor: The editor's section `tokenSidecar` (camelCase). Its trusted keys apply, so clients
+            must take them from the user's own settings only.
         env: The environment; this process's by default.
-        project_file: Read instead of the root's own file, with the same rights.
-        previous: The last result. Its values stay in force for files that are broken now.
+        project_file: A file to read instead of the root's own.
+        previous: The last result, whose values stay in force for files that are broken now.
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})
@@ -66,24 +66,23 @@ def load(
         files.read_named(project_file)
     elif root is not None:
         files.read_project(root)
-    found = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
+    resolved = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
     # A broken file has changed since its last valid settings were read, so their places are stale.
-    problems = [problem for problem in found.problems if problem.file not in files.broken]
-    loaded = Loaded(found.settings, (*files.problems, *problems), found.origins, files.layers)
-    return _with_limit_of(environ, loaded)
+    problems = [problem for problem in resolved.problems if problem.file not in files.broken]
+    problems = [*files.problems, *problems]
+    loaded = Loaded(resolved.settings, tuple(problems), resolved.origins, files.layers)
+    return _apply_limit(environ, loaded)
 
 
 def find_root(start: Path) -> Path:
-    """Return the nearest folder at or above `start` that `is_root`, else the folder of `start`."""
+    """Return the nearest project root at or above `start`, else the folder of `start`."""
     folder = start if os.path.isdir(start) else start.parent
-    return next((one for one in (folder, *folder.parents) if is_root(one)), folder)
+    return next(filter(is_root, (folder, *folder.parents)), folder)
 
 
 def is_root(folder: Path) -> bool:
-    """Return whether a folder holds a project configuration or a `.git`.
-
-    Never raises, unlike pathlib for names that are too long or closed folders.
-    """
+    """Return whether a folder contains a project configuration or a `.git`. Never raises."""
+    # os.path returns False where pathlib raises: for names that are too long, or without access.
     own, pyproject = project_files(folder)
     if os.path.isfile(own) or os.path.exists(folder / ".git"):
         return True
@@ -91,14 +90,14 @@ def is_root(folder: Path) -> bool:
 
 
 class _Files:
-    """Reads the files of one `load` into layers and problems."""
+    """Reads configuration files into layers and problems."""
 
     def __init__(self, last_valid: Mapping[FileKey, Layer]) -> None:
         self.layers: dict[FileKey, Layer] = {}
         """The valid contents of each file, lowest layer first."""
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
-        """Files that cannot be read at the moment."""
+        """Files that cannot be read."""
         self._last_valid = last_valid
 
     def read_user(self, environ: Mapping[str, str]) -> None:
@@ -119,28 +118,27 @@ class _Files:
 
     def _read(self, source: Source, path: Path, prefix: KeyPath, root: Path | None = None) -> bool:
         """Read one file and return whether it exists; `root` is set for a project's file."""
-        is_anyones = root is not None and path.name == PYPROJECT
+        is_shared = root is not None and path.name == PYPROJECT
         try:
-            # Line endings are kept: TOML allows CRLF, and spans are offsets in this text.
+            # Keep CRLF, which TOML allows: spans are offsets in this text.
             text = read_file(path, root).decode("utf-8-sig")
-            if not is_anyones or "token-sidecar" in text:
+            if not is_shared or "token-sidecar" in text:
                 self._add(path, Layer(source, parse(text), path, *toml_places(text), prefix))
         except InvalidTomlError as error:
-            self._break(path, source, str(error), error.line, error.column, error.key)
+            self._report_broken(path, source, str(error), error.line, error.column, error.key)
         except UnicodeDecodeError as error:
-            is_warning = is_anyones and b"token-sidecar" not in error.object
+            is_warning = is_shared and b"token-sidecar" not in error.object
             line = error.object.count(b"\n", 0, error.start) + 1
-            self._break(path, source, "is not UTF-8", line, is_warning=is_warning)
+            self._report_broken(path, source, "is not UTF-8", line, is_warning=is_warning)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                 return False
             message = f"cannot be read: {error.strerror or 'unknown reason'}"
             refused = isinstance(error, RefusedError)
-            self._break(path, source, message, refused=refused, is_warning=is_anyones)
+            self._report_broken(path, source, message, refused=refused, is_warning=is_shared)
         return True
 
     def _add(self, path: Path, layer: Layer) -> None:
-        """Add the section of a file, which starts at the layer's prefix."""
         section = _within(layer.values, layer.prefix)
         if not isinstance(section, dict):
             problem = layer.problem((), "must be a table")
@@ -148,7 +146,7 @@ class _Files:
             section = {}
         self.layers[layer.source, path] = replace(layer, values=section)
 
-    def _break(
+    def _report_broken(
         self,
         path: Path,
         source: Source,
@@ -162,15 +160,7 @@ class _Files:
     ) -> None:
         """Report a file that cannot be read, and keep its last valid values.
 
-        Args:
-            path: The file.
-            source: Whether it is the user's or a project's.
-            message: The problem.
-            line: Its 1-based line, if known.
-            column: Its 1-based column, if known.
-            key: The key at that place, if known.
-            refused: Whether the file may not be opened at all.
-            is_warning: Whether the file is a pyproject.toml, which may not be about this program.
+        A warning is used for a pyproject.toml, which may not have settings of this program.
         """
         self.broken.add(path)
         last_valid = self._last_valid.get((source, path))
@@ -189,29 +179,29 @@ def _within(values: object, prefix: KeyPath) -> object:
     return values
 
 
-def _with_limit_of(environ: Mapping[str, str], found: Loaded) -> Loaded:
+def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
     """Apply `CONTEXT_MAX_TOKENS`: it lowers `context.limit`, or sets it if unset."""
-    written = environ.get(LIMIT_VARIABLE, "").strip()
-    if not written:
-        return found
-    if not re.fullmatch(r"0*[1-9][0-9]{0,17}", written):
-        message = "must be a whole number, 1 or more (left out)"
+    value = environ.get(LIMIT_VARIABLE, "").strip()
+    if not value:
+        return loaded
+    if not re.fullmatch(r"0*[1-9][0-9]{0,17}", value):
+        message = "must be a whole number, 1 or more (ignored)"
         problem = Problem(None, LIMIT_VARIABLE, None, message, source="environment")
-        return dataclasses.replace(found, problems=(*found.problems, problem))
-    limit, context = int(written), found.settings.context
+        return dataclasses.replace(loaded, problems=(*loaded.problems, problem))
+    limit, context = int(value), loaded.settings.context
     if context.limit is not None and context.limit <= limit:
-        return found
+        return loaded
     return dataclasses.replace(
-        found,
-        settings=replace(found.settings, context=replace(context, limit=limit)),
-        origins={**found.origins, "context.limit": Origin("environment")},
+        loaded,
+        settings=replace(loaded.settings, context=replace(context, limit=limit)),
+        origins={**loaded.origins, "context.limit": Origin("environment")},
     )
 
 
 def _has_section(pyproject: Path) -> bool:
-    """Return whether the file has our table; a comment or a string that names it does not count.
+    """Return whether a pyproject.toml has the section `[tool.token-sidecar]`.
 
-    A broken file that names it counts, so that its project is found and the error is reported.
+    A broken file that mentions it counts, so that its error is reported.
     """
     try:
         text = read_file(pyproject, pyproject.parent).decode("utf-8-sig")

@@ -24,7 +24,7 @@ def make_folder(folder: Path) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         with contextlib.suppress(FileExistsError):
             missing.mkdir(mode=0o700)
     with contextlib.suppress(OSError):
@@ -61,10 +61,10 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(lock: Path, seconds: float) -> Iterator[bool]:
-    """Hold a lock shared by processes; yields False if another one holds it for `seconds`.
+    """Acquire a lock between processes; yields False if that takes longer than `seconds`.
 
-    `lock` is an empty file that is never deleted. SQLite locks it, which works alike on every
-    system; the lock is released when the process ends. Raises OSError.
+    `lock` is an empty file that is never deleted. SQLite locks it, which works on all systems and
+    releases the lock when the process ends. Raises OSError.
     """
     import sqlite3
 
@@ -94,9 +94,9 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(f"{path}{end}", f"{aside}{end}")
     except OSError:
-        logger.warning("%s cannot be used and is left alone: %s", path, why)
+        logger.warning("%s cannot be used and could not be renamed: %s", path, why)
     else:
-        logger.warning("%s could not be used and is now %s: %s", path, aside.name, why)
+        logger.warning("%s could not be used and was renamed to %s: %s", path, aside.name, why)
 
 
 def _close(folder: Path) -> None:

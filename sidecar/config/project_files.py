@@ -1,8 +1,8 @@
 """Safe reading of a project's configuration files.
 
-A repository may be hostile: a link in it may point to any file of the user, a FIFO would block its
-reader for ever, and a device has no end. So a file is read only if it is a regular file of at most
-`MAX_BYTES` that lies, with all links resolved, inside its root.
+A hostile repository may contain links to any file of the user, FIFOs, which block readers, and
+endless devices. So only regular files of at most `MAX_BYTES` are read, which with all links
+resolved must be inside the root.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLAGS = (
 
 
 class RefusedError(SidecarError, OSError):
-    """A file that may not be read; the text gives the reason and quotes nothing of the file."""
+    """A file that must not be read; the message gives the reason and quotes nothing of the file."""
 
     kind = "config"
 
@@ -42,8 +42,8 @@ def read_file(path: Path, root: Path | None = None) -> bytes:
     """Return the contents of a configuration file; with `root`, it must lie inside, links resolved.
 
     Raises:
-        RefusedError: it lies outside, is not a regular file, or is larger than `MAX_BYTES`.
-        OSError: it does not exist or cannot be read.
+        RefusedError: It is outside, is not a regular file, or is larger than `MAX_BYTES`.
+        OSError: It does not exist or cannot be read.
     """
     real = resolved(path, root)
     if str(real) == os.devnull and root is None:
@@ -67,15 +67,15 @@ def resolved(path: Path, root: Path | None) -> Path:
     """Return the path of a file with all links resolved.
 
     Raises:
-        RefusedError: it lies outside of `root`.
-        OSError: it does not exist, or its links form a loop.
+        RefusedError: It is outside of `root`.
+        OSError: It does not exist, or its links form a loop.
     """
     try:
         real = path.resolve(strict=True)
     except (RuntimeError, ValueError):  # a loop of links before Python 3.13; a NUL in the name
         raise RefusedError("cannot be resolved") from None
     if root is not None and not real.is_relative_to(root.resolve()):
-        raise RefusedError("is a link out of the project's folder")
+        raise RefusedError("is a link to a file outside the project's folder")
     return real
 
 

@@ -1,4 +1,4 @@
-"""Resolution of layers to `Settings`: later layers win, invalid values fall back. Pure."""
+"""Merging of layers into `Settings`: later layers override earlier ones. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _T = TypeVar("_T", bound=Table)
 
 
 def resolve(layers: Sequence[Layer]) -> Loaded:
-    """Resolve `layers`, lowest first. Never raises; problems are in the result."""
+    """Merge layers, lowest first. Never raises; problems are in the result."""
     resolver = _Resolver(layers)
     settings = resolver.table(Settings, ())
     return Loaded(settings, tuple(resolver.problems), resolver.origins)
@@ -52,78 +52,70 @@ class _Resolver:
 
     def table(self, kind: type[_T], path: KeyPath) -> _T:
         """Return the table at `path`, merged key by key."""
-        found = list(self._tables(path))
-        for layer, values in found:
+        tables = list(self._tables(path))
+        for layer, values in tables:
             self._report_unknown(kind, layer, values, path)
-        made: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for field in msgspec.structs.fields(kind):
             here = (*path, field.encode_name)
             entry = _entry_type(field.type)
             if entry is not None:
-                made[field.name] = self._entries(entry, here, found)
+                fields[field.name] = self._entries(entry, here, tables)
             elif _is_table(field.type):
-                made[field.name] = self.table(field.type, here)
+                fields[field.name] = self.table(field.type, here)
             else:
-                self._leaf(field, here, found, made)
-        return self._checked(kind(**made), path)
+                self._set_value(field, here, tables, fields)
+        return self._checked(kind(**fields), path)
 
-    def _leaf(
+    def _set_value(
         self,
         field: msgspec.structs.FieldInfo,
         path: KeyPath,
-        found: list[tuple[Layer, Mapping[str, Any]]],
-        made: dict[str, Any],
+        tables: list[tuple[Layer, Mapping[str, Any]]],
+        fields: dict[str, Any],
     ) -> None:
-        """Return the last valid value of a key that is not a table; report invalid ones."""
+        """Set a field to its last valid value, and report invalid values."""
         self.origins[key_text(path)] = Origin("default")
-        for layer, values in found:
+        for layer, values in tables:
             value = _value(layer, values, field.encode_name)
             if value is None:
                 continue
             try:
-                made[field.name] = self._one(layer, value, field.type, path)
+                fields[field.name] = self._convert(layer, value, field.type, path)
             except InvalidError as error:
-                self._report(layer, path, f"{error} (left out)")
+                self._report(layer, path, f"{error} (ignored)")
             else:
                 self.origins[key_text(path)] = layer.origin(path)
 
-    def _one(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
+    def _convert(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
         if get_origin(wanted) is not dict:
             return typed(value, wanted)
-        return self._named(layer, value, get_args(wanted)[1], path)
-
-    def _named(
-        self, layer: Layer, value: object, wanted: object, path: KeyPath
-    ) -> dict[str, object]:
-        """Return a table whose keys the user chooses; invalid entries are reported and dropped."""
+        # A table whose keys the user chooses: invalid entries are dropped one by one.
         if not isinstance(value, dict):
             raise InvalidError(f"must be a table, such as {_EXAMPLES[str(path[-1])]}")
         kept: dict[str, object] = {}
         for name, entry in value.items():
             try:
-                kept[name] = typed(entry, wanted)
+                kept[name] = typed(entry, get_args(wanted)[1])
             except InvalidError as error:
-                self._report(layer, (*path, name), f"{error} (left out)")
+                self._report(layer, (*path, name), f"{error} (ignored)")
         return kept
 
     def _entries(
-        self, kind: type[Table], path: KeyPath, found: list[tuple[Layer, Mapping[str, Any]]]
+        self, kind: type[Table], path: KeyPath, tables: list[tuple[Layer, Mapping[str, Any]]]
     ) -> tuple[Table, ...]:
-        """Return the list of tables of the last layer that has one: lists are replaced, not merged.
-
-        A list without a valid entry falls back to the layer below, as any invalid value does.
-        """
+        """Return the list of tables of the last layer that has one with a valid entry."""
         chosen: tuple[Table, ...] = ()
         self.origins[key_text(path)] = Origin("default")
-        for layer, values in found:
+        for layer, values in tables:
             written = _value(layer, values, str(path[-1]))
             if written is None:
                 continue
             if not isinstance(written, list):
-                self._report(layer, path, f"must be a list of tables, [[{path[-1]}]] (left out)")
+                self._report(layer, path, f"must be a list of tables, [[{path[-1]}]] (ignored)")
                 continue
             if len(written) > MAX_TABLES:
-                self._report(layer, path, f"has more than {MAX_TABLES} tables (left out)")
+                self._report(layer, path, f"has more than {MAX_TABLES} tables (ignored)")
                 continue
             before = dict(self.origins)
             self._forget(path)
@@ -151,55 +143,54 @@ class _Resolver:
     def _entry(
         self, kind: type[Table], path: KeyPath, layer: Layer, values: object
     ) -> Table | None:
-        """Return one `[[entry]]`, or None if a required value is missing or invalid."""
+        """Return an entry of a list of tables, or None if it is invalid."""
         if not isinstance(values, dict):
-            self._report(layer, path, "must be a table (left out)")
+            self._report(layer, path, "must be a table (ignored)")
             return None
         self._report_unknown(kind, layer, values, path)
-        known_problems = len(self.problems)
-        made: dict[str, Any] = {}
+        problems_before = len(self.problems)
+        fields: dict[str, Any] = {}
         for field in msgspec.structs.fields(kind):
             value = _value(layer, values, field.encode_name)
             here = (*path, field.encode_name)
             try:
                 if value is not None:
-                    made[field.name] = self._one(layer, value, field.type, here)
+                    fields[field.name] = self._convert(layer, value, field.type, here)
             except InvalidError as error:
-                self._report(layer, here, f"{error} (left out)")
-        entry, wrong = _made(kind, made)
-        # A problem of the whole entry is often caused by its invalid values.
-        if wrong and len(self.problems) == known_problems:
-            self._report(layer, path, f"{wrong} (left out)")
+                self._report(layer, here, f"{error} (ignored)")
+        entry, problem = _create_entry(kind, fields)
+        # Invalid values often make the entry invalid: report only the cause.
+        if problem and len(self.problems) == problems_before:
+            self._report(layer, path, f"{problem} (ignored)")
         return entry
 
     def _checked(self, table: _T, path: KeyPath) -> _T:
-        """Check rules between values: thresholds that rise, soft caps below hard ones."""
+        """Check rules that involve several values, and replace invalid ones."""
         if isinstance(table, Context):
-            wrong = check_context(table)
-            if wrong is not None:
-                self._report_at(path, "warn-at", f"{wrong} (left out)")
+            problem = check_context(table)
+            if problem is not None:
+                self._report_at(path, "warn-at", f"{problem} (ignored)")
                 return msgspec.structs.replace(table, warn_at=Context().warn_at)
         if isinstance(table, Agents):
             self._report_agents(table, path)
             return msgspec.structs.replace(table, **known_agents(table))
         if isinstance(table, Settings):
             if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
-                wrong = f"has more than {MAX_PATTERNS:,} patterns in all its files (left out)"
-                self._report_at(path, "budget", wrong)
+                problem = f"has more than {MAX_PATTERNS:,} patterns in all its files (ignored)"
+                self._report_at(path, "budget", problem)
                 return self._checked(msgspec.structs.replace(table, budgets=()), path)
             for key in soft_over_hard(table.cost):
-                self._report_at(("cost",), key, "is above the hard cap, which comes first")
+                self._report_at(("cost",), key, "is above the hard cap, so it never warns")
         return table
 
     def _report_agents(self, table: Agents, path: KeyPath) -> None:
-        """Report unknown agent names."""
         for key, names in (("sources", table.sources or ()), ("paths", tuple(table.paths))):
-            wrong = check_agents(names)
-            if wrong is not None:
-                self._report_at(path, key, f"{wrong} (left out)")
+            problem = check_agents(names)
+            if problem is not None:
+                self._report_at(path, key, f"{problem} (ignored)")
 
     def _report_at(self, path: KeyPath, key: str, message: str) -> None:
-        """Report a problem with the value that won, whichever layer it came from."""
+        """Report a problem with the value in force, in the layer that it comes from."""
         source = self.origins[key_text((*path, key))].source
         layer = next(layer for layer in self._layers if layer.source == source)
         self._report(layer, (*path, key), message)
@@ -211,7 +202,7 @@ class _Resolver:
             del self.origins[key]
 
     def _tables(self, path: KeyPath) -> Iterator[tuple[Layer, Mapping[str, Any]]]:
-        """Return each layer's value at `path` if it is a table."""
+        """Yield each layer's value at `path` if it is a table."""
         for layer in self._layers:
             values: Any = layer.values
             for key in path:
@@ -219,13 +210,13 @@ class _Resolver:
             if isinstance(values, dict):
                 yield layer, values
             elif values is not None:
-                self._report(layer, path, f"must be a table, [{key_text(path)}] (left out)")
+                self._report(layer, path, f"must be a table, [{key_text(path)}] (ignored)")
 
     def _without_trusted(self, layer: Layer) -> Layer:
         if layer.source != "project":
             return layer
         for key in sorted(TRUSTED & layer.values.keys()):
-            message = f"{_NOT_HERE} (left out)"
+            message = f"{_NOT_HERE} (ignored)"
             self._add(layer.problem((key,), message, "warning", at_key=True))
         kept = {key: value for key, value in layer.values.items() if key not in TRUSTED}
         return msgspec.structs.replace(layer, values=kept)
@@ -240,50 +231,49 @@ class _Resolver:
         for key in values:
             if key not in known and len(self.problems) <= MAX_PROBLEMS:
                 hint = _did_you_mean(key, names, layer, bool(path))
-                wrong = f"unknown key{hint}"
-                self._add(layer.problem((*path, key), wrong, "warning", at_key=True))
+                problem = layer.problem((*path, key), f"unknown key{hint}", "warning", at_key=True)
+                self._add(problem)
 
     def _report(self, layer: Layer, path: KeyPath, message: str) -> None:
         self._add(layer.problem(path, message))
 
     def _add(self, problem: Problem) -> None:
-        """Add a problem unless there are too many already."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
         elif len(self.problems) == MAX_PROBLEMS:
-            more = msgspec.structs.replace(problem, key="", message="has more problems than these")
+            more = msgspec.structs.replace(problem, key="", message="has more problems, not listed")
             self.problems.append(msgspec.structs.replace(more, severity="error"))
 
 
 _NOT_HERE = (
-    "is read only from your own settings, never from a project's file: move it to the one that "
-    "`token-sidecar config init --user` writes"
+    "is read only from your own settings; move it to the file that `token-sidecar config init "
+    "--user` creates"
 )
 
 
-def _did_you_mean(key: str, names: list[str], layer: Layer, within: bool) -> str:
-    """Return a hint with the key that was probably meant; `within` is set inside a table."""
+def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -> str:
+    """Return a hint with the key that was probably meant."""
     import difflib
 
     if len(key) > MAX_KEY:
         return ""
-    if within and layer.source != "editor" and key in _for_all():
+    if is_in_table and layer.source != "editor" and key in _global_keys():
         if key + "s" in names:
-            return f"; did you mean {key}s? What is set for all belongs above the first [table]"
+            return f"; did you mean {key}s? The global {key} belongs above the first [table]"
         return "; it belongs above the first [table]"
-    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
-    if f"{key}s" in near:  # `file` in a [[budget]]: also a key of [[tokenizer]]
+    similar = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
+    if f"{key}s" in similar:  # `file` in a [[budget]]: also a key of [[tokenizer]]
         return f"; did you mean {key}s?"
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
         if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
             return f"; it belongs in {field.encode_name}"
-    if near:
-        return f"; did you mean {layer.spelling(near[0])}?"
-    return f"; known here: {', '.join(layer.spelling(name) for name in sorted(names))}"
+    if similar:
+        return f"; did you mean {layer.spelling(similar[0])}?"
+    return f"; known keys: {', '.join(layer.spelling(name) for name in sorted(names))}"
 
 
-def _for_all() -> set[str]:
+def _global_keys() -> set[str]:
     """Return the keys outside of tables."""
     fields = msgspec.structs.fields(Settings)
     return {
@@ -293,18 +283,18 @@ def _for_all() -> set[str]:
     }
 
 
-def _made(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str | None]:
-    """Return the entry, or None and the problem of the entry as a whole."""
+def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str | None]:
+    """Return the entry, or None with its problem."""
     fields = msgspec.structs.fields(kind)
     missing = [field.name for field in fields if field.required and field.name not in values]
     if missing:
         return None, f"needs {' and '.join(missing)}"
     entry = kind(**values)
     if isinstance(entry, Budget):
-        wrong = check_budget(entry)
+        problem = check_budget(entry)
     else:
-        wrong = check_models(entry.models) if hasattr(entry, "models") else None
-    return (entry, None) if wrong is None else (None, wrong)
+        problem = check_models(entry.models) if hasattr(entry, "models") else None
+    return (entry, None) if problem is None else (None, problem)
 
 
 def _value(layer: Layer, values: Mapping[str, Any], key: str) -> object:

@@ -181,7 +181,7 @@ AGENTS = (
 
 @cache
 def setting_names() -> frozenset[str]:
-    """Return every key that some table may hold, in kebab-case."""
+    """Return the keys of all tables, in kebab-case."""
     names: set[str] = set()
     for table in Table.__subclasses__():
         names.update(field.encode_name for field in msgspec.structs.fields(table))
@@ -189,4 +189,4 @@ def setting_names() -> frozenset[str]:
 
 
 TRUSTED = frozenset({"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger"})
-"""Keys that run, contact or pay for something: never read from a project's file."""
+"""Keys that may contact servers, read other files or spend money: ignored in a project's file."""

@@ -1,8 +1,8 @@
-"""TOML parsing with limits, the position of the first error, and the position of each key. Pure.
+"""TOML parsing with limits, and the positions of errors and keys. Pure.
 
-Python's `tomllib` returns values without positions, takes minutes for a key of 20,000 parts, and
-quotes the text in its messages. So limits are checked before it runs, its messages are rewritten,
-and a separate one-pass scanner finds positions; it stops silently at invalid TOML.
+Python's `tomllib` returns no positions, takes minutes for a key of 20,000 parts, and quotes the
+text in its messages. This module checks limits before parsing, rewrites the messages, and finds
+positions with its own scanner, which stops silently at invalid TOML.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def parse(text: str) -> dict[str, Any]:
     """Return the values of a TOML text.
 
     Raises:
-        InvalidTomlError: at the first error or exceeded limit.
+        InvalidTomlError: At the first error or exceeded limit.
     """
-    from tomllib import loads  # imported late: many projects have no configuration
+    from tomllib import loads  # imported lazily: many projects have no configuration
 
     check_limits(text)
     try:
@@ -89,10 +89,8 @@ def parse(text: str) -> dict[str, Any]:
 def check_limits(text: str) -> None:
     """Check that a text is small enough to be parsed.
 
-    Tokens are split as TOML does up to the first error, where any parser stops.
-
     Raises:
-        InvalidTomlError: at the first exceeded limit.
+        InvalidTomlError: At the first exceeded limit.
     """
     entries = lines = depth = parts = 0
     for token in _LIMIT_TOKEN.finditer(text):
@@ -170,7 +168,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class _BrokenError(SidecarError):
-    """The text is not TOML from here on."""
+    """Invalid TOML at the scanner's position."""
 
 
 def toml_spans(text: str) -> Mapping[KeyPath, Span]:
@@ -181,7 +179,7 @@ def toml_spans(text: str) -> Mapping[KeyPath, Span]:
 def toml_places(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
     """Return the spans of values and of keys, including dotted keys and headers."""
     scanner = _Scanner(text)
-    with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # beyond Unicode
+    with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # invalid escapes
         scanner.document()
     return scanner.spans, scanner.keys
 

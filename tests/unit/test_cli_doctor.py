@@ -76,7 +76,7 @@ def test_agents_that_are_disabled_or_unknown(
     report = json.loads(done.output)
     assert report["agents"] == []
     (problem,) = report["configuration"]["problems"]
-    assert "agents.sources: holds names of no agent, at place 1; did you mean codex?" in problem
+    assert "agents.sources: has unknown agents at position 1; did you mean codex?" in problem
 
 
 def test_a_file_that_is_not_there_is_said_to_be_and_how_to_write_it(

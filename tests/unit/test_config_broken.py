@@ -31,7 +31,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[endpoint]]\nurl = "http://a"\nmodel = "qwen3"',
         "endpoint[0].model",
         4,
-        "did you mean models? What is set for all belongs above the first [table]",
+        "did you mean models? The global model belongs above the first [table]",
     ),
     "key below the first table": (
         "[context]\npresets = true",
@@ -47,7 +47,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
     ),
     "key in the wrong table": ("reserve = 5", "reserve", 2, "it belongs in context"),
     "plural table": ('[[budgets]]\nfiles = "a"', "budgets", 2, "did you mean budget?"),
-    "nothing like it": ("zzz = 1", "zzz", 2, "known here:"),
+    "nothing like it": ("zzz = 1", "zzz", 2, "known keys:"),
     "string for a flag": ('presets = "yes"', "presets", 2, "must be true or false"),
     "number for a flag": ("code-lens = 1", "code-lens", 2, "must be true or false; it is a number"),
     "value for a table": ("context = 5", "context", 2, "must be a table, [context]"),
@@ -116,7 +116,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[budget]]\nfiles = "!a"\nmax-tokens = 5',
         "budget[0]",
         2,
-        "does not begin with !",
+        "does not start with !",
     ),
     "unknown key in a budget": (
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\nmax_token = 7',
@@ -161,13 +161,13 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[agents]\nsources = ["codex", "claude"]',
         "agents.sources",
         3,
-        "at place 2; did you mean claude-code? known: aider, amp, claude-code, cline, codex, ",
+        "at position 2; did you mean claude-code? known: aider, amp, claude-code, cline, codex, ",
     ),
     "a path of no agent": (
         '[agents]\npaths = { planted = "/x" }',
         "agents.paths",
         3,
-        "holds names of no agent, at place 1; known: ",
+        "has unknown agents at position 1; known: ",
     ),
     "path of an agent": ("[agents]\npaths = { codex = 1 }", "agents.paths.codex", 3, "a string"),
     "paths of agents": (

@@ -52,7 +52,9 @@ def test_a_link_out_of_the_root_is_not_read(root: Path, name: str, above: bool) 
     loaded = problems(root)
     assert loaded.settings == Settings()
     (problem,) = loaded.problems
-    assert problem.message.startswith("cannot be read: is a link out of the project's folder")
+    assert problem.message.startswith(
+        "cannot be read: is a link to a file outside the project's folder"
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
