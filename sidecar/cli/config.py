@@ -32,13 +32,13 @@ def config() -> None:
 @click.option(
     "--user",
     is_flag=True,
-    help="Create your own file, which may hold every key, also endpoints and prices.",
+    help="Create your own file, which may set every key, including endpoints and prices.",
 )
 @_JSON
 def init(workspace: Path, user: bool, as_json: bool) -> None:
-    """Create a commented sample. Existing files are never overwritten.
+    """Create a commented sample file. An existing file is never overwritten.
 
-    Exit codes: 0; 2 the file exists already or cannot be written.
+    Exit codes: 0; 2 the file already exists or cannot be written.
     """
     from sidecar.config.load import find_root
     from sidecar.config.paths import config_file, project_files
@@ -50,17 +50,17 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(sample(user=user))
     except FileExistsError:
-        warn(f"{path} exists already and was not changed")
+        warn(f"{path} already exists; it was not changed")
         sys.exit(2)
     except OSError as error:
-        warn(f"{path} cannot be written: {error.strerror or 'unknown reason'}")
+        warn(f"cannot write {path}: {error.strerror or 'unknown reason'}")
         sys.exit(2)
     if as_json:
         print_json({"written": str(path)})
     else:
         print_lines(
             f"Created {path}",
-            "Everything in it is commented out; remove a # to set a key.",
+            "All keys in it are commented out; remove the # before a key to set it.",
         )
 
 
@@ -69,13 +69,17 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
 @_JSON
 @click.argument("key", required=False)
 def show(workspace: Path, as_json: bool, key: str | None) -> None:
-    """Show the settings in force and where each is set, or only KEY (such as `context.limit`).
+    """Show the settings in force and where they are set.
 
-    Exit codes: 0; 2 no such KEY.
+    With KEY, such as `context.limit`, show only that setting or table.
+
+    Exit codes: 0; 2 unknown KEY.
     """
-    rows = [row for row in values_of(_load(workspace)) if key is None or _is_of(row["key"], key)]
+    rows = [row for row in list_values(_load(workspace)) if key is None or _is_in(row["key"], key)]
     if not rows:
-        raise click.UsageError(f"no such setting: {key}")
+        raise click.UsageError(
+            f"unknown setting: {key}; `token-sidecar config show` lists all settings"
+        )
     if as_json:
         print_json({"values": rows})
     else:
@@ -89,7 +93,7 @@ def show(workspace: Path, as_json: bool, key: str | None) -> None:
 def check(workspace: Path, as_json: bool) -> None:
     """Report problems in the configuration files.
 
-    Exit codes: 0 none; 2 some.
+    Exit codes: 0 no problems; 2 problems found.
     """
     problems = _load(workspace).problems
     if as_json:
@@ -105,7 +109,7 @@ def _load(workspace: Path) -> Loaded:
     return load(find_root(workspace.resolve()))
 
 
-def values_of(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
+def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
     """Return each setting in force with its source; `defaults` includes those left unset."""
     settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
@@ -115,18 +119,19 @@ def values_of(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
     ]
 
 
-def _is_of(name: str, key: str) -> bool:
+def _is_in(name: str, key: str) -> bool:
     """Return whether a setting is `key` or inside the table or list `key`."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def _value(settings: Any, key: str) -> str:
     """Format the value of a key such as `context.limit` or `budget[0]` as JSON."""
-    found = settings
+    value = settings
     for part in re.findall(r"[^.\[\]]+", key):
-        if isinstance(found, dict):
-            found = found.get(part)
-        elif isinstance(found, list | tuple) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-    given = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else found
-    return json.dumps(given, default=str)
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list | tuple) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+    if isinstance(value, dict):
+        value = {name: field for name, field in value.items() if field is not None}
+    return json.dumps(value, default=str)

@@ -1,4 +1,4 @@
-"""`token-sidecar cost`: what calls cost, from the ledger of all editors and agents."""
+"""`token-sidecar cost`: what the recorded calls of all editors and agents cost."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
-_WIDE = 100
-"""Columns of a terminal from which everything has room."""
-_HEADS = {
+_FULL_WIDTH = 100
+"""Columns of a terminal from which the table shows every column."""
+_FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",
     "completion_tokens": "completion",
@@ -37,12 +37,12 @@ _HEADS = {
 
 
 def scope_options(command: Command) -> Command:
-    """Which calls: the same options for the report and the export."""
+    """Add the options that select calls, for the report and the export."""
     for option in (
         click.option(
             "--agent",
             metavar="NAME",
-            help="Only calls of this coding agent (`protocol` for plugins).",
+            help="Only calls of this coding agent (`protocol`: of editor plugins).",
         ),
         click.option(
             "--workspace",
@@ -53,12 +53,12 @@ def scope_options(command: Command) -> Command:
         click.option(
             "--until",
             metavar="WHEN",
-            help="Only calls until then, inclusive; written like --since.",
+            help="Only calls until this time, inclusive; same formats as --since.",
         ),
         click.option(
             "--since",
             metavar="WHEN",
-            help="Only calls from then on: 2026-11-21, 2026-11-21T10:30, today or yesterday.",
+            help="Only calls since this time: 2026-11-21, 2026-11-21T10:30, today or yesterday.",
         ),
     ):
         command = option(command)
@@ -84,11 +84,11 @@ def scope_options(command: Command) -> Command:
 def cost(
     context: click.Context, /, by: str | None, html: Path | None, as_json: bool, **scope: Any
 ) -> None:
-    """Report what calls cost: a table on a terminal, plain lines elsewhere.
+    """Report what calls cost, as a table on a terminal and as plain lines elsewhere.
 
     Calls without a known price are `unpriced`; their tokens are totalled separately.
 
-    Exit codes: 0; 2 wrong options, an error in the configuration, or an unreadable ledger.
+    Exit codes: 0; 2 invalid options, an error in the configuration, or an unreadable ledger.
     """
     if context.invoked_subcommand is not None:
         return
@@ -99,19 +99,19 @@ def cost(
             _write_page(book, params, scope, html)
             return
         folders = _folders(scope["workspace"])
-        found = book.detail(params, agent=scope["agent"], folders=folders)
+        report = book.detail(params, agent=scope["agent"], folders=folders)
     if as_json:
-        print_json({"rows": found.rows, "totals": found.totals})
-    elif not found.rows:
+        print_json({"rows": report.rows, "totals": report.totals})
+    elif not report.rows:
         print_lines(NONE_MATCH if any(scope.values()) else NO_COST)
-        _warn_of_agent(scope["agent"])
+        _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
-        _print_table(found, params)
+        _print_table(report, params)
     else:
-        print_lines(*found.text.split("\n"))
+        print_lines(*report.text.split("\n"))
 
 
-def _warn_of_agent(name: str | None) -> None:
+def _warn_if_unknown_agent(name: str | None) -> None:
     from sidecar.config.checks import similar_agents
     from sidecar.config.settings import AGENTS
 
@@ -120,10 +120,20 @@ def _warn_of_agent(name: str | None) -> None:
 
 
 @cost.command()
-@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "jsonl"]),
+    default="csv",
+    show_default=True,
+    help="Output format; `jsonl` is one JSON object per line.",
+)
 @scope_options
 def export(form: str, **scope: Any) -> None:
-    """Print every call as CSV or JSON lines: numbers, ids and times, never text."""
+    """Export every call as CSV or JSON lines.
+
+    Rows contain numbers, ids and times, never text.
+    """
     from sidecar.cost.export import read_events, write_calls
 
     with _book() as book:
@@ -135,12 +145,13 @@ def export(form: str, **scope: Any) -> None:
 
 @cost.command()
 @workspace_option("Workspace folder")
-@click.option("--since", metavar="WHEN", help="Only calls from then on (default: 30 days ago).")
+@click.option("--since", metavar="WHEN", help="Only calls since this time (default: 30 days ago).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def files(workspace: Path, since: str | None, as_json: bool) -> None:
-    """Report what prompt files cost: AGENTS.md, CLAUDE.md with its imports, rules, memory.
+    """Report what prompt files cost.
 
-    Agents send them with every request.
+    These are the files that agents send with every request: AGENTS.md, CLAUDE.md with its imports,
+    rules and memory.
 
     Exit codes: 0; 2 an error in the configuration or an unreadable ledger.
     """
@@ -156,14 +167,14 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"files": rows})
     elif not rows:
-        print_lines("No prompt files found in this workspace.")
+        print_lines("No prompt files report in this workspace.")
     else:
-        print_lines(*(f"{_place(row.uri, root)}: {row.text}" for row in rows))
+        print_lines(*(f"{_path_text(row.uri, root)}: {row.text}" for row in rows))
     sys.exit(2 if wrong else 0)
 
 
-def _place(uri: str, root: Path) -> str:
-    """A file as a person names it: below the root, or by its whole path."""
+def _path_text(uri: str, root: Path) -> str:
+    """Return the path relative to the root if it is inside."""
     from sidecar.workspace.roots import path_of
 
     path = path_of(uri)
@@ -173,14 +184,14 @@ def _place(uri: str, root: Path) -> str:
 
 
 def _folders(workspace: Path | None) -> tuple[str, ...]:
-    """What agents may call the workspace: links resolved, other working trees."""
+    """Return the workspace's paths: with links resolved, and its other working trees."""
     from sidecar.agents.roots import Roots
 
     return () if workspace is None else Roots.of([workspace]).paths
 
 
 def _ingest(book: CostBook, workspace: Path | None) -> None:
-    """Bring the agents' calls into the ledger; only what is new is read."""
+    """Add new calls of coding agents to the ledger."""
     from sidecar.config.load import find_root
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.history import ingest_all
@@ -189,7 +200,7 @@ def _ingest(book: CostBook, workspace: Path | None) -> None:
     sources = Sources.of(_settings().agents, str(root))
     if sources is None:
         return
-    ingest_all(book, sources, mine=True)  # some agents' files are found by their project only
+    ingest_all(book, sources, mine=True)  # finds agents that keep their files in the project
     if workspace is None:
         ingest_all(book, sources, mine=False)
 
@@ -198,10 +209,11 @@ def _ingest(book: CostBook, workspace: Path | None) -> None:
 @click.option("--url", help="Address of another list in the JSON format of genai-prices.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def update_prices(url: str | None, as_json: bool) -> None:
-    """Download the latest genai-prices list into the state folder.
+    """Download the latest price list of genai-prices.
 
-    No other command uses the network by itself. Past calls are priced anew in every report, so a
-    corrected price also corrects old reports.
+    It is stored in the state folder. Reports price past calls by the current list, so a corrected
+    price also corrects past costs. No other command uses the network unless your settings name an
+    endpoint.
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST
@@ -218,7 +230,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
 
 @contextmanager
 def _book() -> Iterator[CostBook]:
-    """The user's ledger with their prices; every expected error ends the command with 2."""
+    """Open the ledger; exit with 2 if an expected error occurs."""
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
 
@@ -243,7 +255,7 @@ def _errors() -> Iterator[None]:
 
 
 def _settings() -> Settings:
-    """The user's settings: prices are read from nowhere else."""
+    """Return the user's settings; projects cannot set prices."""
     from sidecar.config.load import load
 
     loaded = load(None)
@@ -277,53 +289,54 @@ def _write_page(
     try:
         target.write_text(html, encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"{target} cannot be written: {error.strerror}") from error
+        raise ValueError(f"cannot write {target}: {error.strerror}") from error
     print_lines(f"Wrote {target}", err=True)
 
 
-def _print_table(found: CostReport, params: CostDetailParams) -> None:
+def _print_table(report: CostReport, params: CostDetailParams) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    console.print(_table(found, params, console.width))
-    console.print(_total(found), style="bold")
-    if any(row.reported_cost_usd for row in found.rows):
-        console.print("* reported by the vendor, in part or in full", style="dim")
-    for row in found.rows:
+    console.print(_table(report, params, console.width))
+    console.print(_total(report), style="bold")
+    if any(row.reported_cost_usd for row in report.rows):
+        console.print("* at least partly reported by the vendor", style="dim")
+    for row in report.rows:
         if row.listed_cost_usd is not None:
-            console.print(_compared(row, params), style="dim")
+            console.print(_comparison(row, params), style="dim")
         if row.agent_cost_usd is not None:
             label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
             console.print(
-                f"{label}: ${row.agent_cost_usd:,.6f} by the agent's own list", style="dim"
+                f"{label}: {usd_text(row.agent_cost_usd)} by the agent's own price list",
+                style="dim",
             )
-    if found.basis:
-        console.print(found.basis, style="dim")
-    if found.totals.unpriced_tokens:
+    if report.basis:
+        console.print(report.basis, style="dim")
+    if report.totals.unpriced_tokens:
         console.print(
-            f"{found.totals.unpriced_tokens:,} tokens have no known price; add a [[price]] to "
+            f"{report.totals.unpriced_tokens:,} tokens have no known price; add a [[price]] to "
             "your own configuration.",
             style="dim",
         )
 
 
-def _table(found: CostReport, params: CostDetailParams, width: int) -> Table:
+def _table(report: CostReport, params: CostDetailParams, width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    fields = [*_HEADS][: None if width >= _WIDE else -1]
+    fields = [*_FIELD_TITLES][: None if width >= _FULL_WIDTH else -1]
     table = Table(box=None, pad_edge=False)
     for key in params.by:
         table.add_column(key, overflow="fold")
-    for head in (*(_HEADS[field] for field in fields), "cost"):
+    for head in (*(_FIELD_TITLES[field] for field in fields), "cost"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    dearest = max(row.cost_usd or 0.0 for row in found.rows)
-    for row in found.rows:
+    max_cost = max(row.cost_usd or 0.0 for row in report.rows)
+    for row in report.rows:
         names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
-        share = (row.cost_usd or 0.0) / dearest if dearest else 0.0
-        drawn = encodable(draw_bar(share, 24 if width >= _WIDE else 8))
-        table.add_row(*names, *_numbers(row, fields), Text(drawn, style="cyan"))
+        share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
+        bar = encodable(draw_bar(share, 24 if width >= _FULL_WIDTH else 8))
+        table.add_row(*names, *_numbers(row, fields), Text(bar, style="cyan"))
     return table
 
 
@@ -337,15 +350,14 @@ def _numbers(row: CostRow, fields: list[str]) -> list[str]:
     return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
 
 
-def _compared(row: CostRow, params: CostDetailParams) -> str:
-    """What was reported beside our own figure, with the difference."""
+def _comparison(row: CostRow, params: CostDetailParams) -> str:
     label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
-    ours, theirs = row.listed_cost_usd or 0.0, row.reported_cost_usd
-    return f"{label}: reported {usd_text(theirs)}, list price {usd_text(ours)}"
+    list_cost = row.listed_cost_usd or 0.0
+    return f"{label}: reported {usd_text(row.reported_cost_usd)}, list price {usd_text(list_cost)}"
 
 
-def _total(found: CostReport) -> str:
-    totals = found.totals
+def _total(report: CostReport) -> str:
+    totals = report.totals
     return (
         f"total: {counted(totals.calls, 'call')}, {totals.prompt_tokens:,} / "
         f"{totals.output_tokens:,} tokens, {usd_text(totals.cost_usd)}"

@@ -33,7 +33,7 @@ BULK_BYTES = 16_000_000
 
 
 class CountedFile(NamedTuple):
-    """The count of one file; `damaged` if some bytes were not UTF-8."""
+    """The count of one file; `damaged` if it has bytes that are not UTF-8."""
 
     path: str
     measure: Measure
@@ -50,9 +50,9 @@ class CountedFile(NamedTuple):
 def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
     """Count the tokens of each file at PATH (`-`: standard input), with a total.
 
-    Folders are searched without ignored files (.gitignore) and symbolic links. Binary files are
-    reported on standard error and skipped; bytes that are not UTF-8 count as U+FFFD. Estimates
-    begin with `~`.
+    In folders, symbolic links and files ignored by .gitignore are skipped. Binary files are skipped
+    and reported on standard error. Bytes that are not UTF-8 count as U+FFFD. Estimates begin with
+    `~`.
 
     Exit codes: 0; 2 a PATH cannot be read, or the configuration has an error.
     """
@@ -61,84 +61,82 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
 def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -> int:
     """Print the counts of all paths and return the exit code."""
-    settings, wrong = load_settings_for(paths[0])
+    settings, has_errors = load_settings_for(paths[0])
     name = model or settings.model
-    found = list(find(paths)) if len(paths) == 1 else _each_once(find(paths))
-    files = [one for one in found if isinstance(one, File)]
+    found = list(find(paths)) if len(paths) == 1 else _deduplicate(find(paths))
+    files = [entry for entry in found if isinstance(entry, File)]
 
     def work(
         chooser: CounterChooser, choose: ChooseCounter
     ) -> tuple[CounterChooser, list[CountedFile | Skipped]]:
         def count(batch: Sequence[File]) -> list[CountedFile | Skipped]:
-            return [_counted(name, choose, file) for file in batch]
+            return [_count_file(name, choose, file) for file in batch]
 
         return chooser, list(with_progress(map_batches(count, files), len(files), size))
 
     size = sum(file.size for file in files)
     purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
     chooser, results = run_with_counters(settings, [name], work, purpose)
-    counted = [one for one in results if isinstance(one, CountedFile)]
-    skipped = [one for one in (*found, *results) if isinstance(one, Skipped)]
+    counted = [result for result in results if isinstance(result, CountedFile)]
+    skipped = [entry for entry in (*found, *results) if isinstance(entry, Skipped)]
     _report_skipped(counted, skipped)
-    counted = [one._replace(note=_note(one, name, settings, chooser)) for one in counted]
+    counted = [file._replace(note=_note(file, name, settings, chooser)) for file in counted]
     if as_json:
         _print_json(counted, skipped, name, settings, chooser)
     else:
         _print_text(counted)
         if settings.tokenize.use_endpoint:
-            warn(*dict.fromkeys(one.note for one in counted if one.note))
+            warn(*dict.fromkeys(file.note for file in counted if file.note))
     warn_if_unknown_model(name, settings)
-    return 2 if wrong or any(one.failed for one in skipped) else 0
+    return 2 if has_errors or any(path.failed for path in skipped) else 0
 
 
-def _each_once(found: Iterable[File | Skipped]) -> list[File | Skipped]:
-    """Return each path once, as first named."""
-    known: dict[str, File | Skipped] = {}
-    for one in found:
-        path = one.path if one.path == STDIN else os.path.abspath(one.path)
-        if not _named(known.setdefault(path, one)):
-            known[path] = one
-    return list(known.values())
+def _deduplicate(found: Iterable[File | Skipped]) -> list[File | Skipped]:
+    """Return each path once, preferably as it was named on the command line."""
+    entries: dict[str, File | Skipped] = {}
+    for entry in found:
+        path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)
+        if not _is_named(entries.setdefault(path, entry)):
+            entries[path] = entry
+    return list(entries.values())
 
 
-def _named(one: File | Skipped) -> bool:
-    return one.named if isinstance(one, File) else one.failed
+def _is_named(entry: File | Skipped) -> bool:
+    return entry.named if isinstance(entry, File) else entry.failed
 
 
-def _counted(model: str, choose: ChooseCounter, file: File) -> CountedFile | Skipped:
-    found = read(file)
-    if isinstance(found, Skipped):
-        return found
-    made = choose(Snapshot(text=found.text), model)
-    return CountedFile(
-        file.path, made.measure(found.text), len(found.text), found.damaged, made.note
-    )
+def _count_file(model: str, choose: ChooseCounter, file: File) -> CountedFile | Skipped:
+    content = read(file)
+    if isinstance(content, Skipped):
+        return content
+    text = content.text
+    choice = choose(Snapshot(text=text), model)
+    return CountedFile(file.path, choice.measure(text), len(text), content.damaged, choice.note)
 
 
 def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) -> None:
-    for other in skipped:
-        warn(f"{other.path}: {other.reason}, skipped")
-    for one in counted:
-        if one.damaged:
-            message = "not all of it is UTF-8; the other bytes count as U+FFFD"
-            warn(f"{one.path}: {message}")
+    for path in skipped:
+        warn(f"{path.path}: {path.reason}, skipped")
+    for file in counted:
+        if file.damaged:
+            warn(f"{file.path}: has bytes that are not UTF-8; each counts as U+FFFD")
 
 
-def _note(one: CountedFile, model: str, settings: Settings, chooser: CounterChooser) -> str | None:
-    """Return the reason why no endpoint counted a file, in the server's words."""
-    if one.note is not None or one.measure.method not in ("calibrated", "estimate"):
-        return one.note
+def _note(file: CountedFile, model: str, settings: Settings, chooser: CounterChooser) -> str | None:
+    """Return the reason why no endpoint counted a file, as the language server words it."""
+    if file.note is not None or file.measure.method not in ("calibrated", "estimate"):
+        return file.note
     return chooser.why_unasked(model, settings)
 
 
 def _print_text(counted: Sequence[CountedFile]) -> None:
     """Print right-aligned counts and paths as wc does, with a total if there are several."""
-    lines = [(one.measure, one.path) for one in counted]
+    lines = [(file.measure, file.path) for file in counted]
     if len(lines) > 1:
         lines.append((_total(counted), "total"))
     numbers = [
-        f"{'~' if made.method in ('calibrated', 'estimate') else ''}{made.tokens}"
-        for made, _ in lines
+        f"{'~' if measure.method in ('calibrated', 'estimate') else ''}{measure.tokens}"
+        for measure, _ in lines
     ]
     width = max(map(len, numbers), default=0)
     for number, (_, path) in zip(numbers, lines, strict=True):
@@ -149,9 +147,9 @@ def _total(counted: Sequence[CountedFile]) -> Measure:
     """Return the sum of all tokens, with the method of the least reliable count."""
     from sidecar.counting.count import METHODS, Measure
 
-    methods = [one.measure.method for one in counted]
+    methods = [file.measure.method for file in counted]
     method: Method = max(methods, key=METHODS.index, default="exact")
-    return Measure(sum(one.measure.tokens for one in counted), method, "")
+    return Measure(sum(file.measure.tokens for file in counted), method, "")
 
 
 def _print_json(
@@ -163,16 +161,16 @@ def _print_json(
 ) -> None:
     total = _total(counted)
     result: dict[str, Any] = {
-        "files": _public(counted, model, settings, chooser),
+        "files": _describe_files(counted, model, settings, chooser),
         "total": {"tokens": total.tokens, "files": len(counted), "method": total.method},
         "skipped": [
-            {"path": replace_invalid_utf8(one.path), "reason": one.reason} for one in skipped
+            {"path": replace_invalid_utf8(path.path), "reason": path.reason} for path in skipped
         ],
     }
     print_json(result)
 
 
-def _public(
+def _describe_files(
     counted: Sequence[CountedFile], model: str, settings: Settings, chooser: CounterChooser
 ) -> list[dict[str, Any]]:
     """Return each path with its count, window and price; loading the price list takes 0.7 s."""
@@ -188,10 +186,10 @@ def _public(
     windows.mark_loaded(model, settings)
     named = NamedLimits(endpoint=window_of(chooser, model, settings))
 
-    def public(one: CountedFile) -> dict[str, Any]:
+    def describe(file: CountedFile) -> dict[str, Any]:
         count = windows.count(
-            one.measure, model, one.characters, settings, named=named, note=one.note
+            file.measure, model, file.characters, settings, named=named, note=file.note
         )
-        return {"path": replace_invalid_utf8(one.path), **msgspec.to_builtins(count)}
+        return {"path": replace_invalid_utf8(file.path), **msgspec.to_builtins(count)}
 
-    return [public(one) for one in counted]
+    return [describe(file) for file in counted]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from sidecar.cli.config import values_of
+from sidecar.cli.config import list_values
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines
 from sidecar.endpoints.outcome import undeclared_reason
@@ -40,7 +40,7 @@ _EXTRAS = {
 def doctor(workspace: Path, as_json: bool) -> None:
     """Show engines, endpoints, agents and settings, with the source of each value.
 
-    Exit codes: 0; 2 a configuration file has an error.
+    Exit codes: 0; 2 an error in the configuration.
     """
     from sidecar.config.load import find_root, load
 
@@ -81,7 +81,7 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "root": str(root),
             "stateFolder": str(state_dir()),
             "stateProblem": _state_problem(),
-            "values": values_of(loaded, defaults=False),
+            "values": list_values(loaded, defaults=False),
             "problems": [str(problem) for problem in loaded.problems]
             + _tokenizer_problems(settings),
         },
@@ -100,24 +100,22 @@ def _engine(name: str, package: str) -> dict[str, Any]:
 
 
 def _vocabularies() -> list[dict[str, Any]]:
-    """Count a text with each bundled vocabulary, which reveals a damaged rank file."""
+    """Count a text with each bundled vocabulary, to detect damaged rank files."""
     from sidecar.counting.engines import DamagedRanksError, engine, names
 
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for name in names():
         try:
-            ours, reference = (
-                engine(name).count("hello world"),
-                engine(name, "reference").count("hello world"),
-            )
-            found.append({"name": name, "ok": ours == reference == 2})
+            fast, reference = engine(name), engine(name, "reference")
+            is_ok = fast.count("hello world") == reference.count("hello world") == 2
+            rows.append({"name": name, "ok": is_ok})
         except DamagedRanksError as error:
-            found.append({"name": name, "ok": False, "problem": str(error)})
-    return found
+            rows.append({"name": name, "ok": False, "problem": str(error)})
+    return rows
 
 
 def _estimators() -> list[dict[str, Any]]:
-    """Return the estimators for `tokenize.estimator`, and plug-ins that cannot be used."""
+    """Return the estimators for `tokenize.estimator`, including plug-ins that cannot be used."""
     from sidecar.counting.estimators import names, unusable_plugins
 
     return [
@@ -127,7 +125,7 @@ def _estimators() -> list[dict[str, Any]]:
 
 
 def _tokenizer_problems(settings: Settings) -> list[str]:
-    """Try the user's vocabularies; return why some cannot be used."""
+    """Return why vocabularies of the user cannot be used."""
     from sidecar.counting.tokenizers import Tokenizers
 
     tokenizers = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
@@ -155,18 +153,18 @@ def _state_problem() -> str | None:
 
 
 def _capabilities(settings: Settings) -> list[dict[str, Any]]:
-    """Probe each configured endpoint; returns nothing while endpoints are disabled."""
+    """Probe each configured endpoint; disabled endpoints get no request."""
     if not settings.endpoints:
         return []
     import asyncio
 
-    import msgspec
-
     from sidecar.endpoints.registry import Endpoints
 
     async def probe() -> list[dict[str, Any]]:
-        how, model = settings.tokenize, settings.model
-        endpoints = Endpoints(settings.endpoints, how.use_endpoint, window=how.endpoint_window)
+        options, model = settings.tokenize, settings.model
+        endpoints = Endpoints(
+            settings.endpoints, options.use_endpoint, window=options.endpoint_window
+        )
         try:
             rows = await endpoints.probe(model=model if endpoints.reports_window(model) else None)
         finally:
@@ -182,7 +180,7 @@ def _unserved(settings: Settings) -> str | None:
 
     if not settings.tokenize.use_endpoint or not settings.endpoints:
         return None
-    served = any(matches(settings.model, one.models) for one in settings.endpoints)
+    served = any(matches(settings.model, endpoint.models) for endpoint in settings.endpoints)
     return None if served else settings.model
 
 
@@ -194,13 +192,13 @@ def _agents(settings: Settings) -> list[dict[str, Any]]:
 
     places = Places.of(settings.agents)
     readers = readers_of(settings.agents)
-    return [msgspec.to_builtins(one) for one in survey(readers, places)]
+    return [msgspec.to_builtins(row) for row in survey(readers, places)]
 
 
 def _text(report: dict[str, Any]) -> list[str]:
     configuration = report["configuration"]
     lines = [f"token-sidecar {report['version']}, Python {report['python']}", "", "Engines"]
-    lines += [_row(e["name"], e["version"] or "no wheel here") for e in report["engines"]]
+    lines += [_row(e["name"], e["version"] or "not installed") for e in report["engines"]]
     for entry in report["vocabularies"]:
         lines.append(_row(entry["name"], "ok" if entry["ok"] else entry.get("problem", "INVALID")))
     lines += ["", "Estimators"]
@@ -211,25 +209,28 @@ def _text(report: dict[str, Any]) -> list[str]:
         for e in report["extras"]
     ]
     endpoints = report["endpoints"]
-    lines += ["", f"Endpoints ({_how_used(endpoints)})"]
+    lines += ["", f"Endpoints ({_endpoint_use(endpoints)})"]
     wrong = any("endpoint" in problem for problem in configuration["problems"])
-    none = "None usable; see the problems below." if wrong else NO_ENDPOINTS
-    lines += [f"  {url}" for url in endpoints["declared"]] or [f"  {none}"]
+    hint = "None usable; see the problems below." if wrong else NO_ENDPOINTS
+    lines += [f"  {url}" for url in endpoints["declared"]] or [f"  {hint}"]
     if endpoints["unserved"]:
         lines.append(f"    {undeclared_reason(endpoints['unserved'])}")
     for row in endpoints["capabilities"]:
         lines.append(
             f"    {row['model']}: {row['server'] or 'unknown server'}, text {row['text']}, "
-            f"chat {row['chat']}, window {row['limit'] or 'not known'}"
+            f"chat {row['chat']}, window {row['limit'] or 'unknown'}"
         )
         lines += [f"      {row['reason']}"] if row["reason"] else []
     lines += ["", "Agents"]
-    lines += [_row(row["agent"], _found(row)) for row in report["agents"]] or ["  none found"]
+    lines += [_row(row["agent"], _agent_text(row)) for row in report["agents"]] or [
+        "  No session files found."
+    ]
     user_file = configuration["userFile"]
     if not configuration["userFileExists"]:
         user_file += " (missing; `token-sidecar config init --user` creates it)"
     lines += ["", "Configuration", _row("user file", user_file)]
-    lines += [_row("root", configuration["root"]), _row("state", configuration["stateFolder"])]
+    lines += [_row("project root", configuration["root"])]
+    lines += [_row("state folder", configuration["stateFolder"])]
     if configuration["stateProblem"]:
         lines.append(f"  problem: {configuration['stateProblem']}")
     lines += [
@@ -240,7 +241,7 @@ def _text(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _how_used(endpoints: dict[str, Any]) -> str:
+def _endpoint_use(endpoints: dict[str, Any]) -> str:
     if endpoints["used"]:
         return "enabled"
     return (
@@ -250,8 +251,7 @@ def _how_used(endpoints: dict[str, Any]) -> str:
     )
 
 
-def _found(row: dict[str, Any]) -> str:
-    """Describe what was found of an agent, and its newest file."""
+def _agent_text(row: dict[str, Any]) -> str:
     stores = counted(row["stores"], "file")
     files = f"{stores}, {row['size'] / 1e6:.1f} MB, newest {row['newestAt'][:10]}"
     if row["problem"]:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
-    "--max-tokens", type=click.IntRange(min=0), required=True, help="Most tokens in the result."
+    "--max-tokens", type=click.IntRange(min=0), required=True, help="Maximum tokens of the result."
 )
 @click.option(
     "--mode",
     type=click.Choice(["start", "middle", "end"]),
     default="middle",
     show_default=True,
-    help="Which part to keep: the start, both ends, or the end.",
+    help="Which part to keep: the start, the end, or both ends (`middle`).",
 )
 @click.option("--model", help="Model to count for (default: the setting `model`).")
 @click.option("--marker", default="\n...\n", help="Text that replaces the removed middle.")
@@ -37,31 +37,36 @@ def fit(
     """Print FILE (`-`: standard input) shortened to a token limit. FILE is not changed.
 
     Exit codes: 0; 2 FILE cannot be read or is not text, or the configuration has an error (the
-    text is still shortened, by the valid settings).
+    text is still shortened, with the valid settings).
     """
     import asyncio
 
     from sidecar.cli.counters import load_settings_for, warn_if_unknown_model
     from sidecar.counting.fit import parse_mode
 
-    text, (settings, wrong) = _read(file), load_settings_for(str(file))
+    text, (settings, has_errors) = _read(file), load_settings_for(str(file))
     name = model or settings.model
-    fitted, how = asyncio.run(_fit(text, max_tokens, parse_mode(mode), marker, name, settings))
+    fitted, measure = asyncio.run(_fit(text, max_tokens, parse_mode(mode), marker, name, settings))
     if as_json:
-        _print_json(fitted, name, how)
+        _print_json(fitted, name, measure)
     else:
         sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
     warn_if_unknown_model(name, settings)
-    sys.exit(2 if wrong else 0)
+    sys.exit(2 if has_errors else 0)
 
 
-def _print_json(fitted: FitResult, model: str, how: Measure) -> None:
+def _print_json(fitted: FitResult, model: str, measure: Measure) -> None:
     import msgspec
 
     printable = msgspec.structs.replace(fitted, text=replace_invalid_utf8(fitted.text))
-    made = {"method": how.method, "tokenizer": how.tokenizer, "errorPercent": how.error_percent}
-    print_json(msgspec.to_builtins(printable) | {"model": model} | made)
+    result = msgspec.to_builtins(printable) | {
+        "model": model,
+        "method": measure.method,
+        "tokenizer": measure.tokenizer,
+        "errorPercent": measure.error_percent,
+    }
+    print_json(result)
 
 
 async def _fit(
@@ -76,7 +81,7 @@ async def _fit(
 def _read(file: Path) -> str:
     """Return the text with its line ends; invalid UTF-8 bytes pass through unchanged.
 
-    A file in UTF-16 or UTF-32 (by its byte order mark) is printed in UTF-8.
+    Text in UTF-16 or UTF-32, recognized by its byte order mark, is printed in UTF-8.
     """
     from sidecar.workspace.files import encoding_of, read_bytes
 
@@ -86,6 +91,6 @@ def _read(file: Path) -> str:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
     encoding = encoding_of(data)
     if encoding is None:
-        raise click.UsageError(f"{file} is a binary file; fit works on text")
-    unknown = "surrogateescape" if encoding.startswith("utf-8") else "replace"
-    return data.decode(encoding, unknown)
+        raise click.UsageError(f"{file} is a binary file; only text can be shortened")
+    on_error = "surrogateescape" if encoding.startswith("utf-8") else "replace"
+    return data.decode(encoding, on_error)

@@ -8,12 +8,16 @@ import click
 
 
 @click.command()
-@click.option("--markdown", is_flag=True, help="Print docs/reference/protocol.md instead.")
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print the protocol reference (docs/reference/protocol.md) instead.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON Schema (the default).")
 def schema(markdown: bool, as_json: bool) -> None:  # noqa: ARG001 - the default, spelled out
     """Print the JSON Schema of the custom requests and notifications.
 
-    Exits 0.
+    Exit code: 0.
     """
     from sidecar.server import schema as source
 

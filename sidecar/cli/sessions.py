@@ -1,4 +1,4 @@
-"""The sessions of one workspace for the command line, from the same code as the editor's."""
+"""The sessions of one workspace, for `usage`, `statusline` and `cost files`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 MAX_UNREAD_BYTES = 64 << 20
-"""Size of the session files that `usage` reads; `cost` and servers read the others."""
+"""Maximum size of new session files that `usage` reads; `cost` and editors read larger ones."""
 _MAX_LISTED = 10
 
 
@@ -41,12 +41,11 @@ class SessionsView:
         self.workspace: Workspace = self.services.roots.add(root.as_uri())
         loaded = load(root)
         self.problems = loaded.problems
-        """Errors and warnings of the configuration."""
         self.workspace.apply(SettingsChange(read=(loaded, Rules(loaded.settings))))
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """Return how full a session's context is; by default the one an editor would show."""
+        """Return how full a session's context is; by default that of the session in the status."""
         return self._runner.run(self._usage(session))
 
     def rows(self) -> list[SessionRow]:
@@ -73,9 +72,9 @@ class SessionsView:
         self._runner.close()
 
     async def _usage(self, session: str | None) -> ContextUsage:
-        await self._look()
+        await self._refresh()
         conversations, costs = self.services.conversations(self.workspace), self.workspace.costs
-        found = await conversations.find_counted(await self._whole(session))
+        found = await conversations.find_counted(await self._complete_id(session))
         if found is None:
             return usage_report(None, costs)
         await conversations.look_up_window(
@@ -83,34 +82,32 @@ class SessionsView:
         )
         return usage_report(conversations.sessions.usage(found), costs)
 
-    async def _whole(self, session: str | None) -> str | None:
-        """Return the one id that begins with `session`. Raises BadParamsError if several do."""
+    async def _complete_id(self, session: str | None) -> str | None:
+        """Return the id that begins with `session`; if several do, raise BadParamsError."""
         conversations = self.services.conversations(self.workspace)
         if session is None or await conversations.find_counted(session) is not None:
             return session
-        known = [row.id for row in await self._known()]
-        begin = sorted({name for name in known if name.startswith(session)})
-        if not begin:
-            return session
-        if len(begin) > 1:
-            some = ", ".join(begin[:_MAX_LISTED])
-            raise BadParamsError(f"{len(begin):,} sessions begin with {session}: {some}")
-        return begin[0]
+        rows = await self._list_rows()
+        ids = sorted({row.id for row in rows if row.id.startswith(session)})
+        if len(ids) > 1:
+            listed = ", ".join(ids[:_MAX_LISTED])
+            raise BadParamsError(f"{len(ids):,} sessions begin with {session}: {listed}")
+        return ids[0] if ids else session
 
     async def _rows(self) -> list[SessionRow]:
-        await self._look()
-        return session_rows(await self._known(), self.workspace.costs)
+        await self._refresh()
+        return session_rows(await self._list_rows(), self.workspace.costs)
 
-    async def _known(self) -> list[SessionRow]:
+    async def _list_rows(self) -> list[SessionRow]:
         conversations = self.services.conversations(self.workspace)
         await conversations.restore()
         await self.services.agents.look_for_all(self.workspace, MAX_UNREAD_BYTES)
         return conversations.sessions.rows(every=True)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
         await run(catalogue.warm)
-        self.services.forget_conversations(workspace)  # other processes may have changed them
+        self.services.forget_conversations(workspace)  # another process may have changed them
         await self.services.agents.look(workspace)
         uri = workspace.uri or ""
         live = await run(partial(live_sessions.read, self.services.live.folder, uri))

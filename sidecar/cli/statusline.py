@@ -36,17 +36,19 @@ _MAX_BYTES = 1 << 20
 def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
     """Print one line: how full the context is and what the session cost.
 
-    Reads the JSON that Claude Code passes to status line commands, and keeps the window, the
-    percentage and the plan's limits for the editor. Without input, shows the current session of the
-    workspace. Always exits with 0, so that a failure leaves the status line empty.
+    With the JSON that Claude Code passes to status line commands as input, shows that session, and
+    keeps its window, percentage and plan limits for the editor. Without input, shows the current
+    session of the workspace.
+
+    Exit code: always 0; if there is nothing to show, the line is empty.
     """
     from sidecar.workspace.statuslines import read_input
 
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_BYTES)
-    sent = read_input(data) if data.strip() else None
-    first = _chained(chain, data) if chain else ""
-    mine = _claude_code_line(sent) if sent is not None else _session_line(workspace.resolve())
-    line = " · ".join(part for part in (first, printable(mine)) if part)
+    status = read_input(data) if data.strip() else None
+    chained = _run_chained(chain, data) if chain else ""
+    own = _claude_code_line(status) if status else _session_line(workspace.resolve())
+    line = " · ".join(part for part in (chained, printable(own)) if part)
     if as_json:
         print_json({"text": line})
     else:
@@ -54,12 +56,12 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
 
 
 def _claude_code_line(sent: StatuslineInput) -> str:
-    """Return the line for what Claude Code sent, and keep its numbers for the editor."""
+    """Return the line for Claude Code's session, and keep its numbers for the editor."""
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.workspace.statuslines import keep
 
-    with contextlib.suppress(OSError):  # a full disk must not take the line away
+    with contextlib.suppress(OSError):  # the line is shown even if the disk is full
         keep(state_dir(), sent)
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
@@ -71,8 +73,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
 
 
 def _size(sent: StatuslineInput, settings: Context) -> str:
-    """Return how full the context is; an estimate from Claude Code's rounded percentage if that
-    is all it sent."""
+    """Return how full the context is, at worst from Claude Code's rounded percentage."""
     from sidecar.context.usage import ContextUsage, in_window
     from sidecar.context.view import short_text
     from sidecar.context.window import Window, resolve_limit
@@ -92,13 +93,13 @@ def _size(sent: StatuslineInput, settings: Context) -> str:
 def _quotas(limits: RateLimits | None) -> list[str]:
     if limits is None:
         return []
-    named: tuple[tuple[str, Quota | None], ...] = (
+    quotas: tuple[tuple[str, Quota | None], ...] = (
         ("5h", limits.five_hour),
         ("7d", limits.seven_day),
     )
     return [
         f"{name} {percent_text(quota.used_percentage)}"
-        for name, quota in named
+        for name, quota in quotas
         if quota is not None
         and quota.used_percentage is not None
         and 0 <= quota.used_percentage <= _MAX_PERCENT
@@ -124,13 +125,13 @@ def _session_line(root: Path) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _chained(command: str, data: bytes) -> str:
+def _run_chained(command: str, data: bytes) -> str:
     """Return the first line that another command prints for the same input; "" if it fails."""
     try:
-        done = subprocess.run(  # noqa: S602 - the user's own command, run as Claude Code would
+        result = subprocess.run(  # noqa: S602 - the user's own command, run as Claude Code would
             command, shell=True, input=data, capture_output=True, timeout=CHAIN_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    lines = result.stdout.decode("utf-8", "replace").splitlines()
     return lines[0] if lines else ""

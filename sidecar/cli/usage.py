@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidecar.context.usage import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""Longest time until a change is noticed that the file system does not report."""
+"""Interval of checks for changes that the file system does not report."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it: 128 and the number of SIGINT."""
@@ -38,29 +38,29 @@ READ_SESSIONS = (
 @click.option(
     "--session",
     metavar="ID",
-    help="Session by its id or the beginning of it (default: the one the editor shows).",
+    help="Session id, or its first characters (default: the session that the editor shows).",
 )
-@click.option("--all", "every", is_flag=True, help="List all sessions of the workspace.")
-@click.option("--watch", is_flag=True, help="Print again after every change, until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line each time.")
-def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_json: bool) -> None:
-    """Show how full the context of a coding agent's or chat plugin's session is.
+@click.option("--all", "show_all", is_flag=True, help="List all sessions of the workspace.")
+@click.option("--watch", is_flag=True, help="Print again after every change, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per update.")
+def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
+    """Show how full the context of a session is.
 
-    Conversations of chat plugins are known while their editor runs, or if the plugin keeps them
-    (`persist`).
+    Sessions belong to coding agents or chat plugins. Those of chat plugins are shown while their
+    editor runs, or if the plugin stores them (`persist`).
 
-    Exit codes: 0, also without any session; 2 an error in the configuration; 130 Ctrl-C during
+    Exit codes: 0, even without a session; 2 an error in the configuration; 130 Ctrl-C during
     --watch.
     """
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
 
     with SessionsView(find_root(workspace.resolve())) as view:
-        wrong = print_problems(view.problems)
+        has_errors = print_problems(view.problems)
         before: object = None
         try:
             for _ in _changes(view) if watch else ((),):
-                shown = view.rows() if every else view.usage(session)
+                shown = view.rows() if show_all else view.usage(session)
                 if shown != before:
                     _show(shown, as_json, session, is_cost_read=view.workspace.costs.read)
                 before = shown
@@ -68,11 +68,11 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
             raise click.UsageError(str(error)) from error
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
-    sys.exit(2 if wrong else 0)
+    sys.exit(2 if has_errors else 0)
 
 
 def _changes(view: SessionsView) -> Iterator[object]:
-    """Yield at once, and after each change of the files that sessions are read from."""
+    """Yield now, and after each change of the files that sessions are read from."""
     from sidecar.workspace.file_watcher import Changes, FileWatcher
 
     yield ()
@@ -107,9 +107,9 @@ def _show(
         text = "\n".join(row.text for row in shown) or "No sessions found for this workspace."
     else:
         sources = {shown.session.source} if shown.session else set()
-        is_missing = shown.session is None and session is not None
-        text = f"No session {session} in this workspace; --all lists the known ones."
-        text = text if is_missing else shown.text
+        text = shown.text
+        if shown.session is None and session is not None:
+            text = f"This workspace has no session {session}; `--all` lists its sessions."
     print_lines(*text.split("\n"))
     if sources - {"protocol"} and not is_cost_read:
         print_lines(READ_SESSIONS if isinstance(shown, list) else READ_COST)

@@ -19,8 +19,8 @@ _COMPARED = ("model", "tokens", "of window", "input cost", "method")
 def unknown_model_text(similar: Sequence[str]) -> str:
     """Return that a model's name is unknown, with the known names most like it."""
     if similar:
-        return f"not a known model: did you mean {' or '.join(similar)}?"
-    return "not a known model: counted as an unknown one"
+        return f"not a known model; did you mean {' or '.join(similar)}?"
+    return "not a known model; its tokens are a general estimate"
 
 
 def comparison_text(counts: Iterable[Count]) -> str:

@@ -195,7 +195,7 @@ async def test_endpoints_are_probed_for_the_root_that_is_named(
 async def test_a_model_that_may_be_misspelt_is_told_in_the_tooltip(client: Client) -> None:
     await client.request("context/set", {"model": "gtp-5-mini"})
     client.open("hello world")
-    told = "not a known model: did you mean gpt-5-mini or "
+    told = "not a known model; did you mean gpt-5-mini or "
     await client.take(
         "status/update", lambda update: told in (update["document"] or {}).get("tooltip", "")
     )

@@ -114,4 +114,6 @@ def test_one_value_is_shown_by_its_key_and_a_table_by_its_name(tmp_path: Path) -
     assert all(row["key"].startswith("context.") for row in rows)
     wrong = run("show", "modle", *where)
     assert wrong.exit_code == 2
-    assert wrong.stderr.endswith("token-sidecar: no such setting: modle\n")
+    assert wrong.stderr.endswith(
+        "token-sidecar: unknown setting: modle; `token-sidecar config show` lists all settings\n"
+    )

@@ -94,7 +94,7 @@ def test_a_binary_file_that_is_named_is_told(folder: Path) -> None:
 def test_a_misspelt_model_is_reported_and_counted_as_unknown(model: str, folder: Path) -> None:
     result = run("a.md", "--model", model)
     (told,) = result.stderr.splitlines()
-    assert told.startswith(f"token-sidecar: {model} is not a known model: did you mean ")
+    assert told.startswith(f"token-sidecar: {model} is not a known model; did you mean ")
     assert result.exit_code == 0
     assert result.stdout.startswith("~")
     as_json = run("a.md", "--model", model, "--json")
@@ -119,7 +119,7 @@ def test_a_new_member_of_a_known_family_is_not_reported(model: str, folder: Path
 
 def test_a_name_like_no_known_model_is_reported_as_unknown(folder: Path) -> None:
     result = run("a.md", "--model", "zzyzx", "--json")
-    told = "token-sidecar: zzyzx is not a known model: counted as an unknown one\n"
+    told = "token-sidecar: zzyzx is not a known model; its tokens are a general estimate\n"
     assert result.stderr == told
     assert json.loads(result.stdout)["files"][0]["similarModels"] == []
 
@@ -205,7 +205,7 @@ def test_bytes_that_are_not_utf8(folder: Path) -> None:
     (folder / "latin1.txt").write_bytes("größe".encode("latin-1"))
     result = run("latin1.txt")
     assert result.stdout == f"{engine('o200k_base').count('gr��e')} latin1.txt\n"
-    assert "latin1.txt: not all of it is UTF-8" in result.stderr
+    assert "latin1.txt: has bytes that are not UTF-8" in result.stderr
     assert result.exit_code == 0
 
 

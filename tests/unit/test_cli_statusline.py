@@ -202,7 +202,7 @@ def test_a_session_by_how_its_id_begins(root: Path, home: ClaudeHome) -> None:
     ):
         shown = json.loads(run("usage", "--session", asked, "--json"))
         assert (shown["session"]["id"], shown["tokens"]) == (name, home.truth.context[name])
-    assert "No session d in this workspace" in run("usage", "--session", "d")
+    assert "This workspace has no session d;" in run("usage", "--session", "d")
     done = CliRunner().invoke(main, ["usage", "--session", "c38"])
     assert done.exit_code == 2
     assert "3 sessions begin with c38: c386, c386aaaa-1, c386bbbb-2" in done.output

@@ -53,7 +53,7 @@ def test_says_so_when_nothing_was_kept(tmp_path: Path) -> None:
 def test_a_session_that_is_not_known_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
     assert done.exit_code == 0
-    assert done.output == "No session c386 in this workspace; --all lists the known ones.\n"
+    assert done.output == "This workspace has no session c386; `--all` lists its sessions.\n"
 
 
 def test_an_old_session_is_shown_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_a_project_cannot_set_a_trusted_key(key: str, root: Path, env: dict[str,
     assert loaded.settings == Settings(model="m")
     (problem,) = loaded.problems
     assert (problem.key, problem.line, problem.severity) == (key, 2, "warning")
-    assert "only from your own settings" in problem.message
+    assert "only in your own settings" in problem.message
     assert "config init --user" in problem.message
 
 

@@ -160,7 +160,7 @@ def test_scopes(tmp_path: Path) -> None:
         (["--nonsense"], "No such option"),
         (["export", "--format", "xml"], "Invalid value"),
         (["export", "--since", "whenever"], "is not a time"),
-        (["--html", "/nowhere/at/all.html"], "cannot be written"),
+        (["--html", "/nowhere/at/all.html"], "cannot write /nowhere"),
         (["update-prices", "--url", "http://127.0.0.1:9/prices.json"], "could not be downloaded"),
         (["update-prices", "--url", "nonsense"], "could not be downloaded"),
     ],
