@@ -246,7 +246,7 @@ class _Resolver:
 
 
 _NOT_HERE = (
-    "is read only from your own settings; move it to the file that `token-sidecar config init "
+    "can be set only in your own settings; move it to the file that `token-sidecar config init "
     "--user` creates"
 )
 
