@@ -59,10 +59,10 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     """Return the line for Claude Code's session, and keep its numbers for the editor."""
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
-    from sidecar.workspace.statuslines import keep
+    from sidecar.workspace.statuslines import save
 
     with contextlib.suppress(OSError):  # the line is shown even if the disk is full
-        keep(state_dir(), sent)
+        save(state_dir(), sent)
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
     name = (sent.model.display_name or sent.model.id or "")[:_MAX_NAME]

@@ -21,7 +21,7 @@ from sidecar.agents.places import Places
 from sidecar.agents.registry import readers_here, stores_of
 from sidecar.agents.roots import Roots
 from sidecar.workspace.sessions import RECENT, CountedSession
-from sidecar.workspace.statuslines import Kept, kept, with_window
+from sidecar.workspace.statuslines import SavedWindow, load, with_window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -329,7 +329,7 @@ def _read_and_count(
     try:
         reading = _SessionReading(sources, spending.book, billed)
         read(reading)
-        return counted(reading.sessions(since), kept(folder).sessions), reading.has_new_costs
+        return counted(reading.sessions(since), load(folder).sessions), reading.has_new_costs
     except LedgerError as error:
         _log.info("sessions are not kept: %s", error)
         return None
@@ -344,14 +344,14 @@ def _read_into_memory(
 ) -> list[CountedSession]:
     reading = _SessionReading(sources, memory)
     read(reading)
-    return counted(reading.sessions(since), kept(folder).sessions, note=NOT_KEPT)
+    return counted(reading.sessions(since), load(folder).sessions, note=NOT_KEPT)
 
 
 NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"
 
 
 def counted(
-    sessions: Iterable[StoredSession], windows: Mapping[str, Kept], note: str | None = None
+    sessions: Iterable[StoredSession], windows: Mapping[str, SavedWindow], note: str | None = None
 ) -> list[CountedSession]:
     """Return sessions in the form of the conversations.
 
@@ -365,7 +365,7 @@ def counted(
 
 
 def _counted(
-    session: StoredSession, now: datetime, statusline: Kept | None, note: str | None
+    session: StoredSession, now: datetime, statusline: SavedWindow | None, note: str | None
 ) -> CountedSession:
     size = session.occupancy if statusline is None else with_window(session.occupancy, statusline)
     method: Method = "exact" if size.quality == "exact" else "estimate"

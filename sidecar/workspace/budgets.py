@@ -1,4 +1,4 @@
-"""What budgets say of a text, and of several files together: for the editor and for `check`."""
+"""Evaluates the budgets of texts and of groups of files, for the editor and for `check`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LISTING_SECONDS = 10.0
-"""How long a folder's listing is believed: a new file counts after that at the latest."""
+"""How long a folder's listing is cached, which delays the count of a new file."""
 _HEAD_PIECES = 100
-"""What is looked through for a mark while somebody types: ten lines are fewer, or very long."""
+"""How many pieces are searched for an ignore mark; they contain the first ten lines."""
 
 
 class Subject(NamedTuple):
-    """One version of a text with the rules that it has: what a worker evaluates."""
+    """One version of a text and the rules that apply to it, for a worker to evaluate."""
 
     name: str
     snapshot: Snapshot
@@ -42,14 +42,14 @@ class Subject(NamedTuple):
 
     @property
     def models(self) -> dict[str, None]:
-        """Every model that it is counted for, in order."""
+        """Every model that the text is counted for, without duplicates."""
         return dict.fromkeys(
             (self.model, *(rule.budget.model or self.model for rule in self.rules))
         )
 
 
 class Budgets:
-    """Evaluates texts of workspaces. For the event loop, which owns the counts of files."""
+    """Evaluates texts of workspaces, and caches the counts of files. For the event loop."""
 
     def __init__(self, counts: Counts, documents: Documents, roots: Workspaces) -> None:
         self._counts, self._documents, self._roots = counts, documents, roots
@@ -57,7 +57,7 @@ class Budgets:
         self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(10_000)
 
     def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
-        """What to evaluate of a text now, by its URI."""
+        """Return a text with the rules that apply to its URI."""
         name = relative_name(workspace, snapshot.uri)
         rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
         rules += _window_rule(snapshot.uri, workspace, name)
@@ -66,23 +66,23 @@ class Budgets:
     async def choose_counters(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, CounterChoice]:
-        """What counts the subject, by model."""
+        """Return how the subject is counted, by model."""
         return {
             model: await self._counts.choose_counter(subject.snapshot, model, workspace.settings)
             for model in subject.models
         }
 
     async def findings(self, subject: Subject, workspace: Workspace) -> list[Finding]:
-        """One for each rule at or above its `warn-at`."""
+        """Return a finding for each rule that has reached its `warn-at`."""
         run = self._counts.workers.run
         if not subject.rules and not await run(partial(_is_marked, subject.snapshot)):
             return []
         choices = await self.choose_counters(subject, workspace)
-        together = await self._together(subject, workspace)
+        together = await self._other_files(subject, workspace)
         return await run(partial(findings, subject, choices, together))
 
-    async def _together(self, subject: Subject, workspace: Workspace) -> dict[str, Together]:
-        """What the other files of each rule over several files hold, by the rule's key."""
+    async def _other_files(self, subject: Subject, workspace: Workspace) -> dict[str, Together]:
+        """Return the totals of the other files, by the key of each rule over several files."""
         found: dict[str, Together] = {}
         sums = [rule for rule in subject.rules if rule.budget.sum]
         if not sums or workspace.path is None:
@@ -90,9 +90,7 @@ class Budgets:
         from sidecar.budget.finding import Together
 
         listed, own = await self._listing(workspace.path), str(workspace.path / subject.name)
-        from sidecar.workspace.targets import (
-            other_targets,
-        )  # imported by the worker that has listed
+        from sidecar.workspace.targets import other_targets  # the worker has imported it
 
         for rule in sums:
             model = rule.budget.model or subject.model
@@ -109,10 +107,7 @@ class Budgets:
         return self._listings[key]
 
     async def _tokens(self, targets: list[Target], model: str, workspace: Workspace) -> list[int]:
-        """The tokens of each file that takes part: there, text, and not marked to be ignored.
-
-        What is open counts as it is in its buffer.
-        """
+        """Count each text file that exists and has no ignore mark, as in the editor if open."""
         buffers = {
             relative_name(workspace, uri): uri
             for uri, document in self._documents.items()
@@ -120,7 +115,7 @@ class Budgets:
         }
         names = [one.relative for one in targets if one.relative in buffers]
         snapshot = [self._documents.snapshot(buffers[name]) for name in names]
-        counts = [await self._part(one, model, workspace) for one in snapshot]
+        counts = [await self._count_unless_ignored(one, model, workspace) for one in snapshot]
         paths = [one.path for one in targets if one.relative not in buffers]
         bases = [
             self._counts.count_cache_key(model, workspace.settings, sent=sent)
@@ -133,12 +128,16 @@ class Budgets:
                 text = await self._counts.workers.run(partial(_read, path, stamp))
                 part = None if text is None else Snapshot(text=text)
                 self._files[key] = (
-                    None if part is None else await self._part(part, model, workspace)
+                    None
+                    if part is None
+                    else await self._count_unless_ignored(part, model, workspace)
                 )
             counts.append(self._files[key])
         return [tokens for tokens in counts if tokens is not None]
 
-    async def _part(self, snapshot: Snapshot, model: str, workspace: Workspace) -> int | None:
+    async def _count_unless_ignored(
+        self, snapshot: Snapshot, model: str, workspace: Workspace
+    ) -> int | None:
         if is_ignored(snapshot):
             return None
         choice = await self._counts.choose_counter(snapshot, model, workspace.settings)
@@ -150,8 +149,8 @@ def findings(
     choices: Mapping[str, CounterChoice],
     together: Mapping[str, Together] | None = None,
 ) -> list[Finding]:
-    """The findings of a subject. Blocking: for a worker, or the command line."""
-    # The room is loaded here, on a worker: a server that starts must not wait for it.
+    """Evaluate a subject. Blocking."""
+    # Imported here, on a worker, so that the server's start does not wait.
     from sidecar.budget.evaluate import evaluate
 
     counter = counter_of(subject, choices)
@@ -161,7 +160,7 @@ def findings(
 
 
 def counter_of(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCounter:
-    """Counts the subject's parts by its choices."""
+    """Return a counter of the subject's parts."""
     from sidecar.budget.counter import TextCounter
 
     whole = {model: choice.whole for model, choice in choices.items() if choice.whole is not None}
@@ -171,7 +170,7 @@ def counter_of(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCo
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:
-    """The path that rules and messages know a document by: relative to its root, with `/`."""
+    """Return a document's path relative to its root, with `/`, for rules and messages."""
     path = path_of(uri)
     if path is None:
         return uri.rsplit("/", 1)[-1]
@@ -181,7 +180,7 @@ def relative_name(workspace: Workspace, uri: str) -> str:
 
 
 def model_of(uri: str, workspace: Workspace) -> str:
-    """The model that a document's own number is for: its budget's, else the conversation's."""
+    """Return the model that a document is counted for: its budget's, else the conversation's."""
     rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
     if not rules:
         return workspace.model
@@ -193,9 +192,9 @@ def model_of(uri: str, workspace: Workspace) -> str:
 
 
 def budget_of(snapshot: Snapshot, workspace: Workspace) -> int | None:
-    """The tightest budget of a whole document in tokens of `model_of`: what its status shows.
+    """Return the lowest budget of a whole document, in tokens of `model_of`.
 
-    None where it has none, or says that it wants none.
+    None if it has no budget or an ignore mark.
     """
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest(rules, workspace)
@@ -203,7 +202,7 @@ def budget_of(snapshot: Snapshot, workspace: Workspace) -> int | None:
 
 
 def _tightest(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
-    """The rule that leaves a whole file the fewest tokens; of equals one for the default model."""
+    """Return the rule with the lowest limit for whole files; among equals, the default model's."""
 
     def key(rule: Rule) -> tuple[int, bool]:
         own_model = rule.budget.model not in (None, workspace.budget_model)
@@ -213,7 +212,7 @@ def _tightest(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
 
 
 def is_ignored(snapshot: Snapshot) -> bool:
-    """Whether a text's first lines say that it wants no budget."""
+    """Whether a text's first lines contain an ignore mark."""
     head, lines = "", 0
     for piece in snapshot.pieces[:_HEAD_PIECES]:
         head, lines = head + piece.text, lines + piece.text.count("\n")
@@ -223,7 +222,7 @@ def is_ignored(snapshot: Snapshot) -> bool:
 
 
 def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
-    """For a buffer that is part of the context: what the rest leaves it of the usable window."""
+    """Return a rule that limits a prompt buffer to the rest of the usable window, if it is one."""
     usage = workspace.context.usage
     if not workspace.settings.diagnostics.prompt_buffers or usage is None:
         return ()
@@ -244,19 +243,16 @@ def _is_marked(snapshot: Snapshot) -> bool:
 
 
 def _listed(root: str) -> list[Target]:
-    """The files of a root that may be read."""
     from sidecar.workspace.targets import Targets
 
     return [target for target in Targets(Path(root)).of([root]) if target.fault is None]
 
 
 def _stamps(paths: list[str]) -> dict[str, Stamp]:
-    """Of the files that are still there."""
     found = {path: stamp_of(path) for path in paths}
     return {path: stamp for path, stamp in found.items() if stamp is not None}
 
 
 def _read(path: str, stamp: Stamp) -> str | None:
-    """None for a binary file."""
     text = read(File(path, stamp[1], named=False))
     return text.text if isinstance(text, Text) else None

@@ -1,7 +1,7 @@
-"""One watcher for all files that are followed. It sleeps until the system reports a change.
+"""Watches all followed files. The thread sleeps until the system reports a change.
 
-Every `TICK_SECONDS` it also compares the followed files' times, which finds what a file system does
-not report.
+Every `TICK_SECONDS` it also compares the files' times, because not every file system reports
+changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""How often a subscriber is told to look at everything by default."""
+"""How often a subscriber must check everything by default."""
 QUIET_SECONDS = 0.02
 """A change is reported when nothing has changed for so long ..."""
 LONGEST_SECONDS = 0.15
@@ -44,14 +44,14 @@ Each path is a folder, which is followed with everything below it, a file, or do
 
 
 class Subscription:
-    """What one subscriber follows. `cancel` ends it."""
+    """The paths that one subscriber follows."""
 
     def __init__(
         self, find_paths: FindPaths, notify: Callable[[Changes], object], poll_seconds: float
     ) -> None:
         self.is_active = True
         self.is_stale = False
-        """Whether to find out again what to follow."""
+        """Whether to find the paths again."""
         self._find_paths, self._notify = find_paths, notify
         self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
         self._changed: set[str] = set()
@@ -59,15 +59,15 @@ class Subscription:
         self._stamps: dict[str, Stamp | None] = {}
 
     def cancel(self) -> None:
-        """Report nothing more."""
+        """Stop reporting."""
         self.is_active = False
 
     @property
     def parents(self) -> set[str]:
-        """The folders that report a change of a followed file, or that a missing path appears.
+        """The folders to watch for followed files and for missing paths.
 
-        On macOS missing paths are left to the tick: a watch of the home folder reports everything
-        below it there.
+        On macOS missing paths are only checked at each tick, because a watch of the home folder
+        would report everything below it.
         """
         return {
             _nearest_folder(path)
@@ -76,16 +76,16 @@ class Subscription:
         }
 
     def find_paths(self) -> None:
-        """Find out again what to follow."""
+        """Find the paths to follow."""
         self.is_stale = False
         paths = frozenset(self._find_paths())
         self.folders = frozenset(filter(os.path.isdir, paths))
         self._stamps = {path: stamp_of(path) for path in paths - self.folders}
 
     def compare_stamps(self) -> None:
-        """Note the followed files that differ from when they were last compared.
+        """Record which followed files have changed since the last comparison.
 
-        What to follow is stale if one of them, or a missing path, has come or gone.
+        The paths are stale if a file has appeared or disappeared.
         """
         before, self._stamps = self._stamps, {path: stamp_of(path) for path in self._stamps}
         changed = [path for path, stamp in self._stamps.items() if stamp != before[path]]
@@ -93,13 +93,13 @@ class Subscription:
         self.is_stale |= any(None in (self._stamps[path], before[path]) for path in changed)
 
     def is_poll_due(self) -> bool:
-        """Whether the subscriber should look at everything again."""
+        """Whether the subscriber should check everything again."""
         return time.monotonic() - self._polled_at >= self._poll_seconds
 
-    def note(self, path: str) -> bool:
-        """Keep a changed path for the next report if it is followed here.
+    def record(self, path: str) -> bool:
+        """Record a changed path for the next report, if it is followed.
 
-        What to follow is stale if it is a missing path or one of its parents.
+        The paths are stale if it is a missing path or the parent of one.
         """
         is_followed = path in self._stamps or path.startswith(
             tuple(folder + os.sep for folder in self.folders)
@@ -113,7 +113,7 @@ class Subscription:
         return is_followed or self.is_stale
 
     def report(self) -> None:
-        """Report the noted paths."""
+        """Report the recorded paths."""
         if self._changed:
             changed, self._changed = frozenset(self._changed), set()
             self._stamps |= {path: stamp_of(path) for path in changed & self._stamps.keys()}
@@ -136,7 +136,7 @@ class FileWatcher:
     """Reports changes to subscribers from one thread of its own."""
 
     def __init__(self, start_seconds: float = 0.0) -> None:
-        """`start_seconds`: how long to wait before loading what watches; it takes 0.1 s."""
+        """`start_seconds`: delay before the watching library is loaded, which takes 0.1 s."""
         self.start_seconds = start_seconds
         self._inbox: queue.SimpleQueue[str | Subscription | None] = queue.SimpleQueue()
         self._subscriptions: list[Subscription] = []
@@ -163,7 +163,7 @@ class FileWatcher:
         return subscription
 
     def close(self) -> None:
-        """Let the thread end."""
+        """Stop the thread."""
         self._closed.set()
         self._inbox.put(None)
 
@@ -180,7 +180,7 @@ class FileWatcher:
 
     def _watch(self, watches: _Watches) -> None:
         report_at, latest_at = math.inf, math.inf
-        """When the unreported changes are due, and when they are at the latest."""
+        """When to report changes, and the latest time for it."""
         tick_at = time.monotonic() + TICK_SECONDS
         while not self._closed.is_set():
             message = _next(self._inbox, min(report_at, tick_at))
@@ -188,7 +188,7 @@ class FileWatcher:
             if isinstance(message, Subscription):
                 self._subscriptions.append(message)
                 self._follow(watches, [message])
-            elif message is not None and self._note(message):
+            elif message is not None and self._record(message):
                 latest_at = min(latest_at, now + LONGEST_SECONDS)
                 report_at = min(now + QUIET_SECONDS, latest_at)
             if now >= tick_at:
@@ -198,8 +198,8 @@ class FileWatcher:
                 report_at, latest_at = math.inf, math.inf
                 self._report(watches)
 
-    def _note(self, path: str) -> bool:
-        followed = [each.note(path) for each in self._subscriptions]
+    def _record(self, path: str) -> bool:
+        followed = [each.record(path) for each in self._subscriptions]
         return any(followed)
 
     def _report(self, watches: _Watches) -> None:
@@ -220,10 +220,10 @@ class FileWatcher:
         self._report(watches)
 
     def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
-        """Find the paths of the changed subscriptions, watch them, and then have them looked at.
+        """Find and watch the paths of changed subscriptions, then report that anything may differ.
 
-        Nothing is missed: the new paths are watched before old ones are let go of, and before the
-        subscriber looks.
+        No change is missed: new paths are watched before old ones are dropped and before the
+        report.
         """
         for each in changed:
             each.find_paths()
@@ -267,7 +267,7 @@ class _Folder(NamedTuple):
 
 
 class _Watch(NamedTuple):
-    """What watches one folder, which had this identity when that began."""
+    """A watch of one folder, with the folder's identity at its start."""
 
     emitter: EventEmitter
     handler: _Handler
@@ -284,7 +284,7 @@ class _Watches:
         self._has_failed = False
 
     def update(self, trees: Iterable[str], folders: Iterable[str]) -> None:
-        """Watch these trees and, without what is below them, these folders; no others."""
+        """Watch exactly these trees and these folders without their subfolders."""
         wanted: dict[_Folder, list[str]] = {}
         for paths, is_tree in ((trees, True), (folders, False)):
             for path in paths:
@@ -299,16 +299,16 @@ class _Watches:
             self._unschedule(folder)
 
     def are_outdated(self) -> bool:
-        """Whether a watch has ended, or its folder has gone or is another one of the same name."""
+        """Whether a watch has ended, or its folder was deleted or replaced."""
         return any(map(self._is_outdated, self._watches))
 
     def _is_outdated(self, folder: _Folder) -> bool:
-        """The emitter ends with its folder, whose inode number the next folder may get."""
+        """Checks the emitter too, because a new folder may get the inode of the deleted one."""
         watch = self._watches[folder]
         return not watch.emitter.is_alive() or watch.identity != _identity(folder.path)
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Stop all watches."""
         if self._observer is not None:
             self._observer.stop()
 
@@ -323,7 +323,7 @@ class _Watches:
                 recursive=folder.is_tree,
                 event_filter=_event_types(),
             )
-        except (FileNotFoundError, NotADirectoryError):  # the folder has just gone
+        except (FileNotFoundError, NotADirectoryError):  # the folder was just deleted
             return
         except OSError as error:
             self._warn(error)
@@ -336,7 +336,7 @@ class _Watches:
             self._observer.unschedule(self._watches.pop(folder).emitter.watch)
 
     def _warn(self, error: OSError) -> None:
-        """Log once that watching failed. It is tried again whenever the paths are found out."""
+        """Log once that watching failed. It is tried again each time that the paths are found."""
         if self._has_failed:
             return
         self._has_failed = True
@@ -351,7 +351,7 @@ class _Watches:
         )
 
     def _started(self) -> BaseObserver:
-        """The observer. Raises OSError."""
+        """Return the running observer. Raises OSError."""
         if self._observer is None:
             from watchdog.observers import Observer
 
@@ -362,7 +362,7 @@ class _Watches:
 
 
 class _Handler:
-    """Reports the paths of events below a folder under each name that it is followed by."""
+    """Reports events below a folder, under each path by which the folder is followed."""
 
     def __init__(self, path: str, names: list[str], report: Callable[[str], None]) -> None:
         self._path, self.names, self._report = path, names, report
@@ -375,7 +375,7 @@ class _Handler:
 
 
 def _event_types() -> list[type[FileSystemEvent]]:
-    """What is reported: that a file was opened or closed is not."""
+    """Return the event types to report; opening and closing files are not among them."""
     from watchdog import events
 
     files = [events.FileCreatedEvent, events.FileModifiedEvent, events.FileMovedEvent]

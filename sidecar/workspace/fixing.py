@@ -1,7 +1,4 @@
-"""What can be done about a document's findings: edits of it, of a new file, of the settings.
-
-Blocking (it counts, and looks at the project's files), so it is run off the event loop.
-"""
+"""Fixes of a document's findings: edits of the document, a new file or the settings. Blocking."""
 
 from __future__ import annotations
 
@@ -30,21 +27,21 @@ _TRIES = 100
 
 
 class FixTarget(msgspec.Struct, frozen=True):
-    """A file other than the document: its URI and its text (for a new one: what to put there)."""
+    """A file other than the document: its URI, and its text or that of a new file."""
 
     uri: str
     text: str
 
 
 class RootOrigins(NamedTuple):
-    """The root's folder, and where each of its settings was written."""
+    """A root folder, and the file of each of its settings."""
 
     root: Path | None
     origins: Mapping[str, Origin]
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """One fix: `edits` are of `target`, or of the document itself where that is None."""
+    """A fix. `edits` apply to `target`, or to the document if it is None."""
 
     kind: FixKind
     title: str
@@ -54,18 +51,20 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     new_file: FixTarget | None = None
 
 
-def proposals(
+def propose_fixes(
     subject: Subject,
     findings: Sequence[Finding],
     place: RootOrigins,
     choices: Mapping[str, CounterChoice],
 ) -> list[Proposal]:
-    """Every fix of some findings, the most welcome first."""
+    """Return all fixes of some findings, the most useful first."""
     counter = counter_of(subject, choices)
-    return [made for finding in findings for made in _of(subject, finding, place, counter, choices)]
+    return [
+        fix for finding in findings for fix in _fixes_of(subject, finding, place, counter, choices)
+    ]
 
 
-def _of(
+def _fixes_of(
     subject: Subject,
     finding: Finding,
     place: RootOrigins,
@@ -74,20 +73,20 @@ def _of(
 ) -> Iterator[Proposal]:
     text = subject.snapshot.text
     for fix in fixes.fit_fixes(text, finding, choices[finding.model].tokenizer):
-        yield _here(fix)
+        yield _in_document(fix)
     if (moved := _move(subject, finding, place, counter)) is not None:
         yield moved
     if (dropped := fixes.drop_fix(text, finding, counter)) is not None:
-        yield _here(dropped)
+        yield _in_document(dropped)
     if (raised := _raise(finding, place, text)) is not None:
         yield raised
     if (
         ignored := fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding)
     ) is not None:
-        yield _here(ignored)
+        yield _in_document(ignored)
 
 
-def _here(fix: Fix) -> Proposal:
+def _in_document(fix: Fix) -> Proposal:
     return Proposal(kind=fix.kind, title=fix.title, edits=fix.edits, preferred=fix.preferred)
 
 
@@ -107,32 +106,32 @@ def _move(
 
 
 def _free_name(path: Path) -> Path:
-    """`AGENTS.excess.md` beside `AGENTS.md`, with a number where that exists."""
+    """Return the name of a new file, such as `AGENTS.excess.md` for `AGENTS.md`."""
     for number in range(1, _TRIES):
         suffix = ".excess" if number == 1 else f".excess{number}"
         candidate = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-        if not os.path.lexists(candidate):  # a link that leads nowhere is taken too
+        if not os.path.lexists(candidate):  # also for a broken link
             return candidate
     return path.with_name(f"{path.stem}.excess{_TRIES}{path.suffix}")
 
 
 def _inside(path: Path, root: Path) -> bool:
-    """Whether a path lies in the root still when all links in it are followed."""
+    """Whether a path is inside the root after links are resolved."""
     return path.resolve().is_relative_to(root.resolve())
 
 
 def _raise(finding: Finding, place: RootOrigins, text: str) -> Proposal | None:
-    """A larger number where the rule was written: the project's file, or the region's mark."""
+    """Return a fix that raises the limit, in the settings file or in the region's mark."""
     if finding.kind == "region":
         fix = fixes.raise_fix(finding, "", (), "", text)
-        return None if fix is None else _here(fix)
+        return None if fix is None else _in_document(fix)
     origin = place.origins.get(finding.rule)
     if origin is None or origin.file is None:
         return None
     root = place.root if origin.source == "project" else None
-    try:  # an editor writes through a link: not through one out of the project's folder
+    try:  # an editor would write through a link out of the project
         written = read_file(origin.file, root).decode("utf-8-sig")
-        check_limits(written)  # it may be another file by now
+        check_limits(written)  # the file may have changed
     except (OSError, ValueError):
         return None
     fix = fixes.raise_fix(finding, written, origin.path, origin.file.name, text)

@@ -1,10 +1,10 @@
-"""Returning memory to the operating system that would otherwise stay with the process.
+"""Returns unused memory to the operating system.
 
-Two kinds matter. glibc keeps what closed documents used: each thread's own arena mixes a little
-live memory with much that is free, so the process uses one arena (the GIL serialises allocation
-anyway) and trims it. And libraries read large tables only once when a tokenizer is loaded, such as
-rs-bpe's 30 MB. Without this, an idle server holds 1.2 times the memory of pygls with tiktoken, and
-18 % stay after large documents are closed.
+Two kinds matter. glibc keeps the memory of closed documents: each thread's arena mixes a little
+used memory with much free memory, so the process uses one arena (the GIL serialises allocation
+anyway) and trims it. And libraries read large tables, such as rs-bpe's 30 MB, only once when a
+tokenizer is loaded. Without this, an idle server holds 1.2 times the memory of pygls with tiktoken,
+and 18 % stay after large documents are closed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def use_one_arena() -> None:
     _call("mallopt", _M_ARENA_MAX, 1)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return freed memory and libraries' tables to the system.
 
     Blocking: some milliseconds, during which a thread that needs more memory waits.

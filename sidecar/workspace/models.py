@@ -1,11 +1,11 @@
-"""Models that a conversation could be switched to, and what weighs most in it. Blocking."""
+"""Models that could hold a conversation, and whether a reply is another model's. Blocking."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.context.preflight import fitting
+from sidecar.context.preflight import fitting as fitting_models
 from sidecar.context.results import Alternative
 from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
 from sidecar.context.thresholds import budget_message
@@ -22,31 +22,31 @@ _NO_CHAT = re.compile(
     "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
     "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
 )
-"""Models that hold no conversation like this one, by what their names say."""
+"""Names of models that are not for conversations."""
 
 _RETIRED = re.compile(
     r"claude-(v?[12]\b|instant|3(?!-haiku))|claude-(opus|sonnet)-4(-[01]|\.1)?(-20\d{6})?$"
     r"|gpt-3\.5|gpt-4(-|$)|gpt-4\.5|gpt-4\.1-nano|o1|o3-mini|o4-mini|(ada|babbage|curie|davinci)$"
     r"|gpt-5(\.1)?-(chat-latest|codex)|gpt-5\.1-codex|gpt-5\.2-codex|gemini-(1|2\.0-flash|flash-1|pro$|pro-vision)"
 )
-"""What the makers' own APIs serve no longer: the price list keeps it for old calls.
+"""Models that their makers no longer serve, by the pages in docs/reference/sources.md.
 
-By the makers' pages that docs/reference/sources.md names.
+The price list keeps them for old calls.
 """
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
-"""Of what the price list matches names by: breaks off where a fine-tune's id or a region stands."""
+"""Prefixes in the price list that end where a fine-tune's id or a region follows."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
-"""OpenRouter's, which a maker's own API does not know."""
+"""OpenRouter's variants, which a maker's own API does not have."""
 _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
-"""Bedrock's, before the maker: what an account may call goes by it."""
+"""Bedrock's region prefix, which limits the models that an account can call."""
 
 
 def can_be_called(name: str, provider: str, model: str) -> bool:
-    """Whether who calls `model` at a provider can put `name` in its place."""
+    """Whether a client that calls `model` at a provider can call `name` instead."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
     if provider == families.maker_of(model) != families.maker_of(name):
-        return False  # of a guest at a maker's: another API
+        return False  # it needs another API
     region, own = _REGION.match(name), _REGION.search(model)
     return region is None or (own is not None and own[0] == region[0])
 
@@ -63,7 +63,7 @@ def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
 
 
 class Alternatives(NamedTuple):
-    """What a worker needs to know of a session to say what else could hold it."""
+    """Finds models that could hold a conversation. A frozen value for workers."""
 
     model: str
     counter: Counter
@@ -71,7 +71,7 @@ class Alternatives(NamedTuple):
     capabilities: tuple[Capability, ...]
 
     def all(self) -> list[Alternative]:
-        """Models of the same maker, and of the endpoints that serve this one."""
+        """Return the models of the same maker, and of the endpoints that serve this one."""
         from sidecar.counting.listing import search
 
         provider = catalogue.provider_of(self.model)
@@ -92,12 +92,13 @@ class Alternatives(NamedTuple):
             if row.endpoint in serving and row.limit
         ]
 
-    def offers(self, usage: ContextUsage) -> list[Alternative]:
-        """The models whose window would hold the conversation, the smallest first."""
-        than = usage.limit or 0
-        return fitting(self.all(), usage.tokens or 0, self.model, usage.reserve or 0, than)
+    def fitting(self, usage: ContextUsage) -> list[Alternative]:
+        """Return the models whose window would hold the conversation, smallest first."""
+        return fitting_models(
+            self.all(), usage.tokens or 0, self.model, usage.reserve or 0, usage.limit or 0
+        )
 
     def message(self, usage: ContextUsage) -> str:
-        """What a warning says of a full context."""
+        """Return the text of a warning about a full context."""
         heaviest = heaviest_tools(self.tools, self.counter)
-        return budget_message(usage, self.offers(usage), heaviest)
+        return budget_message(usage, self.fitting(usage), heaviest)

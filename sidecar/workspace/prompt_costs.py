@@ -1,4 +1,4 @@
-"""What prompt files cost: their tokens, in each call of the agents that send them."""
+"""Costs of prompt files: their tokens in each call of the agents that send them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ async def file_costs(
 ) -> list[FileCost]:
     """Return a row for each prompt file of a workspace, the most expensive first.
 
-    Raises BadParamsError for an invalid time, LedgerError.
+    Raises:
+        BadParamsError: The time is invalid.
+        LedgerError: The ledger cannot be read.
     """
     if workspace.path is None:
         return []
@@ -67,7 +69,7 @@ def _files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]
 
 
 def _model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
-    """Return the model of most calls of the agents that send the file."""
+    """Return the model that the agents which send the file call most."""
     calls = Counter[str]()
     for agent in file.agents:
         calls.update(used.get(agent, {}))

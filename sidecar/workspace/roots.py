@@ -1,4 +1,4 @@
-"""The workspace's root folders, and which one a document or a path belongs to."""
+"""The open root folders, and which one a document or path belongs to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidecar.workspace.workspace import Workspace
 
 
 def path_of(uri: str) -> PurePath | None:
-    """The local path of a `file:` URI; None for anything else. Touches no disk."""
+    """Return the local path of a `file:` URI; None for another URI. Does not access the disk."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -25,15 +25,11 @@ def path_of(uri: str) -> PurePath | None:
     return PurePath(path)
 
 
-_FOUND_KEPT = 4_096
+_DOCUMENTS_KEPT = 4_096
 
 
 def _as_uri(workspace: str) -> str:
-    """A workspace as a URI; it may be named by an absolute path.
-
-    Raises:
-        BadParamsError
-    """
+    """Return a workspace's URI, which may be given as an absolute path."""
     try:
         return workspace if "://" in workspace else Path(workspace).as_uri()
     except ValueError:
@@ -46,20 +42,20 @@ class Workspaces:
     def __init__(self) -> None:
         self._by_uri: dict[str, Workspace] = {}
         self.outside = Workspace(uri=None, path=None)
-        self._found: dict[str, Workspace] = {}
-        """By document: asked several times at each keystroke."""
+        self._by_document: dict[str, Workspace] = {}
+        """Cached, because each keystroke asks several times."""
 
     def __iter__(self) -> Iterator[Workspace]:
         return iter([*self._by_uri.values(), self.outside])
 
     @property
     def default(self) -> Workspace:
-        """The first root, for what names none; the rootless workspace where there is none."""
+        """The first root; the rootless workspace if no root is open."""
         return next(iter(self))
 
     def add(self, uri: str) -> Workspace:
         """Open a root; adding it again changes nothing."""
-        self._found.clear()
+        self._by_document.clear()
         key = uri.rstrip("/") or uri
         if key not in self._by_uri:
             path = path_of(key)
@@ -67,18 +63,17 @@ class Workspaces:
         return self._by_uri[key]
 
     def remove(self, uri: str) -> Workspace | None:
-        """Close a root, and give it; its documents belong from now on to whatever root holds them.
-        None where it was not open."""
-        self._found.clear()
+        """Close a root and return it; None if it was not open."""
+        self._by_document.clear()
         return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
-        """The innermost root that holds `uri`, by whole path parts; else the rootless workspace."""
-        found = self._found.get(uri)
+        """Return the innermost root that contains a document; else the rootless workspace."""
+        found = self._by_document.get(uri)
         if found is None:
-            if len(self._found) > _FOUND_KEPT:
-                self._found.clear()
-            found = self._found[uri] = self._innermost(uri)
+            if len(self._by_document) > _DOCUMENTS_KEPT:
+                self._by_document.clear()
+            found = self._by_document[uri] = self._innermost(uri)
         return found
 
     def _innermost(self, uri: str) -> Workspace:
@@ -90,15 +85,15 @@ class Workspaces:
             if best.path is None or len(workspace.path.parts) > len(best.path.parts):
                 best = workspace
         if best is self.outside and len(self._by_uri) == 1 and path is None:
-            # An unsaved buffer has no place yet: with one root it can only be of that one.
+            # An unsaved buffer belongs to the only root.
             return next(iter(self._by_uri.values()))
         return best
 
     def find(self, workspace: str | None) -> Workspace:
-        """The workspace that a request names by URI or path, or the only one.
+        """Return the workspace that a request names by URI or path, by default the only one.
 
         Raises:
-            BadParamsError: none is named and there are several, or it is in no root.
+            BadParamsError: None is named and several are open, or the named one is in no root.
         """
         if workspace is None:
             return self._only()

@@ -1,4 +1,4 @@
-"""What a person sees in the status bar: worked out here once, the same for every editor."""
+"""The status: the same line and tooltips for every editor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 API_PRICES = "at API prices"
-"""Marks what an agent's calls cost: no file says what a subscription bills."""
+"""Qualifies an agent's costs, because no file says what a subscription bills."""
 NO_BUDGET = "none (set one in .token-sidecar.toml)"
 
 _METHODS: dict[Method, str] = {

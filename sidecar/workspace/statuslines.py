@@ -1,6 +1,6 @@
-"""What Claude Code sends to its status line, and to no file: the true window, the plan's limits.
+"""Numbers that Claude Code only sends to its status line: the window and the plan's limits.
 
-The newest sessions' numbers are kept in the state folder: counts, a model and times. Blocking.
+Those of the newest sessions are saved in the state folder. Blocking.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CurrentUsage(msgspec.Struct, frozen=True):
 
 
 class ContextWindow(msgspec.Struct, frozen=True):
-    """The window as Claude Code sees it; its totals add up calls and say nothing of it."""
+    """The context window, by Claude Code's own count."""
 
     context_window_size: int | None = None
     used_percentage: float | None = None
@@ -43,51 +43,51 @@ class ContextWindow(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """How much of a plan's limit is used."""
+    """The used share of one limit of a plan."""
 
     used_percentage: float | None = None
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """The limits of a plan; keys without them have none."""
+    """The limits of a plan. API keys have none."""
 
     five_hour: Quota | None = None
     seven_day: Quota | None = None
 
 
-class Named(msgspec.Struct, frozen=True):
-    """A model."""
+class ModelName(msgspec.Struct, frozen=True):
+    """The session's model."""
 
     id: str | None = None
     display_name: str | None = None
 
 
-class Folders(msgspec.Struct, frozen=True):
-    """Where Claude Code works."""
+class WorkFolder(msgspec.Struct, frozen=True):
+    """The folder in which Claude Code works."""
 
     project_dir: str | None = None
 
 
 class SessionCosts(msgspec.Struct, frozen=True):
-    """What Claude Code reckons that the session has cost, by list prices."""
+    """The session's cost by list prices, as Claude Code computes it."""
 
     total_cost_usd: float | None = None
 
 
 class StatuslineInput(msgspec.Struct, frozen=True):
-    """Of what Claude Code writes to its status line's standard input, what is used here."""
+    """The used fields of the JSON that Claude Code sends to its status line."""
 
     session_id: str = ""
     cwd: str | None = None
-    model: Named = Named()
-    workspace: Folders = Folders()
+    model: ModelName = ModelName()
+    workspace: WorkFolder = WorkFolder()
     cost: SessionCosts = SessionCosts()
     context_window: ContextWindow | None = None
     rate_limits: RateLimits | None = None
 
     @property
     def tokens(self) -> int | None:
-        """How full the context is; None where it is not known, as after a compaction."""
+        """The tokens of the context; None if unknown, such as after a compaction."""
         usage = self.context_window.current_usage if self.context_window else None
         if usage is None:
             return None
@@ -96,13 +96,13 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def used_percentage(self) -> float | None:
-        """How full the window is by Claude Code's own word, rounded; None for what none can be."""
+        """The used share of the window; None for an impossible value."""
         share = self.context_window.used_percentage if self.context_window else None
         return share if share is not None and 0 <= share <= 100 else None
 
     @property
     def cost_usd(self) -> float | None:
-        """What the session has cost, by Claude Code's reckoning; None for what none can."""
+        """The session's cost in USD; None for an impossible value."""
         cost = self.cost.total_cost_usd
         return cost if cost is not None and 0 <= cost <= _MOST_USD else None
 
@@ -113,23 +113,23 @@ class StatuslineInput(msgspec.Struct, frozen=True):
         return size if size is not None and 0 < size <= MOST_TOKENS else None
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """What is kept of one session."""
+class SavedWindow(msgspec.Struct, frozen=True):
+    """The saved numbers of one session."""
 
     limit: int | None = None
     used_percentage: float | None = None
     at: str = ""
 
 
-class KeptFile(msgspec.Struct, frozen=True):
-    """The file: sessions, newest last, and the limits, which are the account's."""
+class SavedFile(msgspec.Struct, frozen=True):
+    """The file: sessions, newest last, and the limits of the account."""
 
-    sessions: dict[str, Kept] = {}
+    sessions: dict[str, SavedWindow] = {}
     rate_limits: RateLimits | None = None
 
 
 def read_input(data: bytes) -> StatuslineInput | None:
-    """What Claude Code wrote; None where it is none of it."""
+    """Parse Claude Code's JSON; None if it is invalid."""
     try:
         found: Any = typed.decode(data, StatuslineInput)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -137,21 +137,21 @@ def read_input(data: bytes) -> StatuslineInput | None:
     return found if isinstance(found, StatuslineInput) and found.session_id else None
 
 
-def kept(folder: Path) -> KeptFile:
-    """What was kept; nothing where there is no such file, or a broken one."""
+def load(folder: Path) -> SavedFile:
+    """Load the saved numbers; empty if there is no valid file."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
-            return typed.decode(file.read(_MOST_BYTES), KeptFile)
+            return typed.decode(file.read(_MOST_BYTES), SavedFile)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return KeptFile()
+        return SavedFile()
 
 
-def keep(folder: Path, sent: StatuslineInput) -> None:
-    """Keep the window, the percentage and the limits. Raises OSError."""
-    before = kept(folder)
+def save(folder: Path, sent: StatuslineInput) -> None:
+    """Save the window, the percentage and the limits. Raises OSError."""
+    before = load(folder)
     window = sent.context_window or ContextWindow()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    made = Kept(limit=sent.limit, used_percentage=window.used_percentage, at=now)
+    made = SavedWindow(limit=sent.limit, used_percentage=window.used_percentage, at=now)
     known = before.sessions.get(sent.session_id)
     limits = sent.rate_limits or before.rate_limits
     same = known is not None and msgspec.structs.replace(known, at=now) == made
@@ -160,9 +160,9 @@ def keep(folder: Path, sent: StatuslineInput) -> None:
     others = {name: one for name, one in before.sessions.items() if name != sent.session_id}
     newest = dict([*others.items(), (sent.session_id[:512], made)][-SESSIONS_KEPT:])
     make_folder(folder)
-    write(folder / FILE_NAME, msgspec.json.encode(KeptFile(newest, limits)))
+    write(folder / FILE_NAME, msgspec.json.encode(SavedFile(newest, limits)))
 
 
-def with_window(size: Occupancy, known: Kept) -> Occupancy:
-    """A session's size in the window that Claude Code itself named, where it did."""
+def with_window(size: Occupancy, known: SavedWindow) -> Occupancy:
+    """Return a session's size with the window that Claude Code has named, if any."""
     return size if known.limit is None else msgspec.structs.replace(size, limit=known.limit)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.counting.incremental import count_pieces, countable_pieces
 from sidecar.waiting import SharedTasks
-from sidecar.workspace.memory import give_back
+from sidecar.workspace.memory import release_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,9 @@ class Workers:
             tokens = await self._run_stoppable(self._giant_pool, partial(work, True))
         if base not in self._loaded:
             self._loaded.add(base)
-            self._blocking_pool.submit(give_back)  # the tables that the tokenizer was built from
+            self._blocking_pool.submit(
+                release_memory
+            )  # the tables that the tokenizer was built from
         return tokens or 0
 
     def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:

@@ -232,11 +232,11 @@ async def test_what_a_tokenizer_was_made_of_is_given_back(
     given, threads = asyncio.Event(), list[threading.Thread]()
     loop = asyncio.get_running_loop()
 
-    def give_back() -> None:
+    def release_memory() -> None:
         threads.append(threading.current_thread())
         loop.call_soon_threadsafe(given.set)
 
-    monkeypatch.setattr(workers, "give_back", give_back)
+    monkeypatch.setattr(workers, "release_memory", release_memory)
     for _ in range(2):
         await client.request("tokens/count", {"text": "some words", "model": "gpt-4"})
         await asyncio.wait_for(given.wait(), 60)

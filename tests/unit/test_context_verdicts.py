@@ -238,7 +238,7 @@ class TestAlternatives:
 
     def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
         usage = ContextUsage(tokens=limit, limit=limit, reserve=0)
-        offers = Alternatives(model, FakeCounter(model), None, rows).offers(usage)
+        offers = Alternatives(model, FakeCounter(model), None, rows).fitting(usage)
         assert all(one.context_window > limit for one in offers)
         return [one.model for one in offers]
 

@@ -8,13 +8,13 @@ import sys
 _CHECK = r"""
 import sys
 from sidecar.counting.engines import engine
-from sidecar.workspace.memory import give_back, library_tables
+from sidecar.workspace.memory import release_memory, library_tables
 tokenizer = engine("o200k_base", "interactive")
 text = "a few words, and äöü 中文 too " * 50
 before = tokenizer.count(text)
 held = sum(length for _, length in library_tables())
 assert held > 4_000_000 or sys.platform != "linux", held
-give_back()
+release_memory()
 assert not list(library_tables())
 assert tokenizer.count(text) == before
 assert engine("cl100k_base", "interactive").count(text) == engine("cl100k_base", "reference").count(text)

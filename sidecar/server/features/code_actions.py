@@ -30,7 +30,7 @@ def register(server: SidecarServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)
     async def code_actions(params: types.CodeActionParams) -> list[types.CodeAction]:
-        from sidecar.workspace.fixing import RootOrigins, proposals
+        from sidecar.workspace.fixing import RootOrigins, propose_fixes
 
         if not _allows_quick_fixes(params.context.only):
             return []
@@ -44,7 +44,7 @@ def register(server: SidecarServer) -> None:
         workspace = services.roots.of_document(uri)
         choices = await services.budgets.choose_counters(subject, workspace)
         origins = RootOrigins(workspace.path, workspace.loaded.origins)
-        propose = partial(proposals, subject, in_range, origins, choices)
+        propose = partial(propose_fixes, subject, in_range, origins, choices)
         builder = _ActionBuilder(server, document, params.context.diagnostics)
         return [
             action

@@ -23,7 +23,7 @@ from sidecar.defects import log_defect
 from sidecar.models import catalogue
 from sidecar.waiting import SharedTasks
 from sidecar.workspace.files import Stamp, stamp_of
-from sidecar.workspace.memory import give_back
+from sidecar.workspace.memory import release_memory
 from sidecar.workspace.workspace import Event, SettingsChange
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ class Configuration:
             return
         if not catalogue.loaded():  # a request may have loaded it already
             await asyncio.sleep(CATALOGUE_SECONDS)
-        await self._services.workers.run(give_back)
+        await self._services.workers.run(release_memory)
         await self._services.load_prices()
         await self._services.workers.run(self._server.loading_features())
-        await self._services.workers.run(give_back)
+        await self._services.workers.run(release_memory)
         self._services.publish(Event("settings"))
 
     async def _load(self, workspace: Workspace) -> None:

@@ -10,7 +10,7 @@ from lsprotocol import types
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position, Range
-from sidecar.workspace.memory import give_back
+from sidecar.workspace.memory import release_memory
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def register(server: SidecarServer) -> None:
 
 
 def _give_back_soon(server: SidecarServer) -> None:
-    work = partial(server.services.workers.run, give_back)
+    work = partial(server.services.workers.run, release_memory)
     server.scheduler.soon(("memory",), TRIM_SECONDS, work)
 
 

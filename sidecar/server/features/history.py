@@ -20,7 +20,7 @@ from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.settings import AGENTS
 from sidecar.errors import SidecarError
 from sidecar.server.progress import progress
-from sidecar.workspace.memory import give_back
+from sidecar.workspace.memory import release_memory
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
@@ -257,7 +257,7 @@ class History:
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
             return Ingested(is_complete=False)
-        await self._services.workers.run(give_back)
+        await self._services.workers.run(release_memory)
         return ingested
 
 
