@@ -17,7 +17,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return one schema document: `requests` and `notifications` refer to types under `$defs`."""
+    """Return a JSON Schema document with all messages, whose types are under `$defs`."""
     kinds = [kind for _, kind in _slots()]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
     by_slot = {slot: ref for (slot, _), ref in zip(_slots(), refs, strict=True)}
@@ -52,18 +52,14 @@ def _slots() -> list[tuple[str, Any]]:
 def markdown() -> str:
     """Return the contents of docs/reference/protocol.md."""
     schema = json_schema()
-    parts = [_head()]
+    head = _HEAD.format(version=PROTOCOL_VERSION, depth=MAX_DEPTH, megabytes=MAX_FRAME_BYTES >> 20)
+    parts = [head]
     parts += ["## Requests\n", *[_method(m, e) for m, e in schema["requests"].items()]]
     parts += ["## Notifications\n", *[_method(m, e) for m, e in schema["notifications"].items()]]
     parts += ["## Types\n", *[_type(n, d) for n, d in schema["$defs"].items()]]
     kinds = "\n".join(f"| `{kind}` | {text} |" for kind, text in ERROR_KINDS.items())
     parts.append(f"## Error kinds\n\n| kind | meaning; code |\n|---|---|\n{kinds}\n")
     return "\n".join(parts)
-
-
-def _head() -> str:
-    megabytes = MAX_FRAME_BYTES >> 20
-    return _HEAD.format(version=PROTOCOL_VERSION, depth=MAX_DEPTH, megabytes=megabytes)
 
 
 _HEAD = """# Protocol reference
@@ -91,20 +87,25 @@ listed [at the end](#error-kinds). Messages that are not valid requests get thes
 
 
 def _method(method: str, entry: dict[str, Any]) -> str:
-    lines = [f"### `{method}`\n", entry["description"], "", f"- params: {_name(entry['params'])}"]
+    lines = [
+        f"### `{method}`\n",
+        entry["description"],
+        "",
+        f"- params: {_type_name(entry['params'])}",
+    ]
     if "result" in entry:
-        lines.append(f"- result: {_name(entry['result'])}")
+        lines.append(f"- result: {_type_name(entry['result'])}")
     return "\n".join(lines) + "\n"
 
 
 def _type(name: str, definition: dict[str, Any]) -> str:
     text = inspect.cleandoc(definition.get("description", ""))
     rows = [
-        f"| `{key}` | {_name(value)} | {_default(key, value, definition)} |"
+        f"| `{key}` | {_type_name(value)} | {_default(key, value, definition)} |"
         for key, value in definition.get("properties", {}).items()
     ]
     if not rows:
-        return f"### {name}\n\n{text}\n\n{_name(definition)}\n"
+        return f"### {name}\n\n{text}\n\n{_type_name(definition)}\n"
     table = "| member | type | |\n|---|---|---|\n" + "\n".join(rows)
     return f"### {name}\n\n{text}\n\n{table}\n"
 
@@ -116,17 +117,16 @@ def _default(key: str, value: dict[str, Any], definition: dict[str, Any]) -> str
     return "optional" if default is None else f"optional, `{json.dumps(default)}`"
 
 
-def _name(value: dict[str, Any]) -> str:
-    """Return a type's name for readers."""
+def _type_name(value: dict[str, Any]) -> str:
     if "$ref" in value:
         name = value["$ref"].rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"
     if "anyOf" in value:
-        return " or ".join(_name(option) for option in value["anyOf"])
+        return " or ".join(_type_name(option) for option in value["anyOf"])
     if "enum" in value:
         return " or ".join(f"`{option}`" for option in value["enum"])
     if value.get("type") == "array":
-        return f"list of {_name(value.get('items', {}))}"
+        return f"list of {_type_name(value.get('items', {}))}"
     if value.get("type") == "object" and isinstance(value.get("additionalProperties"), dict):
-        return f"map of {_name(value['additionalProperties'])}"
+        return f"map of {_type_name(value['additionalProperties'])}"
     return f"{value.get('type', 'any JSON value')}"

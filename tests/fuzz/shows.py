@@ -108,7 +108,7 @@ class Stress:
             assert services.documents[uri].text == text
             workspace = services.roots.of_document(uri)
             fresh = await services.counts.count(Snapshot(text=text), None, workspace)
-            sent = server.status._entries[uri].sent
+            sent = server.status._sent[uri]
             assert sent is not None
             assert sent.document is not None
             assert sent.document.tokens == fresh.tokens, (uri, sent.document.tokens, fresh.tokens)

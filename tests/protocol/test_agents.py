@@ -377,14 +377,14 @@ async def test_an_agents_session_changes_no_verdict(
         return any(key[0] == job for key in bare.server.scheduler._jobs)
 
     assert sorted(map(verdict, found)) == sorted(map(verdict, report.files[0].findings))
-    sent = bare.server.status._entries[uri].sent
+    sent = bare.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None
     assert sent.document.tokens == report.files[0].tokens != counted["tokens"]
     async with asyncio.timeout(60):
         while any(map(due, ("settings", "catalogue", "status"))):
             await asyncio.sleep(0.01)
-    sent = bare.server.status._entries[uri].sent
+    sent = bare.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None
     assert "| Window | 400,000 tokens (from the model catalogue), " in sent.document.tooltip

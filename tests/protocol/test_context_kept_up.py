@@ -38,7 +38,7 @@ async def quiet(client: Client) -> None:
 
 def shown(client: Client) -> int | None:
     """The context in the status."""
-    sent = client.server.status._entries[URI].sent
+    sent = client.server.status._sent[URI]
     assert sent is not None
     return sent.context.tokens if sent.context else None
 

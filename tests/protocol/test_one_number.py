@@ -53,7 +53,7 @@ async def started(root: Path) -> Client:
 
 def shown(client: Client, uri: str) -> int:
     """The document in the status."""
-    sent = client.server.status._entries[uri].sent
+    sent = client.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None
     return sent.document.tokens

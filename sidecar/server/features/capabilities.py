@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     services = server.services
 
     def workspace_of(params: CapabilitiesParams | ProbeParams) -> Workspace:

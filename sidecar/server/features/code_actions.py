@@ -25,7 +25,6 @@ Change = types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.De
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix])
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)

@@ -22,7 +22,6 @@ HEAVIEST_SHOWN = 8
 
 
 def register(server: SidecarServer) -> None:
-    """Register the commands."""
 
     @server.command(f"{PREFIX}heaviestSections")
     async def heaviest(*arguments: Any) -> list[dict[str, Any]]:

@@ -211,7 +211,6 @@ def _has_file(path: Path | None) -> bool:
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     configuration = server.configuration
 
     @server.feature(types.INITIALIZED)

@@ -40,7 +40,6 @@ T = TypeVar("T")
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     handlers: dict[str, Callable[[Conversations, Any], Awaitable[Any]]] = {
         "context/set": _set,
         "context/append": _append,

@@ -69,7 +69,6 @@ async def _record(
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     services = server.services
 
     async def record(params: CostRecordParams) -> CostRecorded:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     services = server.services
 
     def count(params: CountParams) -> Awaitable[CountResult] | CountResult:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DEBOUNCE_SECONDS = 0.2
 SOURCE = "token-sidecar"
+_DATA_FIELDS = ("rule", "section", "budget", "tokens", "over", "model", "method")
 _SEVERITIES = {
     "information": types.DiagnosticSeverity.Information,
     "warning": types.DiagnosticSeverity.Warning,
@@ -168,14 +169,9 @@ def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
         code=finding.code,
         code_description=types.CodeDescription(f"{DOCUMENTATION}#{finding.code}"),
         source=SOURCE,
-        data=_data(finding),
+        # Clients send this back when they request code actions.
+        data={name: getattr(finding, name) for name in _DATA_FIELDS},
     )
-
-
-def _data(finding: Finding) -> dict[str, Any]:
-    """Return the data that clients send back when they request code actions."""
-    names = ("rule", "section", "budget", "tokens", "over", "model", "method")
-    return {name: getattr(finding, name) for name in names}
 
 
 def _problem_diagnostic(problem: Problem) -> types.Diagnostic:

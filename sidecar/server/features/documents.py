@@ -22,7 +22,6 @@ _LARGE_CHARACTERS = 250_000
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     services, status = server.services, server.status
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
@@ -56,15 +55,11 @@ def register(server: SidecarServer) -> None:
         server.diagnostics.closed(uri)
         _edited(server, uri)
         if document is not None and document.characters > _LARGE_CHARACTERS:
-            _give_back_soon(server)
+            release = partial(server.services.workers.run, release_memory)
+            server.scheduler.soon(("memory",), TRIM_SECONDS, release)
 
     for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
         server.protocol.malformed_handlers[method] = partial(_mark_unsynced, server)
-
-
-def _give_back_soon(server: SidecarServer) -> None:
-    work = partial(server.services.workers.run, release_memory)
-    server.scheduler.soon(("memory",), TRIM_SECONDS, work)
 
 
 def _apply(

@@ -52,7 +52,7 @@ class History:
         self._order = asyncio.Lock()
         self._stop = threading.Event()
         self._is_background = False
-        self._known: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
+        self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
         """Workspaces whose sessions are recorded, with the settings used."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
         """The session shown when costs were last summed up."""
@@ -68,7 +68,7 @@ class History:
         """Schedule reading with the new settings."""
         self._complete = False
         for workspace in self._services.roots:
-            workspace.costs.set_history(read=self._is_known(workspace))
+            workspace.costs.set_history(read=self._is_recorded(workspace))
         self._server.scheduler.soon(("idle",), IDLE_SECONDS, self._idle)
 
     def context_changed(self, workspace: Workspace) -> None:
@@ -83,7 +83,7 @@ class History:
 
     def read_soon(self, workspace: Workspace) -> None:
         """Schedule recording of a workspace's sessions, at low priority."""
-        if workspace.path is not None and not self._is_known(workspace):
+        if workspace.path is not None and not self._is_recorded(workspace):
             work = partial(self._read_costs, workspace)
             self._server.scheduler.soon(("costs", workspace), SHOWN_SECONDS, work)
 
@@ -99,15 +99,15 @@ class History:
         """Record the calls of a workspace's sessions, as far as their files can be read."""
         if workspace.path is None:
             return
-        if not self._is_known(workspace):
+        if not self._is_recorded(workspace):
             await self._read(workspace, partial(report, "reading session files"))
-        if not self._complete and self._is_known(workspace):
+        if not self._complete and self._is_recorded(workspace):
             self._server.scheduler.soon(("history",), 0.0, self._read_others)
 
     async def _read_costs(self, workspace: Workspace) -> None:
-        if not self._is_known(workspace):
+        if not self._is_recorded(workspace):
             await self._read(workspace, lambda _: None, pause_ratio=PAUSE_RATIO)
-        if not self._is_known(workspace) and workspace.settings.agents.enabled:
+        if not self._is_recorded(workspace) and workspace.settings.agents.enabled:
             # Another process is reading them, or a request for costs has interrupted this.
             work = partial(self._read_costs, workspace)
             self._server.scheduler.soon(("costs", workspace), RETRY_SECONDS, work)
@@ -124,7 +124,7 @@ class History:
             ingest = self._ingest(workspace, stop, report, mine=True, pause_ratio=pause_ratio)
             try:
                 if (await ingest).is_complete:
-                    self._known[workspace] = settings
+                    self._recorded[workspace] = settings
                     workspace.costs.set_history(read=True)
                     await self._read_missed(workspace)
             except asyncio.CancelledError:
@@ -132,7 +132,7 @@ class History:
                 raise
             finally:
                 self._is_background = False
-        if self._is_known(workspace):  # otherwise unread costs would be shown as $0.00
+        if self._is_recorded(workspace):  # otherwise unread costs would be shown as $0.00
             await self.refresh(workspace)
 
     def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
@@ -142,7 +142,7 @@ class History:
         """
         from sidecar.agents.registry import DELETING_AGENTS
 
-        return frozenset(AGENTS) if self._is_known(workspace) else DELETING_AGENTS
+        return frozenset(AGENTS) if self._is_recorded(workspace) else DELETING_AGENTS
 
     async def _read_missed(self, workspace: Workspace) -> None:
         """Record calls that were appended to files after they had been read."""
@@ -162,8 +162,8 @@ class History:
         work = partial(self.refresh, workspace)
         self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
 
-    def _is_known(self, workspace: Workspace) -> bool:
-        return self._known.get(workspace) == workspace.settings.agents
+    def _is_recorded(self, workspace: Workspace) -> bool:
+        return self._recorded.get(workspace) == workspace.settings.agents
 
     async def refresh(self, workspace: Workspace) -> None:
         """Sum up the costs of all sessions of the workspace, and publish them."""
@@ -182,10 +182,13 @@ class History:
         if self._watch is None:
             folder = self._services.state.folder
             paths = tuple(str(folder / name) for name in LEDGER_FILES)
-            self._watch = self._server.watch(lambda: paths, self._ledger_written, math.inf)
-
-    def _ledger_written(self, _changes: object) -> None:
-        self._server.scheduler.soon(("ledger",), SUM_SECONDS, self._refresh_changed)
+            self._watch = self._server.watch(
+                lambda: paths,
+                lambda _: self._server.scheduler.soon(
+                    ("ledger",), SUM_SECONDS, self._refresh_changed
+                ),
+                math.inf,
+            )
 
     async def _refresh_changed(self) -> None:
         """Sum up all costs again if another process has written to the ledger."""
@@ -210,7 +213,7 @@ class History:
 
     async def _read_others(self) -> None:
         """Record the sessions of all other workspaces on this machine."""
-        workspace = next((root for root in self._services.roots if root in self._known), None)
+        workspace = next((root for root in self._services.roots if root in self._recorded), None)
         if workspace is None:
             return
         async with self._order:
@@ -229,8 +232,8 @@ class History:
                 self._is_background = False
         self._complete = ingested.is_complete
         if ingested.calls:
-            for recorded in list(self._known):
-                await self.refresh(recorded)
+            for workspace in list(self._recorded):
+                await self.refresh(workspace)
 
     async def _ingest(
         self,

@@ -21,7 +21,6 @@ COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
 
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     async def hover(params: types.HoverParams) -> types.Hover | None:

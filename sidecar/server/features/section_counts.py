@@ -37,7 +37,6 @@ _LINE_END = 2**31 - 1  # LSP: a character past the end of a line means the end o
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     services = server.services
 
     @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)

@@ -7,7 +7,6 @@ the count follows the typing instead of waiting for a pause.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,20 +33,14 @@ if TYPE_CHECKING:
 DEBOUNCE_SECONDS = 0.075
 
 
-@dataclass(eq=False)
-class _Entry:
-    """An open document with the last update sent for it."""
-
-    sent: StatusUpdate | None = None
-
-
 class StatusBoard:
     """Computes and sends the status of each open document, or of a workspace if none is open."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
         self._services = server.services
-        self._entries: dict[str, _Entry] = {}
+        self._sent: dict[str, StatusUpdate | None] = {}
+        """The last update sent for each open document."""
         self._bare: StatusUpdate | None = None
         self._bare_of: Workspace | None = None
         """The last update sent while no document was open, and its workspace."""
@@ -56,13 +49,13 @@ class StatusBoard:
         """Send the status of a newly opened document."""
         self._forget(uri)
         self._bare = None
-        self._entries[uri] = _Entry()
+        self._sent[uri] = None
         if self._services.configured.is_set():
             self._due_now(uri)
 
     def changed(self, uri: str) -> None:
         """Schedule an update of a document's status."""
-        if uri in self._entries:
+        if uri in self._sent:
             work = partial(self._refresh, uri)
             self._server.scheduler.soon(("status", uri), DEBOUNCE_SECONDS, work)
 
@@ -72,11 +65,11 @@ class StatusBoard:
     def closed(self, uri: str) -> None:
         """Forget a document; after the last one, show a workspace's context instead."""
         self._forget(uri)
-        if not self._entries:
+        if not self._sent:
             self._bare_changed(self._services.roots.of_document(uri))
 
     def _forget(self, uri: str) -> None:
-        self._entries.pop(uri, None)
+        self._sent.pop(uri, None)
         self._server.scheduler.cancel(("status", uri))
 
     def on_event(self, event: Event) -> None:
@@ -84,18 +77,17 @@ class StatusBoard:
         if event.uri is not None:
             self.changed(event.uri)
             return
-        if not self._entries and self._services.configured.is_set():
+        if not self._sent and self._services.configured.is_set():
             self._bare_changed(event.workspace)
-        for uri, entry in self._entries.items():
+        for uri, sent in self._sent.items():
             if not event.concerns(self._services.roots.of_document(uri)):
                 continue
-            if entry.sent is None and not self._server.scheduler.is_due(("status", uri)):
+            if sent is None and not self._server.scheduler.is_due(("status", uri)):
                 self._due_now(uri)
             else:
                 self.changed(uri)
 
     def _refresh(self, uri: str) -> Awaitable[None] | None:
-        entry = self._entries[uri]
         services = self._services
         if not services.configured.is_set():  # loading the settings triggers another update
             return None
@@ -108,7 +100,7 @@ class StatusBoard:
         if count is not None:
             self._send(uri, count)
             return None
-        if entry.sent is None and document.characters > INLINE_CHARACTERS:
+        if self._sent[uri] is None and document.characters > INLINE_CHARACTERS:
             self._send(uri, services.counts.extrapolate(document, model, workspace))
         return self._count(uri)
 
@@ -139,7 +131,6 @@ class StatusBoard:
 
     def _send(self, uri: str, count: Count | None) -> None:
         """Send a status; without a count for a document that is not in sync with the editor."""
-        entry = self._entries[uri]
         workspace = self._services.roots.of_document(uri)
         version = self._services.documents[uri].version
         document_part, severity = None, self._server.diagnostics.severity_of(uri)
@@ -148,10 +139,9 @@ class StatusBoard:
             document_part = document_status(count, budget, workspace.loaded)
             severity = worse(document_severity(document_part), severity)
         update = status_update(workspace, uri, version, document_part, severity)
-        if entry.sent is not None and _same(entry.sent, update):
-            return
-        entry.sent = update
-        self._server.protocol.push("status/update", update)
+        if not _is_same(self._sent[uri], update):
+            self._sent[uri] = update
+            self._server.protocol.push("status/update", update)
 
     def _bare_changed(self, changed: Workspace | None) -> None:
         """Send the context of one workspace while no document is open.
@@ -167,11 +157,10 @@ class StatusBoard:
         update = updates[workspace]
         if self._bare is None and not (update.context or update.cost):
             return
-        if self._bare is not None and _same(self._bare, update):
-            return
-        self._bare, self._bare_of = update, workspace
-        self._server.protocol.push("status/update", update)
+        if not _is_same(self._bare, update):
+            self._bare, self._bare_of = update, workspace
+            self._server.protocol.push("status/update", update)
 
 
-def _same(before: StatusUpdate, after: StatusUpdate) -> bool:
-    return msgspec.structs.replace(before, version=after.version) == after
+def _is_same(before: StatusUpdate | None, after: StatusUpdate) -> bool:
+    return before is not None and msgspec.structs.replace(before, version=after.version) == after

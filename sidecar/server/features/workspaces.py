@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def register(server: SidecarServer) -> None:
-    """Register the handlers."""
     services = server.services
 
     @server.feature(types.INITIALIZE)
