@@ -28,6 +28,8 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 _FULL_WIDTH = 100
 """Columns of a terminal from which the table shows every column."""
+_WIDE_BARS = 120
+"""Columns of a terminal from which there is room for long bars."""
 _FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",
@@ -331,11 +333,12 @@ def _table(report: CostReport, params: CostDetailParams, width: int) -> Table:
     for head in (*(_FIELD_TITLES[field] for field in fields), "cost"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
+    bar_width = 24 if width >= _WIDE_BARS else 12 if width >= _FULL_WIDTH else 8
     max_cost = max(row.cost_usd or 0.0 for row in report.rows)
     for row in report.rows:
         names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
         share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
-        bar = encodable(draw_bar(share, 24 if width >= _FULL_WIDTH else 8))
+        bar = encodable(draw_bar(share, bar_width))
         table.add_row(*names, *_numbers(row, fields), Text(bar, style="cyan"))
     return table
 

@@ -92,9 +92,13 @@ def context_rows(usage: ContextUsage, *, cost: str = "", updated: str = "") -> l
     if not summary or usage.session is None:
         return []
     samples = usage.calibration.samples if usage.calibration else 0
+    free = usage.available
     details = [
         ("Cost", cost),
-        ("Free", "" if usage.available is None else counted(usage.available, "token")),
+        (
+            "Over by" if free is not None and free < 0 else "Free",
+            "" if free is None else counted(abs(free), "token"),
+        ),
         ("Calibrated by", counted(samples, "report") if samples else ""),
         ("Updated", updated),
         ("Session id", usage.session.id),
