@@ -20,7 +20,7 @@ from sidecar.budget.scopes import (
     minimal_edit,
     parts_of,
 )
-from sidecar.config.toml import KeyPath, toml_spans
+from sidecar.config.toml import KeyPath, find_value_spans
 from sidecar.counting.count import tokens_text
 from sidecar.counting.fit import Mode, character_boundary, fit
 from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, find_sections
@@ -169,7 +169,7 @@ def raise_fix(
     if finding.kind == "region":
         return _raise_region(finding, document, number)
     key = ("sections", finding.rule_section) if finding.rule_section else ("max-tokens",)
-    span = toml_spans(configuration).get((*entry, *key))
+    span = find_value_spans(configuration).get((*entry, *key))
     if span is None:
         return None
     return Fix(

@@ -31,7 +31,7 @@ class InvalidError(SidecarError):
     kind = "config"
 
 
-def typed(value: object, wanted: object) -> object:
+def convert_value(value: object, wanted: object) -> object:
     """Convert `value` to the type of a settings field.
 
     Raises:
@@ -47,8 +47,8 @@ def typed(value: object, wanted: object) -> object:
     except msgspec.ValidationError:
         text = _plain(kind) is str or get_origin(_plain(kind)) is Literal
         is_other_text = text and isinstance(value, str) and value
-        actual = "another string" if is_other_text else described(value)
-        raise InvalidError(f"must be {describe(kind)}; it is {actual}") from None
+        actual = "another string" if is_other_text else describe_value(value)
+        raise InvalidError(f"must be {describe_type(kind)}; it is {actual}") from None
     if kind == Url and _has_credentials(converted):
         raise InvalidError(
             "must be an address without credentials; put the key in an environment variable and "
@@ -57,7 +57,7 @@ def typed(value: object, wanted: object) -> object:
     return converted
 
 
-def describe(wanted: object) -> str:
+def describe_type(wanted: object) -> str:
     """Describe a type in terms of TOML."""
     wanted = _required(wanted)
     for note in getattr(wanted, "__metadata__", ()):
@@ -67,11 +67,11 @@ def describe(wanted: object) -> str:
     if get_origin(plain) is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in get_args(plain))
     if get_origin(plain) is tuple:
-        return f"a list, each entry {describe(get_args(plain)[0])}"
+        return f"a list, each entry {describe_type(get_args(plain)[0])}"
     return _WORDS[plain] if isinstance(plain, type) and plain in _WORDS else "a table"
 
 
-def described(value: object) -> str:
+def describe_value(value: object) -> str:
     """Describe the type of a value, not the value itself, which may be a secret."""
     if isinstance(value, bool):
         return "a boolean"
@@ -151,7 +151,7 @@ def known_agents(agents: Agents) -> dict[str, Any]:
     }
 
 
-def soft_over_hard(caps: Caps) -> list[str]:
+def unreachable_soft_caps(caps: Caps) -> list[str]:
     """Return the keys of soft caps above the hard cap, which can never warn."""
     keys = []
     for scope in ("", "session-", "workspace-"):
@@ -176,7 +176,7 @@ def _has_credentials(url: str) -> bool:
 def _usd(value: object) -> Decimal:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return Decimal(repr(value))
-    raise InvalidError(f"must be a number of USD, 0 or more; it is {described(value)}")
+    raise InvalidError(f"must be a number of USD, 0 or more; it is {describe_value(value)}")
 
 
 def _required(wanted: object) -> object:

@@ -19,12 +19,12 @@ from sidecar.config.options import (
     Problem,
     ProblemSeverity,
     Source,
-    key_text,
+    format_key,
 )
 from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
 from sidecar.config.project_files import RefusedError, read_file
 from sidecar.config.resolve import resolve
-from sidecar.config.toml import InvalidTomlError, KeyPath, parse, toml_places
+from sidecar.config.toml import InvalidTomlError, KeyPath, find_spans, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +123,7 @@ class _Files:
             # Keep CRLF, which TOML allows: spans are offsets in this text.
             text = read_file(path, root).decode("utf-8-sig")
             if not is_shared or "token-sidecar" in text:
-                self._add(path, Layer(source, parse(text), path, *toml_places(text), prefix))
+                self._add(path, Layer(source, parse(text), path, *find_spans(text), prefix))
         except InvalidTomlError as error:
             self._report_broken(path, source, str(error), error.line, error.column, error.key)
         except UnicodeDecodeError as error:
@@ -142,7 +142,7 @@ class _Files:
         section = _within(layer.values, layer.prefix)
         if not isinstance(section, dict):
             problem = layer.problem((), "must be a table")
-            self.problems.append(replace(problem, key=key_text(layer.prefix)))
+            self.problems.append(replace(problem, key=format_key(layer.prefix)))
             section = {}
         self.layers[layer.source, path] = replace(layer, values=section)
 

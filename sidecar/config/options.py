@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.config.toml import KeyPath, Span, line_of, span_of
+from sidecar.config.toml import KeyPath, Span, find_line, find_span
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Origin(msgspec.Struct, frozen=True):
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The key's path from the top of that file, as in `toml_spans`."""
+    """The key's path from the top of that file, as in `find_value_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:
@@ -77,7 +77,7 @@ class Layer(msgspec.Struct, frozen=True):
     def origin(self, path: KeyPath) -> Origin:
         """Return the origin of the value at `path`."""
         full = (*self.prefix, *path)
-        return Origin(self.source, self.file, line_of(self.spans, full), full)
+        return Origin(self.source, self.file, find_line(self.spans, full), full)
 
     def problem(
         self,
@@ -89,13 +89,13 @@ class Layer(msgspec.Struct, frozen=True):
     ) -> Problem:
         """Return a problem with the value at `path`, or with its key."""
         full = (*self.prefix, *path)
-        span = (self.keys.get(full) if at_key else None) or span_of(self.spans, full)
+        span = (self.keys.get(full) if at_key else None) or find_span(self.spans, full)
         line, column = (span.line, span.column) if span else (None, None)
-        return Problem(self.file, key_text(path), line, message, severity, self.source, column)
+        return Problem(self.file, format_key(path), line, message, severity, self.source, column)
 
-    def spelling(self, key: str) -> str:
+    def spell_key(self, key: str) -> str:
         """Return a kebab-case key as this layer spells it: the editor's JSON uses camelCase."""
-        return camel(key) if self.source == "editor" else key
+        return to_camel_case(key) if self.source == "editor" else key
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class Loaded:
     """The valid contents of each file; for a broken file, its last valid contents."""
 
 
-def camel(key: str) -> str:
+def to_camel_case(key: str) -> str:
     """Convert `max-tokens` to `maxTokens`."""
     return re.sub(r"-(\w)", lambda match: match.group(1).upper(), key)
 
 
-def key_text(path: KeyPath) -> str:
+def format_key(path: KeyPath) -> str:
     """Format `("budget", 1, "max-tokens")` as `budget[1].max-tokens`, counted from 0.
 
     Anything that does not look like a key may be a secret and becomes `"..."`.

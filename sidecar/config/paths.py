@@ -79,7 +79,7 @@ def project_files(root: Path) -> tuple[Path, Path]:
     return root / PROJECT_FILE, root / PYPROJECT
 
 
-def watched_paths(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+def settings_files(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Return all files whose change, creation or deletion changes the settings of `root`."""
     user = config_file(env)
     return (user,) if root is None else (user, *project_files(root))

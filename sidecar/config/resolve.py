@@ -13,11 +13,11 @@ from sidecar.config.checks import (
     check_budget,
     check_context,
     check_models,
+    convert_value,
     known_agents,
-    soft_over_hard,
-    typed,
+    unreachable_soft_caps,
 )
-from sidecar.config.options import Layer, Loaded, Origin, Problem, key_text
+from sidecar.config.options import Layer, Loaded, Origin, Problem, format_key
 from sidecar.config.settings import TRUSTED, Agents, Budget, Context, Settings, Table
 from sidecar.text.globs import MAX_PATTERNS
 
@@ -75,7 +75,7 @@ class _Resolver:
         fields: dict[str, Any],
     ) -> None:
         """Set a field to its last valid value, and report invalid values."""
-        self.origins[key_text(path)] = Origin("default")
+        self.origins[format_key(path)] = Origin("default")
         for layer, values in tables:
             value = _value(layer, values, field.encode_name)
             if value is None:
@@ -85,18 +85,18 @@ class _Resolver:
             except InvalidError as error:
                 self._report(layer, path, f"{error} (ignored)")
             else:
-                self.origins[key_text(path)] = layer.origin(path)
+                self.origins[format_key(path)] = layer.origin(path)
 
     def _convert(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
         if get_origin(wanted) is not dict:
-            return typed(value, wanted)
+            return convert_value(value, wanted)
         # A table whose keys the user chooses: invalid entries are dropped one by one.
         if not isinstance(value, dict):
             raise InvalidError(f"must be a table, such as {_EXAMPLES[str(path[-1])]}")
         kept: dict[str, object] = {}
         for name, entry in value.items():
             try:
-                kept[name] = typed(entry, get_args(wanted)[1])
+                kept[name] = convert_value(entry, get_args(wanted)[1])
             except InvalidError as error:
                 self._report(layer, (*path, name), f"{error} (ignored)")
         return kept
@@ -106,7 +106,7 @@ class _Resolver:
     ) -> tuple[Table, ...]:
         """Return the list of tables of the last layer that has one with a valid entry."""
         chosen: tuple[Table, ...] = ()
-        self.origins[key_text(path)] = Origin("default")
+        self.origins[format_key(path)] = Origin("default")
         for layer, values in tables:
             written = _value(layer, values, str(path[-1]))
             if written is None:
@@ -119,7 +119,7 @@ class _Resolver:
                 continue
             before = dict(self.origins)
             self._forget(path)
-            self.origins[key_text(path)] = layer.origin(path)
+            self.origins[format_key(path)] = layer.origin(path)
             entries = tuple(self._valid_entries(kind, path, layer, written))
             if written and not entries:
                 self.origins = before
@@ -136,7 +136,7 @@ class _Resolver:
             if entry is None:
                 continue
             # Origins use the index among the entries that are kept, as settings do.
-            self.origins[key_text((*path, kept))] = layer.origin((*path, index))
+            self.origins[format_key((*path, kept))] = layer.origin((*path, index))
             kept += 1
             yield entry
 
@@ -179,7 +179,7 @@ class _Resolver:
                 problem = f"has more than {MAX_PATTERNS:,} patterns in all its files (ignored)"
                 self._report_at(path, "budget", problem)
                 return self._checked(msgspec.structs.replace(table, budgets=()), path)
-            for key in soft_over_hard(table.cost):
+            for key in unreachable_soft_caps(table.cost):
                 self._report_at(("cost",), key, "is above the hard cap, so it never warns")
         return table
 
@@ -191,13 +191,13 @@ class _Resolver:
 
     def _report_at(self, path: KeyPath, key: str, message: str) -> None:
         """Report a problem with the value in force, in the layer that it comes from."""
-        source = self.origins[key_text((*path, key))].source
+        source = self.origins[format_key((*path, key))].source
         layer = next(layer for layer in self._layers if layer.source == source)
         self._report(layer, (*path, key), message)
 
     def _forget(self, path: KeyPath) -> None:
         """Drop the origins of entries replaced by a later layer."""
-        start = key_text(path) + "["
+        start = format_key(path) + "["
         for key in [key for key in self.origins if key.startswith(start)]:
             del self.origins[key]
 
@@ -210,7 +210,7 @@ class _Resolver:
             if isinstance(values, dict):
                 yield layer, values
             elif values is not None:
-                self._report(layer, path, f"must be a table, [{key_text(path)}] (ignored)")
+                self._report(layer, path, f"must be a table, [{format_key(path)}] (ignored)")
 
     def _without_trusted(self, layer: Layer) -> Layer:
         if layer.source != "project":
@@ -225,7 +225,7 @@ class _Resolver:
         self, kind: type[Table], layer: Layer, values: Mapping[str, Any], path: KeyPath
     ) -> None:
         names = [field.encode_name for field in msgspec.structs.fields(kind)]
-        known = {*names, *(layer.spelling(name) for name in names)}
+        known = {*names, *(layer.spell_key(name) for name in names)}
         if layer.source == "editor" and not path:
             known |= EDITOR_ONLY
         for key in values:
@@ -269,8 +269,8 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -
         if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
             return f"; it belongs in {field.encode_name}"
     if similar:
-        return f"; did you mean {layer.spelling(similar[0])}?"
-    return f"; known keys: {', '.join(layer.spelling(name) for name in sorted(names))}"
+        return f"; did you mean {layer.spell_key(similar[0])}?"
+    return f"; known keys: {', '.join(layer.spell_key(name) for name in sorted(names))}"
 
 
 def _global_keys() -> set[str]:
@@ -300,7 +300,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
 def _value(layer: Layer, values: Mapping[str, Any], key: str) -> object:
     """Return the value of a kebab-case key in a layer's own spelling; None if unset."""
     value = values.get(key)
-    return values.get(layer.spelling(key)) if value is None else value
+    return values.get(layer.spell_key(key)) if value is None else value
 
 
 def _is_table(wanted: object) -> bool:

@@ -171,12 +171,12 @@ class _BrokenError(SidecarError):
     """Invalid TOML at the scanner's position."""
 
 
-def toml_spans(text: str) -> Mapping[KeyPath, Span]:
+def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
     """Return the spans of values, headers and list entries by path: `("budget", 0, "model")`."""
-    return toml_places(text)[0]
+    return find_spans(text)[0]
 
 
-def toml_places(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
+def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
     """Return the spans of values and of keys, including dotted keys and headers."""
     scanner = _Scanner(text)
     with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # invalid escapes
@@ -184,7 +184,7 @@ def toml_places(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Spa
     return scanner.spans, scanner.keys
 
 
-def span_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
+def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
     """Return the span of `path`, else of the nearest table around it, else None."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
@@ -193,9 +193,9 @@ def span_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
     return None
 
 
-def line_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
+def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
     """Return the line of `path`, else of the nearest table around it, else None."""
-    span = span_of(spans, path)
+    span = find_span(spans, path)
     return span.line if span else None
 
 

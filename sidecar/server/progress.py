@@ -35,7 +35,7 @@ async def progress(
     bar = _ProgressBar(server, title, stop)
     loop, key = asyncio.get_running_loop(), ("progress", bar)
     if bar.is_supported:
-        server.scheduler.soon(key, DELAY_SECONDS, bar.begin)
+        server.scheduler.schedule(key, DELAY_SECONDS, bar.begin)
 
     def report(message: str, share: float) -> None:
         loop.call_soon_threadsafe(bar.report, message, share)

@@ -20,7 +20,7 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError, RequestError, SidecarError
-from sidecar.server import codec, errors, parent
+from sidecar.server import client_process, codec, errors
 from sidecar.server.commitment import cancel
 from sidecar.server.framing import BadFrame, Body
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
@@ -190,7 +190,7 @@ class SidecarProtocol(LanguageServerProtocol):
             logger.warning("ignored a notification: %s", exc)
             return
         if inspect.isawaitable(result):
-            self._server.scheduler.now((method, object()), lambda: result)
+            self._server.scheduler.run_now((method, object()), lambda: result)
 
     def _report_malformed(self, method: object, params: object) -> None:
         if isinstance(method, str) and method in self.malformed_handlers:
@@ -280,7 +280,7 @@ class SidecarProtocol(LanguageServerProtocol):
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
         self._server.services.client = params.client_info.name if params.client_info else ""
-        parent.watch(params.process_id, self._client_ended, self._server.scheduler)
+        client_process.watch(params.process_id, self._client_ended, self._server.scheduler)
         self._server.providers.defer_registration(result.capabilities, params.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {

@@ -34,7 +34,7 @@ class Scheduler:
         self._jobs: dict[JobKey, _Job] = {}
         self._closed = False
 
-    def soon(self, key: JobKey, seconds: float, work: Work) -> None:
+    def schedule(self, key: JobKey, seconds: float, work: Work) -> None:
         """Run `work` after `seconds` and after the key's running job, unless one is pending."""
         if self._closed:
             return
@@ -45,7 +45,7 @@ class Scheduler:
             loop = asyncio.get_running_loop()
             job.timer = loop.call_later(seconds, self._start, key, job, work)
 
-    def now(self, key: JobKey, work: Work) -> None:
+    def run_now(self, key: JobKey, work: Work) -> None:
         """Run `work` immediately, or after the key's running job; it replaces a pending one."""
         if self._closed:
             return
@@ -109,4 +109,4 @@ class Scheduler:
             del self._jobs[key]
             return
         (seconds, work), job.next = job.next, None
-        self.soon(key, seconds, work)
+        self.schedule(key, seconds, work)

@@ -26,16 +26,16 @@ from sidecar.server.features import (
 from sidecar.server.features.agents import AgentSessionWatcher
 from sidecar.server.features.background import (
     CalibrationSync,
-    Clock,
     ContextUpdates,
-    Retries,
-    Sharing,
+    ConversationSharing,
+    EndpointRetries,
+    TimedUpdates,
 )
-from sidecar.server.features.configuration import Configuration
-from sidecar.server.features.diagnostics import Diagnostics
-from sidecar.server.features.history import History
-from sidecar.server.features.section_counts import Providers
-from sidecar.server.features.status import StatusBoard
+from sidecar.server.features.configuration import SettingsLoader
+from sidecar.server.features.diagnostics import DiagnosticsPublisher
+from sidecar.server.features.history import HistoryRecorder
+from sidecar.server.features.section_counts import ProviderRegistry
+from sidecar.server.features.status import StatusPublisher
 from sidecar.server.logging import silence_libraries
 from sidecar.server.methods import REQUESTS
 from sidecar.server.protocol import SidecarProtocol
@@ -82,18 +82,18 @@ class SidecarServer(LanguageServer):
         )
         self.scheduler = Scheduler()
         self.watcher = FileWatcher(WATCH_SECONDS)
-        self.status = StatusBoard(self)
-        self.diagnostics = Diagnostics(self)
+        self.status = StatusPublisher(self)
+        self.diagnostics = DiagnosticsPublisher(self)
         self.context_updates = ContextUpdates(self)
-        self.retries = Retries(self)
-        self.sharing = Sharing(self)
-        self.clock = Clock(self)
+        self.retries = EndpointRetries(self)
+        self.sharing = ConversationSharing(self)
+        self.clock = TimedUpdates(self)
         self.calibration_sync = CalibrationSync(self)
-        self.providers = Providers(self)
-        self.history = History(self)
+        self.providers = ProviderRegistry(self)
+        self.history = HistoryRecorder(self)
         self.agent_sessions = AgentSessionWatcher(self)
         services.listeners.append(self.react)
-        self.configuration = Configuration(self)
+        self.configuration = SettingsLoader(self)
         self.loading: dict[str, asyncio.Event] = {}
         """Features being imported for their first call; each event is set when one is ready."""
 
@@ -180,7 +180,7 @@ async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
     name = _feature_name(method)
     if name not in server.loading:
         server.loading[name] = asyncio.Event()
-        server.scheduler.now(("feature", name), partial(_load, server, method))
+        server.scheduler.run_now(("feature", name), partial(_load, server, method))
     await server.loading[name].wait()
     if _is_unloaded(server, method):
         raise RuntimeError("the feature could not be loaded")

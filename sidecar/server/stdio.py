@@ -107,7 +107,7 @@ class Writer:
             self._closed = True  # the client is gone; the reader will see the end of input
 
 
-def take_stdio() -> tuple[int, int]:
+def redirect_stdio() -> tuple[int, int]:
     """Return file descriptors for messages, and redirect stray `print` calls to stderr."""
     stdin, stdout = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)
@@ -150,7 +150,7 @@ def _read_on_loop(
 
     def resume() -> None:
         if writer.full:
-            scheduler.soon(("stdin", fd), ROOM_SECONDS, resume)
+            scheduler.schedule(("stdin", fd), ROOM_SECONDS, resume)
         else:
             loop.add_reader(fd, readable)
 
@@ -226,9 +226,9 @@ def _end_within(seconds: float, code: int) -> None:
     timer.start()
 
 
-def run_stdio(server: SidecarServer) -> int:
+def serve_stdio(server: SidecarServer) -> int:
     """Serve on stdio until `exit` or the end of input; return the exit code required by LSP."""
-    stdin, stdout = take_stdio()
+    stdin, stdout = redirect_stdio()
     writer = Writer(stdout)
     try:
         return asyncio.run(_run(server, stdin, writer))

@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.config import paths
 from sidecar.config.load import find_root, load
-from sidecar.config.paths import cache_dir, config_file, state_dir, watched_paths
+from sidecar.config.paths import cache_dir, config_file, settings_files, state_dir
 from sidecar.config.settings import TRUSTED, Settings
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def test_paths_are_named_by_the_environment(
     assert config_file(env) == tmp_path / "config.toml"
     assert state_dir(env) == tmp_path / "state"
     assert cache_dir(env) == tmp_path / "state" / "cache"
-    assert [path.name for path in watched_paths(root, env)] == [
+    assert [path.name for path in settings_files(root, env)] == [
         "config.toml",
         ".token-sidecar.toml",
         "pyproject.toml",

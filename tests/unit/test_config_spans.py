@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config.toml import InvalidTomlError, Span, line_of, parse, toml_spans
+from sidecar.config.toml import InvalidTomlError, Span, find_line, find_value_spans, parse
 
 EXAMPLE = '''\
 # a comment = "not a key"
@@ -52,7 +52,7 @@ def is_header(text: str, span: Span) -> bool:
 
 def assert_true_to_tomllib(text: str) -> None:
     values = tomllib.loads(text)
-    spans = toml_spans(text)
+    spans = find_value_spans(text)
     for path, span in spans.items():
         assert span.line == text.count("\n", 0, span.start) + 1
         if not is_header(text, span):
@@ -71,7 +71,7 @@ def leaves(values: object, path: tuple[str | int, ...] = ()) -> list[tuple[str |
 
 def test_every_way_of_writing() -> None:
     assert_true_to_tomllib(EXAMPLE)
-    spans = toml_spans(EXAMPLE)
+    spans = find_value_spans(EXAMPLE)
     assert spans["rows", 1, "sub", "m"].line == 21
     assert spans["rows", 1, "deep", 0, "k"].line == 23
     assert spans["table", "list", 1, "x", 0].line == 14
@@ -82,10 +82,10 @@ def test_carriage_returns() -> None:
 
 
 def test_a_line_for_what_is_not_there() -> None:
-    spans = toml_spans(EXAMPLE)
-    assert line_of(spans, ("rows", 1, "missing")) == 18
-    assert line_of(spans, ("rows",)) == 16
-    assert line_of(spans, ("nowhere", "x")) is None
+    spans = find_value_spans(EXAMPLE)
+    assert find_line(spans, ("rows", 1, "missing")) == 18
+    assert find_line(spans, ("rows",)) == 16
+    assert find_line(spans, ("nowhere", "x")) is None
 
 
 keys = st.one_of(
@@ -129,14 +129,16 @@ def test_positions_are_those_of_tomllib(lines: list[str]) -> None:
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        toml_spans(text)  # not TOML (a key twice): no positions are promised, and nothing raises
+        find_value_spans(
+            text
+        )  # not TOML (a key twice): no positions are promised, and nothing raises
     else:
         assert_true_to_tomllib(text)
 
 
 @given(st.text("[]{}\"'=,.#\\\n\r ab1é"))
 def test_any_text_is_read_or_named_by_line(text: str) -> None:
-    toml_spans(text)
+    find_value_spans(text)
     try:
         expected = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -148,4 +150,4 @@ def test_any_text_is_read_or_named_by_line(text: str) -> None:
 
 
 def test_an_escape_beyond_unicode_ends_it_quietly() -> None:
-    assert list(toml_spans('a = 1\n"\\UFFFFFFFF" = 2\n')) == [("a",)]
+    assert list(find_value_spans('a = 1\n"\\UFFFFFFFF" = 2\n')) == [("a",)]

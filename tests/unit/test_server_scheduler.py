@@ -31,7 +31,7 @@ async def idle(scheduler: Scheduler, *key: str) -> None:
 async def test_what_is_due_is_not_put_off_and_runs_once() -> None:
     scheduler, done = Scheduler(), list[int]()
     for number in range(5):
-        scheduler.soon(("job",), 0.001, lambda n=number: done.append(n))  # type: ignore[misc]
+        scheduler.schedule(("job",), 0.001, lambda n=number: done.append(n))  # type: ignore[misc]
     await idle(scheduler, "job")
     assert done == [0]
 
@@ -46,10 +46,10 @@ async def test_work_that_becomes_due_while_it_runs_runs_once_more_and_never_besi
         await gate.wait()
         running -= 1
 
-    scheduler.now(("job",), work)
+    scheduler.run_now(("job",), work)
     for _ in range(3):
-        scheduler.soon(("job",), 0, work)
-        scheduler.now(("job",), work)
+        scheduler.schedule(("job",), 0, work)
+        scheduler.run_now(("job",), work)
     await asyncio.sleep(0)
     gate.set()
     await idle(scheduler, "job")
@@ -63,8 +63,8 @@ async def test_jobs_of_two_keys_run_beside_each_other() -> None:
         started.append(name)
         await gate.wait()
 
-    scheduler.now(("a",), lambda: work("a"))
-    scheduler.now(("b",), lambda: work("b"))
+    scheduler.run_now(("a",), lambda: work("a"))
+    scheduler.run_now(("b",), lambda: work("b"))
     await asyncio.sleep(0)
     assert started == ["a", "b"]
     scheduler.close()
@@ -80,9 +80,9 @@ async def test_a_cancelled_job_ends_and_what_waited_behind_it_too() -> None:
         finally:
             ended.set()
 
-    scheduler.now(("job",), work)
+    scheduler.run_now(("job",), work)
     await asyncio.sleep(0)
-    scheduler.now(("job",), work)
+    scheduler.run_now(("job",), work)
     scheduler.cancel(("job",))
     await ended.wait()
     await asyncio.sleep(0.01)
@@ -101,19 +101,19 @@ async def test_a_defect_is_logged_by_name_and_place_and_the_key_goes_on(
     async def later() -> None:
         secret()
 
-    scheduler.soon(("status", "file:///a"), 0, later if late else secret)
+    scheduler.schedule(("status", "file:///a"), 0, later if late else secret)
     await idle(scheduler, "status", "file:///a")
     assert "status: ZeroDivisionError at" in logged.text
     assert "secret" in logged.text
     assert "buffer" not in logged.text
-    scheduler.now(("status", "file:///a"), lambda: done.append(1))
+    scheduler.run_now(("status", "file:///a"), lambda: done.append(1))
     assert done == [1]
 
 
 async def test_nothing_is_started_after_its_end() -> None:
     scheduler, done = Scheduler(), list[int]()
     scheduler.close()
-    scheduler.now(("job",), lambda: done.append(1))
-    scheduler.soon(("job",), 0.0, lambda: done.append(2))
+    scheduler.run_now(("job",), lambda: done.append(1))
+    scheduler.schedule(("job",), 0.0, lambda: done.append(2))
     assert not scheduler.is_due(("job",))
     assert done == []

@@ -63,7 +63,7 @@ class AgentSessionWatcher:
             self._changed[workspace] = frozenset()
         else:
             self._changed[workspace] = paths | (pending or frozenset())
-        self._server.scheduler.soon(("agents", workspace), 0.0, partial(self._read, workspace))
+        self._server.scheduler.schedule(("agents", workspace), 0.0, partial(self._read, workspace))
 
     async def _read(self, workspace: Workspace) -> None:
         try:

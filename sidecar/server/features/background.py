@@ -54,7 +54,7 @@ class ContextUpdates:
                 has_conversations = bool(sessions.conversations)
                 conversations = self._services.conversations
                 work = conversations(workspace).refresh if has_conversations else sessions.publish
-                self._scheduler.soon(("context", workspace), CONTEXT_SECONDS, work)
+                self._scheduler.schedule(("context", workspace), CONTEXT_SECONDS, work)
 
 
 class _Round(NamedTuple):
@@ -64,7 +64,7 @@ class _Round(NamedTuple):
     over_at: float = 0.0
 
 
-class Retries:
+class EndpointRetries:
     """Asks unavailable or late endpoints again while open documents or conversations use them.
 
     Without retries, an unedited document would keep its estimate.
@@ -76,7 +76,7 @@ class Retries:
 
     def close_unused_soon(self) -> None:
         """Schedule closing the endpoints that were removed from all settings."""
-        self._scheduler.soon(("endpoints-closed",), 0.0, self._close_unused)
+        self._scheduler.schedule(("endpoints-closed",), 0.0, self._close_unused)
 
     async def _close_unused(self) -> None:
         used = [workspace.settings for workspace in self._services.roots]
@@ -93,7 +93,7 @@ class Retries:
         seconds = self._services.counts.endpoints(settings).retry_delay(model, kind, last.tries + 1)
         if seconds is not None and self._is_used(model, settings):
             work = partial(self._ask_again, key, model, settings, last.tries + 1)
-            self._scheduler.soon(key, seconds + GRACE_SECONDS, work)
+            self._scheduler.schedule(key, seconds + GRACE_SECONDS, work)
 
     async def _ask_again(self, key: JobKey, model: str, settings: Settings, tries: int) -> None:
         endpoints = self._services.counts.endpoints(settings)
@@ -134,7 +134,7 @@ class Retries:
         )
 
 
-class Sharing:
+class ConversationSharing:
     """Writes the sizes of conversations for `token-sidecar usage` and `statusline`."""
 
     def __init__(self, server: SidecarServer) -> None:
@@ -143,11 +143,13 @@ class Sharing:
 
     def share_soon(self, workspace: Workspace) -> None:
         """Schedule writing a workspace's conversations."""
-        self._scheduler.soon(("sharing", workspace), SHARE_SECONDS, partial(self._share, workspace))
+        self._scheduler.schedule(
+            ("sharing", workspace), SHARE_SECONDS, partial(self._share, workspace)
+        )
 
     def forget_closed_soon(self) -> None:
         """Schedule removing the files of closed workspaces."""
-        self._scheduler.soon(("sharing",), SHARE_SECONDS, self._forget_closed)
+        self._scheduler.schedule(("sharing",), SHARE_SECONDS, self._forget_closed)
 
     async def _share(self, workspace: Workspace) -> None:
         sessions, uri = self._services.known_sessions(workspace), workspace.uri
@@ -184,11 +186,11 @@ class CalibrationSync:
             self._watch = self._server.watch(find, self._changed, math.inf)
 
     def _changed(self, _changes: object) -> None:
-        self._server.scheduler.soon(("calibrations",), 0.0, self._sync)
+        self._server.scheduler.schedule(("calibrations",), 0.0, self._sync)
 
     def save_soon(self) -> None:
         """Schedule writing the calibrations."""
-        self._server.scheduler.soon(("calibrations",), SAVE_SECONDS, self._sync)
+        self._server.scheduler.schedule(("calibrations",), SAVE_SECONDS, self._sync)
 
     async def _sync(self) -> None:
         calibrations = self._services.calibrations
@@ -212,7 +214,7 @@ class CalibrationSync:
         return uses_endpoints and any(row.characters > LARGEST_CHARACTERS for row in documents)
 
 
-class Clock:
+class TimedUpdates:
     """Resets today's costs at midnight, and replaces shown sessions that became too old."""
 
     def __init__(self, server: SidecarServer) -> None:
@@ -223,7 +225,7 @@ class Clock:
         if not self._server.scheduler.is_due(("midnight",)) and self._spending_workspaces():
             now = datetime.now().astimezone()
             seconds = (_next_midnight(now) - now).total_seconds() + GRACE_SECONDS
-            self._server.scheduler.soon(("midnight",), seconds, self._begin_day)
+            self._server.scheduler.schedule(("midnight",), seconds, self._begin_day)
 
     def await_session_change(self, workspace: Workspace) -> None:
         """Schedule publishing a workspace's sessions when the shown one becomes too old."""
@@ -234,7 +236,7 @@ class Clock:
         if sessions is not None and at is not None:
             seconds = (at - datetime.now(at.tzinfo)).total_seconds() + GRACE_SECONDS
             work = partial(self._publish, workspace)
-            self._server.scheduler.soon(key, max(0.0, seconds), work)
+            self._server.scheduler.schedule(key, max(0.0, seconds), work)
 
     def _publish(self, workspace: Workspace) -> None:
         sessions = self._services.known_sessions(workspace)

@@ -17,7 +17,7 @@ from lsprotocol import types
 
 from sidecar.budget.rules import Rules
 from sidecar.config.options import Loaded
-from sidecar.config.paths import LIMIT_VARIABLE, watched_paths
+from sidecar.config.paths import LIMIT_VARIABLE, settings_files
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
@@ -46,7 +46,7 @@ CATALOGUE_SECONDS = 0.5
 """Delay before windows and prices are loaded: importing them would delay the first count."""
 
 
-class Configuration:
+class SettingsLoader:
     """Updates each workspace's settings from files and from the editor."""
 
     def __init__(self, server: SidecarServer) -> None:
@@ -69,12 +69,12 @@ class Configuration:
     def reload(self) -> None:
         """Start reading all settings again."""
         self._reloads += 1
-        self._server.scheduler.now(("settings",), self._reload)
+        self._server.scheduler.run_now(("settings",), self._reload)
 
     async def _reload(self) -> None:
         services, roots = self._services, set(self._services.roots)
         self._running = object()
-        paths = {path for root in roots for path in watched_paths(root.path)}
+        paths = {path for root in roots for path in settings_files(root.path)}
         try:
             await self._read_all(roots, paths)
         except Exception as exc:  # a defect here must not prevent counting
@@ -83,8 +83,8 @@ class Configuration:
         if roots >= set(services.roots):  # otherwise the next reload reads the added roots
             services.configured.set()
         services.publish(Event("settings"))
-        self._server.scheduler.now(("catalogue",), self._load_catalogue)
-        self._server.scheduler.now(("providers",), self._register_providers)
+        self._server.scheduler.run_now(("catalogue",), self._load_catalogue)
+        self._server.scheduler.run_now(("providers",), self._register_providers)
         self._watch_files(paths)
         self._server.history.watch_ledger()
         self._server.calibration_sync.watch()
@@ -154,7 +154,7 @@ class Configuration:
             logger.warning("configuration: %s", problem)
         if is_late:
             self._services.publish(Event("settings"))
-            self._server.scheduler.now(("providers",), self._register_providers)
+            self._server.scheduler.run_now(("providers",), self._register_providers)
 
     async def _editor_section(self, workspace: Workspace) -> Any:
         """Request the editor's section `tokenSidecar` for a root; on failure keep the last one."""
@@ -182,7 +182,7 @@ class Configuration:
         self._watch = self._server.watch(lambda: names, self._files_changed, math.inf)
 
     def _files_changed(self, _changes: object) -> None:
-        self._server.scheduler.soon(("settings files",), 0.0, self._compare)
+        self._server.scheduler.schedule(("settings files",), 0.0, self._compare)
 
     async def _compare(self) -> None:
         """Read the settings again if a file has changed since it was read."""
@@ -206,7 +206,7 @@ def _read(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rul
 
 def _has_file(path: Path | None) -> bool:
     return "TOKEN_SIDECAR_CONFIG" in os.environ or any(
-        file.exists() for file in watched_paths(path)
+        file.exists() for file in settings_files(path)
     )
 
 

@@ -35,7 +35,7 @@ _SEVERITIES = {
 }
 
 
-class Diagnostics:
+class DiagnosticsPublisher:
     """Updates each open document's diagnostics after edits and changed settings."""
 
     def __init__(self, server: SidecarServer) -> None:
@@ -52,7 +52,7 @@ class Diagnostics:
         """Schedule an update of a document's diagnostics."""
         if not self.pull and uri in self._services.documents:
             work = partial(self._update, uri)
-            self._server.scheduler.soon(("diagnostics", uri), DEBOUNCE_SECONDS, work)
+            self._server.scheduler.schedule(("diagnostics", uri), DEBOUNCE_SECONDS, work)
 
     def on_event(self, event: Event) -> None:
         """Update the diagnostics that an event may have changed."""

@@ -56,7 +56,7 @@ def register(server: SidecarServer) -> None:
         _edited(server, uri)
         if document is not None and document.characters > _LARGE_CHARACTERS:
             release = partial(server.services.workers.run, release_memory)
-            server.scheduler.soon(("memory",), TRIM_SECONDS, release)
+            server.scheduler.schedule(("memory",), TRIM_SECONDS, release)
 
     for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
         server.protocol.malformed_handlers[method] = partial(_mark_unsynced, server)

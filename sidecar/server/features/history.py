@@ -44,7 +44,7 @@ PAUSE_RATIO = 1.0
 """Seconds of pause per second of work, for reading in the background."""
 
 
-class History:
+class HistoryRecorder:
     """Records the agents' past calls and sums up their costs. Use it on the event loop only."""
 
     def __init__(self, server: SidecarServer) -> None:
@@ -69,7 +69,7 @@ class History:
         self._complete = False
         for workspace in self._services.roots:
             workspace.costs.set_history(read=self._is_recorded(workspace))
-        self._server.scheduler.soon(("idle",), IDLE_SECONDS, self._idle)
+        self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._idle)
 
     def context_changed(self, workspace: Workspace) -> None:
         """Record a newly shown agent session's calls, or sum up costs if they are recorded."""
@@ -85,7 +85,7 @@ class History:
         """Schedule recording of a workspace's sessions, at low priority."""
         if workspace.path is not None and not self._is_recorded(workspace):
             work = partial(self._read_costs, workspace)
-            self._server.scheduler.soon(("costs", workspace), SHOWN_SECONDS, work)
+            self._server.scheduler.schedule(("costs", workspace), SHOWN_SECONDS, work)
 
     def close(self) -> None:
         """Stop reading; the next process continues from there."""
@@ -102,7 +102,7 @@ class History:
         if not self._is_recorded(workspace):
             await self._read(workspace, partial(report, "reading session files"))
         if not self._complete and self._is_recorded(workspace):
-            self._server.scheduler.soon(("history",), 0.0, self._read_others)
+            self._server.scheduler.schedule(("history",), 0.0, self._read_others)
 
     async def _read_costs(self, workspace: Workspace) -> None:
         if not self._is_recorded(workspace):
@@ -110,7 +110,7 @@ class History:
         if not self._is_recorded(workspace) and workspace.settings.agents.enabled:
             # Another process is reading them, or a request for costs has interrupted this.
             work = partial(self._read_costs, workspace)
-            self._server.scheduler.soon(("costs", workspace), RETRY_SECONDS, work)
+            self._server.scheduler.schedule(("costs", workspace), RETRY_SECONDS, work)
 
     async def _read(
         self, workspace: Workspace, report: Callable[[float], None], *, pause_ratio: float = 0.0
@@ -160,7 +160,7 @@ class History:
     def sum_soon(self, workspace: Workspace) -> None:
         """Schedule summing up a workspace's costs: agents append several lines at a time."""
         work = partial(self.refresh, workspace)
-        self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
+        self._server.scheduler.schedule(("spent", workspace), SUM_SECONDS, work)
 
     def _is_recorded(self, workspace: Workspace) -> bool:
         return self._recorded.get(workspace) == workspace.settings.agents
@@ -184,7 +184,7 @@ class History:
             paths = tuple(str(folder / name) for name in LEDGER_FILES)
             self._watch = self._server.watch(
                 lambda: paths,
-                lambda _: self._server.scheduler.soon(
+                lambda _: self._server.scheduler.schedule(
                     ("ledger",), SUM_SECONDS, self._refresh_changed
                 ),
                 math.inf,
@@ -206,7 +206,7 @@ class History:
         loop = asyncio.get_running_loop()
         left = self._edited_at + IDLE_SECONDS - loop.time()
         if self._edited_at and left > 0:
-            self._server.scheduler.soon(("idle",), left, self._idle)
+            self._server.scheduler.schedule(("idle",), left, self._idle)
             return
         for workspace in self._services.roots:
             await self.ensure_recorded(workspace)

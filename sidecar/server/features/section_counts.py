@@ -178,7 +178,7 @@ _PROVIDERS = (
 )
 
 
-class Providers:
+class ProviderRegistry:
     """Registers the providers that settings enable, and unregisters the others."""
 
     def __init__(self, server: SidecarServer) -> None:

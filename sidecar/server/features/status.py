@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DEBOUNCE_SECONDS = 0.075
 
 
-class StatusBoard:
+class StatusPublisher:
     """Computes and sends the status of each open document, or of a workspace if none is open."""
 
     def __init__(self, server: SidecarServer) -> None:
@@ -57,10 +57,10 @@ class StatusBoard:
         """Schedule an update of a document's status."""
         if uri in self._sent:
             work = partial(self._refresh, uri)
-            self._server.scheduler.soon(("status", uri), DEBOUNCE_SECONDS, work)
+            self._server.scheduler.schedule(("status", uri), DEBOUNCE_SECONDS, work)
 
     def _due_now(self, uri: str) -> None:
-        self._server.scheduler.now(("status", uri), partial(self._refresh, uri))
+        self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
         """Forget a document; after the last one, show a workspace's context instead."""

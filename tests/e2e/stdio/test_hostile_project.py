@@ -30,7 +30,7 @@ HELD = """
 import os, sys
 from sidecar.server.features import configuration
 from sidecar.server.server import create_server
-from sidecar.server.stdio import run_stdio
+from sidecar.server.stdio import serve_stdio
 from sidecar.workspace import workers
 fifo = sys.argv[1]
 server = create_server()
@@ -43,7 +43,7 @@ def late(*args):
     held()
     return read(*args)
 {held}
-raise SystemExit(run_stdio(server))
+raise SystemExit(serve_stdio(server))
 """
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.client import SERVER, URI, StdioClient
+from sidecar.server.client_process import is_alive
 from sidecar.server.framing import MAX_FRAME_BYTES
-from sidecar.server.parent import is_alive
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PRINTS = """
 from sidecar.server.server import create_server
-from sidecar.server.stdio import run_stdio
+from sidecar.server.stdio import serve_stdio
 from sidecar.server.features import counting
 server = create_server()
 plain = server.protocol.custom["tokens/count"]
@@ -29,7 +29,7 @@ def noisy(params):
     print("a stray print")
     return plain(params)
 server.protocol.custom["tokens/count"] = noisy
-raise SystemExit(run_stdio(server))
+raise SystemExit(serve_stdio(server))
 """
 
 NO_NETWORK = """

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.config.options import camel
+from sidecar.config.options import to_camel_case
 from sidecar.config.settings import TRUSTED, Settings
 from tests.e2e.vscode.harness import EXTENSION
 
@@ -42,7 +42,7 @@ def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
     """Dotted camelCase keys of the settings, with their defaults; lists of tables are one key."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(table):
-        key = prefix + camel(field.encode_name)
+        key = prefix + to_camel_case(field.encode_name)
         made = field.default_factory is not msgspec.NODEFAULT
         default = field.default_factory() if made else field.default
         if isinstance(default, msgspec.Struct):

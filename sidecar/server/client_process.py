@@ -29,11 +29,11 @@ def watch(process_id: int | None, ended: Callable[[], None], scheduler: Schedule
 
     def poll() -> None:
         if is_alive(process_id):
-            scheduler.soon(("client process",), POLL_SECONDS, poll)
+            scheduler.schedule(("client process",), POLL_SECONDS, poll)
         else:
             ended()
 
-    scheduler.soon(("client process",), POLL_SECONDS, poll)
+    scheduler.schedule(("client process",), POLL_SECONDS, poll)
 
 
 def _descriptor(process_id: int) -> int | None:
