@@ -129,12 +129,12 @@ def check_paths(
         click.UsageError: `base` is not a revision, or a path is outside of the root.
     """
     from sidecar.config.load import load
-    from sidecar.workspace.targets import by_root
+    from sidecar.workspace.targets import group_by_root
 
     fixed = None if location.root is None else Path(os.path.abspath(location.root))
     try:
-        roots = by_root([path for path in paths if path != STDIN], fixed)
-        stdin_roots = by_root([stdin_name] if STDIN in paths else [], fixed)
+        roots = group_by_root([path for path in paths if path != STDIN], fixed)
+        stdin_roots = group_by_root([stdin_name] if STDIN in paths else [], fixed)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     loads = {root: load(root, project_file=location.config) for root in {**roots, **stdin_roots}}

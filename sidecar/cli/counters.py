@@ -97,7 +97,7 @@ def run_with_counters(
 def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
     """Return whether an endpoint counts texts for one of these models."""
     chooser = CounterChooser(CalibrationStore(state_dir()))
-    return any(chooser.asks(model, settings) for model in models)
+    return any(chooser.asks_endpoint(model, settings) for model in models)
 
 
 def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, ChooseCounter], T]) -> T:
@@ -155,7 +155,7 @@ async def _run_with_endpoints(
     async with open_counts() as counts:
 
         def choose(snapshot: Snapshot, model: str) -> CounterChoice:
-            if not counts.asks(model, settings):
+            if not counts.asks_endpoint(model, settings):
                 return counts.choose_local_counter(snapshot, model, settings)
             answer = counts.choose_counter(snapshot, model, settings)
             return asyncio.run_coroutine_threadsafe(answer, loop).result()

@@ -41,7 +41,7 @@ class SessionsView:
         self.workspace: Workspace = self.services.roots.add(root.as_uri())
         loaded = load(root)
         self.problems = loaded.problems
-        self.workspace.apply(SettingsChange(read=(loaded, Rules(loaded.settings))))
+        self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
@@ -101,19 +101,19 @@ class SessionsView:
     async def _list_rows(self) -> list[SessionRow]:
         conversations = self.services.conversations(self.workspace)
         await conversations.restore()
-        await self.services.agents.look_for_all(self.workspace, MAX_UNREAD_BYTES)
+        await self.services.agents.find_all_sessions(self.workspace, MAX_UNREAD_BYTES)
         return conversations.sessions.rows(every=True)
 
     async def _refresh(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
         await run(catalogue.warm)
         self.services.forget_conversations(workspace)  # another process may have changed them
-        await self.services.agents.look(workspace)
+        await self.services.agents.find_sessions(workspace)
         uri = workspace.uri or ""
         live = await run(partial(live_sessions.read, self.services.live.folder, uri))
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
-        sources = self.services.agents.seen_by(workspace)
+        sources = self.services.agents.known_sources(workspace)
         self.services.show_spent(workspace, await run(spending.stored_sums))
         is_known = sources is not None and await run(partial(_is_read, spending.book, sources))
         workspace.costs.set_history(read=is_known, reading=False)

@@ -187,7 +187,7 @@ class AgentSessions:
         self._memory: MemoryLedger | None = None
         """Used if the user's ledger cannot be."""
 
-    async def look(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
+    async def find_sessions(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
         """Find the workspace's sessions, and feed them to its conversations.
 
         Args:
@@ -209,21 +209,21 @@ class AgentSessions:
         recorded = False
         if known is None:
             read = partial(_SessionReading.read_newest, since=since)
-            recorded = await self._take(workspace, sources, read, billed)
+            recorded = await self._update_sessions(workspace, sources, read, billed)
         read = partial(_SessionReading.read_recent, since=since)
-        return await self._take(workspace, sources, read, billed) or recorded
+        return await self._update_sessions(workspace, sources, read, billed) or recorded
 
-    async def look_again(
+    async def read_changed(
         self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
     ) -> bool:
-        """Read changed files of this workspace's sessions; otherwise as `look`."""
+        """Read changed files of this workspace's sessions; otherwise as `find_sessions`."""
         known = self._seen.get(workspace)
         if known is None:
-            return await self.look(workspace, billed)
+            return await self.find_sessions(workspace, billed)
         read = partial(_SessionReading.read_changed, changed=tuple(changed))
-        return await self._take(workspace, known.sources, read, billed)
+        return await self._update_sessions(workspace, known.sources, read, billed)
 
-    async def look_for_all(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
+    async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
         """Find all sessions of the workspace, however old, for its conversations.
 
         Args:
@@ -240,14 +240,14 @@ class AgentSessions:
                 self._sessions_of(workspace).set_older_agent_sessions(())
             return False
         read = partial(_SessionReading.read_all, max_bytes=max_bytes)
-        sessions, recorded = await self._counted(workspace, sources, read, since=None)
+        sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
         if sessions or workspace in self._has_older:
             self._has_older.add(workspace)
             self._sessions_of(workspace).set_older_agent_sessions(sessions)
         return recorded
 
-    def seen_by(self, workspace: Workspace) -> Sources | None:
-        """Return where a workspace's sessions were found; None before the first look."""
+    def known_sources(self, workspace: Workspace) -> Sources | None:
+        """Return where a workspace's sessions were found; None before the first search."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 
@@ -258,7 +258,7 @@ class AgentSessions:
         settings, path = workspace.settings.agents, str(workspace.path)
         return await self._run(partial(Sources.of, settings, path))
 
-    async def _counted(
+    async def _read_sessions(
         self,
         workspace: Workspace,
         sources: Sources,
@@ -288,7 +288,7 @@ class AgentSessions:
             self._memory = MemoryLedger()
         return self._memory
 
-    async def _take(
+    async def _update_sessions(
         self,
         workspace: Workspace,
         sources: Sources,
@@ -296,7 +296,7 @@ class AgentSessions:
         billed: Collection[str],
     ) -> bool:
         since = datetime.now(UTC) - RECENT
-        sessions, recorded = await self._counted(
+        sessions, recorded = await self._read_sessions(
             workspace, sources, read, since=since, billed=billed
         )
         before = self._seen.get(workspace)
@@ -329,7 +329,7 @@ def _read_and_count(
     try:
         reading = _SessionReading(sources, spending.book, billed)
         read(reading)
-        return counted(reading.sessions(since), load(folder).sessions), reading.has_new_costs
+        return count_sessions(reading.sessions(since), load(folder).sessions), reading.has_new_costs
     except LedgerError as error:
         _log.info("sessions are not kept: %s", error)
         return None
@@ -344,13 +344,13 @@ def _read_into_memory(
 ) -> list[CountedSession]:
     reading = _SessionReading(sources, memory)
     read(reading)
-    return counted(reading.sessions(since), load(folder).sessions, note=NOT_KEPT)
+    return count_sessions(reading.sessions(since), load(folder).sessions, note=NOT_KEPT)
 
 
 NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"
 
 
-def counted(
+def count_sessions(
     sessions: Iterable[StoredSession], windows: Mapping[str, SavedWindow], note: str | None = None
 ) -> list[CountedSession]:
     """Return sessions in the form of the conversations.
@@ -361,10 +361,10 @@ def counted(
         note: A note for all of them.
     """
     now = datetime.now(UTC)
-    return [_counted(session, now, windows.get(session.id), note) for session in sessions]
+    return [_to_counted(session, now, windows.get(session.id), note) for session in sessions]
 
 
-def _counted(
+def _to_counted(
     session: StoredSession, now: datetime, statusline: SavedWindow | None, note: str | None
 ) -> CountedSession:
     size = session.occupancy if statusline is None else with_window(session.occupancy, statusline)

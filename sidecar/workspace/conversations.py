@@ -465,7 +465,7 @@ class Conversations:
     def _ask_later(self, conversation: Conversation) -> None:
         """Ask again soon, although the endpoint may be available."""
         self._miss(conversation)
-        self.services.counts.missed(conversation.model, self.workspace.settings, "late")
+        self.services.counts.report_miss(conversation.model, self.workspace.settings, "late")
 
     def _miss(self, conversation: Conversation) -> None:
         self._missed[conversation.id] = self._endpoints.fingerprint(conversation.model)
@@ -557,12 +557,12 @@ async def _count_chat(counts: Counts, conversation: Conversation, settings: Sett
     answer = await endpoints.count_chat(model, chat, tools, counts.seconds)
     if isinstance(answer, EndpointCount):
         return _ChatCount(answer.tokens)
-    is_due = counts.missed(model, settings, answer.kind)
-    if not counts.asks(model, settings):
+    is_due = counts.report_miss(model, settings, answer.kind)
+    if not counts.asks_endpoint(model, settings):
         return _ChatCount(is_due=is_due, is_missing=True)
     texts, server, miss = await _count_texts(counts, conversation, endpoints)
     if miss is not None:
-        is_due = counts.missed(model, settings, miss.kind) or is_due
+        is_due = counts.report_miss(model, settings, miss.kind) or is_due
     return _ChatCount(None, texts, server, is_due, is_missing=True)
 
 
@@ -617,7 +617,7 @@ class SectionCounts:
 
     async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
         """Await the endpoint's counts of sections, which `refresh` then uses."""
-        if self._counts.asks(model, settings):
+        if self._counts.asks_endpoint(model, settings):
             sources = [
                 self._documents.latest(section.source)
                 if isinstance(section.source, FollowedText)
@@ -652,7 +652,7 @@ class SectionCounts:
         choice = counts.choose_counter_now(snapshot, model, settings)
         cache_key = counts.count_cache_key(model, settings)
         measure = await counts.measure(snapshot, choice)
-        is_final = choice.whole is not None or not counts.asks(model, settings)
+        is_final = choice.whole is not None or not counts.asks_endpoint(model, settings)
         now = SectionCount(model, measure, source, cache_key, is_final)
         then = section.reported
         if then is None or isinstance(then.source, RestoredPart):

@@ -75,7 +75,7 @@ class CounterChooser:
 
         if not self._is_in_force(settings):
             return Endpoints((), use_endpoint=False)
-        key = servers(settings)
+        key = endpoint_key(settings)
         if key not in self._endpoints:
             self._endpoints[key] = Endpoints(*key[:2], window=settings.tokenize.endpoint_window)
         return self._endpoints[key]
@@ -85,12 +85,12 @@ class CounterChooser:
 
         Work that began with older settings must not send text to a removed endpoint.
         """
-        declared, roots = servers(settings), self._roots
-        return roots is None or any(servers(one.settings) == declared for one in roots)
+        declared, roots = endpoint_key(settings), self._roots
+        return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
 
     async def keep_endpoints(self, used: Iterable[Settings]) -> None:
         """Close the endpoints that none of these settings declares."""
-        keys = {servers(settings) for settings in used}
+        keys = {endpoint_key(settings) for settings in used}
         gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
         for endpoints in gone:
             await endpoints.aclose()
@@ -100,12 +100,12 @@ class CounterChooser:
         for endpoints in [*self._endpoints.values()]:
             await endpoints.aclose()
 
-    def asks(self, model: str, settings: Settings) -> bool:
+    def asks_endpoint(self, model: str, settings: Settings) -> bool:
         """Whether an endpoint counts this model's texts.
 
         It does not if the model's own tokenizer is shipped, or the user named its file.
         """
-        if not may_ask(settings) or not self.endpoints(settings).serves(model):
+        if not uses_endpoints(settings) or not self.endpoints(settings).serves(model):
             return False
         from sidecar.counting.engines import names
 
@@ -147,12 +147,12 @@ class CounterChooser:
         return CounterChoice(model, self.tokenizer(model, settings, snapshot))
 
 
-def servers(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
+def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
     """Return everything that the endpoints of settings depend on."""
     how = settings.tokenize
     return settings.endpoints, how.use_endpoint, how.endpoint_window
 
 
-def may_ask(settings: Settings) -> bool:
+def uses_endpoints(settings: Settings) -> bool:
     """Whether the user has declared an endpoint and switched endpoints on."""
     return bool(settings.tokenize.use_endpoint and settings.endpoints)

@@ -25,7 +25,7 @@ from sidecar.counting.tokenizers import CalibratedTokenizer
 from sidecar.endpoints.outcome import EndpointCount
 from sidecar.errors import WorkStoppedError
 from sidecar.waiting import SharedTasks
-from sidecar.workspace.counter_choice import CounterChoice, CounterChooser, may_ask
+from sidecar.workspace.counter_choice import CounterChoice, CounterChooser, uses_endpoints
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.windows import Windows, look_up
 from sidecar.workspace.workspace import Event, Missed
@@ -126,7 +126,9 @@ class Counts(CounterChooser):
         """
         calibrations = self.calibrations.known
         fingerprint = (
-            self.endpoints(settings).fingerprint(model) if self.asks(model, settings) else None
+            self.endpoints(settings).fingerprint(model)
+            if self.asks_endpoint(model, settings)
+            else None
         )
         asked = sent and fingerprint is not None
         version = 0 if asked or calibrations is None else calibrations.version
@@ -137,7 +139,7 @@ class Counts(CounterChooser):
     ) -> CounterChoice:
         """Choose how a text is counted, and await the endpoint's count if there is one."""
         note = None
-        if snapshot.characters and self.asks(model, settings):
+        if snapshot.characters and self.asks_endpoint(model, settings):
             whole, note = await self._ask(snapshot, model, settings)
             if whole is not None:
                 return CounterChoice(
@@ -149,7 +151,7 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
         """Choose how a text is counted, with the endpoint's count only if it is known already."""
-        if snapshot.characters and self.asks(model, settings):
+        if snapshot.characters and self.asks_endpoint(model, settings):
             whole = self._answer_to(self._asked(snapshot, model, settings))
             if whole is not None:
                 return CounterChoice(
@@ -159,7 +161,7 @@ class Counts(CounterChooser):
 
     def has_answer(self, snapshot: Snapshot, model: str, settings: Settings) -> bool:
         """Whether an endpoint has counted this text."""
-        if not snapshot.characters or not self.asks(model, settings):
+        if not snapshot.characters or not self.asks_endpoint(model, settings):
             return False
         return self._answer_to(self._asked(snapshot, model, settings)) is not None
 
@@ -199,7 +201,7 @@ class Counts(CounterChooser):
         found = await text.endpoints.count_text(model, snapshot.text, LATEST_SECONDS, is_wanted)
         if not isinstance(found, EndpointCount):
             self._record_outcome(text, None)
-            self.missed(model, settings, found.kind)
+            self.report_miss(model, settings, found.kind)
             return None, found.reason
         measure = _by_endpoint(found)
         fingerprint = text.endpoints.fingerprint(model)
@@ -231,7 +233,7 @@ class Counts(CounterChooser):
         if before != tokens:
             self._publish(Event("endpoint"))
 
-    def missed(self, model: str, settings: Settings, kind: MissKind) -> bool:
+    def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
         """Publish that a model's endpoint gave no count. Returns whether it may give one later."""
         may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
@@ -290,7 +292,7 @@ class Counts(CounterChooser):
             await self.endpoints(settings).limit(name, self.seconds)
         choice = choice or await self.choose_counter(snapshot, name, settings)
         measure = await self.measure(snapshot, choice)
-        return self.public(measure, name, snapshot.characters, workspace, choice.note)
+        return self.to_count(measure, name, snapshot.characters, workspace, choice.note)
 
     async def measure(self, snapshot: Snapshot, choice: CounterChoice) -> Measure:
         """Count a text as it was chosen."""
@@ -302,7 +304,7 @@ class Counts(CounterChooser):
     def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
         """Return a text's count if it takes under a millisecond and no look-up, else None."""
         settings = workspace.settings
-        asked = self.is_window_due(model, settings) or self.asks(model, settings)
+        asked = self.is_window_due(model, settings) or self.asks_endpoint(model, settings)
         unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
         if unloaded or (snapshot.characters and asked):
             return None
@@ -311,7 +313,7 @@ class Counts(CounterChooser):
         if tokens is None:
             return None
         measure = tokenizer.measure(tokens, snapshot.sample)
-        return self.public(measure, model, snapshot.characters, workspace)
+        return self.to_count(measure, model, snapshot.characters, workspace)
 
     async def count_locally(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count:
         """Count a text without asking an endpoint."""
@@ -324,7 +326,7 @@ class Counts(CounterChooser):
         tokens = self.workers.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)
         measure = Measure(tokens, "estimate", tokenizer.name, band)
-        return self.public(measure, model, document.characters, workspace)
+        return self.to_count(measure, model, document.characters, workspace)
 
     async def fit(
         self,
@@ -360,7 +362,7 @@ class Counts(CounterChooser):
         fitted = msgspec.structs.replace(fitted, tokens=measure.tokens, removed_tokens=removed)
         return fitted, measure
 
-    async def messages(
+    async def count_messages(
         self,
         messages: Sequence[dict[str, Any]],
         tools: Sequence[dict[str, Any]] | None,
@@ -368,23 +370,29 @@ class Counts(CounterChooser):
         workspace: Workspace,
     ) -> Count:
         """Count a chat with its tools, by the endpoint's template or else by formula."""
-        from sidecar.counting.messages import count_messages
+        from sidecar.counting import messages as chat_format
 
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
         characters, sample = await self.workers.run(partial(_measure_texts, messages))
         note = None
-        if (messages or tools) and may_ask(settings) and self.endpoints(settings).serves(name):
+        if (
+            (messages or tools)
+            and uses_endpoints(settings)
+            and self.endpoints(settings).serves(name)
+        ):
             asked = self.endpoints(settings).count_chat(name, messages, tools, ENDPOINT_SECONDS)
             found = await asked
             if isinstance(found, EndpointCount):
-                return self.public(_by_endpoint(found), name, characters, workspace)
+                return self.to_count(_by_endpoint(found), name, characters, workspace)
             note = found.reason
         tokenizer = self.tokenizer(name, settings, Snapshot(text=sample))
-        measure = await self.workers.run(partial(count_messages, messages, tools, name, tokenizer))
-        return self.public(measure, name, characters, workspace, note)
+        measure = await self.workers.run(
+            partial(chat_format.count_messages, messages, tools, name, tokenizer)
+        )
+        return self.to_count(measure, name, characters, workspace, note)
 
-    def public(
+    def to_count(
         self,
         measure: Measure,
         model: str,

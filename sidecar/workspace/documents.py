@@ -279,7 +279,7 @@ class Documents(dict[str, TextDocument]):
         start, end = map(document.position_at, offsets)
         return Snapshot.part_of(document, Range(start, end))
 
-    def closed(self, uri: str) -> None:
+    def close(self, uri: str) -> None:
         """Remove a closed document."""
         self.pop(uri, None)
         self._snapshots.pop(uri, None)

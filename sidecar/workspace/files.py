@@ -20,8 +20,8 @@ from sidecar.workspace.ignoring import (
     NAME,
     IgnoreRules,
     is_ignored_at,
-    rules_above,
-    rules_in,
+    read_parent_rules,
+    read_rules,
     with_slashes,
 )
 
@@ -171,7 +171,7 @@ def walk(top: str) -> Iterator[str | Link | Skipped]:
 
     Uses a stack, because folders may be nested deeper than Python's recursion limit.
     """
-    stack = [_entries(top, rules_above(top), named=True)]
+    stack = [_entries(top, read_parent_rules(top), named=True)]
     while stack:
         found = next(stack[-1], None)
         if found is None:
@@ -193,9 +193,9 @@ def _entries(
         yield Skipped(folder, _reason(error), named)
         return
     if any(entry.name == NAME for entry in found):
-        own = rules_in(folder, rules)
+        own = read_rules(folder, rules)
         rules = [*rules, *own]
-        yield from refused(own, folder)
+        yield from refused_rules(own, folder)
     lead = "" if folder == os.curdir else os.path.join(folder, "")
     absolute = with_slashes(os.path.join(os.path.abspath(folder), ""))
     for entry in found:
@@ -210,7 +210,7 @@ def _entries(
             yield Link(lead + name)
 
 
-def refused(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
+def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
     """Yield a folder's `.gitignore` if a part of it was not read."""
     path = os.path.normpath(os.path.join(folder, NAME))
     yield from [Skipped(path, rule.problem, failed=False) for rule in rules if rule.problem]

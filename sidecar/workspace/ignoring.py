@@ -33,7 +33,7 @@ class IgnoreRules(NamedTuple):
     wildcards: int = 0
 
 
-def rules_in(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
+def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
     """Read a folder's own rules, within the limits that the rules `above` leave."""
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
@@ -48,18 +48,18 @@ def rules_in(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules
     return [_rules(prefix, _lines(data), above)]
 
 
-def rules_above(folder: str) -> list[IgnoreRules]:
+def read_parent_rules(folder: str) -> list[IgnoreRules]:
     """Read the rules of a folder's parents in its repository.
 
     Empty if they exclude the folder itself, because the user has named it.
     """
     rules: list[IgnoreRules] = []
-    for parent in parents(folder):
-        rules += rules_in(parent, rules)
+    for parent in work_tree_parents(folder):
+        rules += read_rules(parent, rules)
     return [] if is_ignored(folder, True, rules) else rules
 
 
-def parents(folder: str) -> list[str]:
+def work_tree_parents(folder: str) -> list[str]:
     """Return the parent folders inside the git work tree, topmost first."""
     found: list[str] = []
     at = os.path.abspath(folder)

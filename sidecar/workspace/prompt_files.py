@@ -179,7 +179,7 @@ def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
 def _add_imports(found: dict[str, PromptFile], root: Path, one: PromptFile, hops: int) -> None:
     """Add the files that a CLAUDE.md imports, directly or through others."""
     claude = frozenset({"claude-code"})
-    names = dict.fromkeys(islice(imports(one.text or ""), _MOST_IMPORTS)) if hops else {}
+    names = dict.fromkeys(islice(find_imports(one.text or ""), _MOST_IMPORTS)) if hops else {}
     for name in names:
         if _is_full(found):
             return
@@ -205,7 +205,7 @@ _TICKS = re.compile(r"`+")
 _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 
 
-def imports(text: str) -> Iterator[str]:
+def find_imports(text: str) -> Iterator[str]:
     """Yield the paths named by `@path` in Markdown, outside code."""
     for line in _prose(text.splitlines()):
         for found in _IMPORT.finditer(_without_spans(line)):

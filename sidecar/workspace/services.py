@@ -125,9 +125,9 @@ class Services(Shared):
         await self.configured.wait()
         return await pinned.document(self.workers)
 
-    def closed(self, uri: str) -> None:
+    def close_document(self, uri: str) -> None:
         """Remove a closed document."""
-        self.documents.closed(uri)
+        self.documents.close(uri)
         self.parts.pop(uri, None)
 
     def tokenizers(self) -> list[Tokenizer]:

@@ -160,7 +160,7 @@ class Spending:
             placed, folders=self._folders, cancelled=cancelled, progress=progress
         )
 
-    def models(self) -> list[str]:
+    def recent_models(self) -> list[str]:
         """Return the models of this workspace's calls of the last 30 days, most calls first.
 
         Empty if the ledger cannot be read.

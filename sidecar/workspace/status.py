@@ -186,7 +186,7 @@ def _method_text(count: Count) -> str:
 _RANKS: tuple[Severity, ...] = ("ok", "warning", "error")
 
 
-def worse(first: Severity, second: Severity) -> Severity:
+def worse_severity(first: Severity, second: Severity) -> Severity:
     """Return the more severe of two grades."""
     return max(first, second, key=_RANKS.index)
 

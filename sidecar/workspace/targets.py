@@ -35,7 +35,7 @@ class Target(NamedTuple):
     """Why it is not read."""
 
 
-def by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
+def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
     """Group paths by the root whose configuration applies; by `fixed` if it is given.
 
     Raises:

@@ -53,7 +53,7 @@ def usage_report(
     """Return a usage with its view, as rows and as text."""
     usage = usage or ContextUsage()
     session = usage.session
-    updated = age(session.updated_at, now or datetime.now(UTC)) if session else ""
+    updated = age_text(session.updated_at, now or datetime.now(UTC)) if session else ""
     rows = context_rows(usage, cost=session_cost(costs, session), updated=updated)
     return msgspec.structs.replace(usage, rows=rows, text=rows_text(rows) if rows else NO_CONTEXT)
 
@@ -80,7 +80,7 @@ def _cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str,
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     state = f"{row.state}, pinned" if row.pinned else row.state
     model = printable(row.model or "")
-    return session_cost(costs, info), age(row.updated_at, now), state, model
+    return session_cost(costs, info), age_text(row.updated_at, now), state, model
 
 
 def _line(row: SessionRow, cost: str, age: str, state: str, model: str) -> list[str]:
@@ -124,7 +124,7 @@ def _size(row: SessionRow, width: int) -> str:
     return f"{share} {draw_gauge(row.percent, width)}"
 
 
-def age(updated_at: str, now: datetime) -> str:
+def age_text(updated_at: str, now: datetime) -> str:
     """Return how long ago a time was: `just now`, `3 min ago`, `2 h ago`, `5 days ago`."""
     if not updated_at:
         return ""

@@ -67,7 +67,7 @@ class Workspace:
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
-    def apply(self, change: SettingsChange) -> None:
+    def apply_settings(self, change: SettingsChange) -> None:
         """Put new settings in force."""
         if change.editor is not None:
             self.editor = change.editor

@@ -217,7 +217,7 @@ async def test_the_ledger_that_stands_in_is_made_once_and_by_the_loop(
         home.session(folder).reply()
         workspaces.append(services.roots.add(folder.as_uri()))
         workspaces[-1].path = folder
-    await asyncio.gather(*map(services.agents.look, workspaces))
+    await asyncio.gather(*map(services.agents.find_sessions, workspaces))
     for workspace in workspaces:
         (row,) = services.sessions(workspace).rows()
         assert row.note == NOT_KEPT

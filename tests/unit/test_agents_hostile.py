@@ -140,14 +140,14 @@ async def test_a_file_name_that_is_not_utf8_keeps_no_session_from_updating(
     def truth() -> list[tuple[str, int | None]]:
         return [(machine.session.id, machine.claude.truth.context[machine.session.id])]
 
-    await services.agents.look(workspace)
+    await services.agents.find_sessions(workspace)
     assert shown() == truth()
     machine.session.reply()
-    await services.agents.look_again(workspace, [beside, str(machine.session.path)])
+    await services.agents.read_changed(workspace, [beside, str(machine.session.path)])
     assert shown() == truth()
     os.unlink(beside)
     machine.session.reply()
-    await services.agents.look_again(workspace, [beside, str(machine.session.path)])
+    await services.agents.read_changed(workspace, [beside, str(machine.session.path)])
     assert shown() == truth()
     await services.aclose()
     services.workers.close()

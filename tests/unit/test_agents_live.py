@@ -144,7 +144,7 @@ class Editor:
 
     async def look(self) -> list[str]:
         """Look for sessions as at the start; those that show."""
-        await self.services.agents.look(self.workspace)
+        await self.services.agents.find_sessions(self.workspace)
         return self.shown()
 
     def shown(self) -> list[str]:
@@ -198,7 +198,7 @@ async def test_a_session_that_vanishes_is_gone(
     session.reply()
     assert await editor.look() == [session.id]
     session.path.unlink()
-    await editor.services.agents.look_again(editor.workspace, [str(session.path)])
+    await editor.services.agents.read_changed(editor.workspace, [str(session.path)])
     assert editor.shown() == []
 
 
@@ -211,7 +211,7 @@ async def test_a_call_that_a_database_amends_is_a_new_cost(
     listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))
     store, billed = CrushStore(root / ".crush" / "crush.db"), ["crush"]
     name = store.session()
-    look = partial(editor.services.agents.look_again, editor.workspace, [str(store.path)], billed)
+    look = partial(editor.services.agents.read_changed, editor.workspace, [str(store.path)], billed)
     assert await look()
     assert not await look()
     store.session(name, 4)

@@ -16,7 +16,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.tokenizers import Tokenizers
-from sidecar.workspace.prompt_files import imports
+from sidecar.workspace.prompt_files import find_imports
 from sidecar.workspace.statuslines import FILE_NAME
 from tests.truth import truth
 
@@ -374,7 +374,7 @@ def test_imports_stand_outside_code() -> None:
     text = (
         "@a.md x @./b/c.md\n```\n@no.md\n```\n~~~\n@no\n~~~\nme@no.md `@no.md` (@no.md) @~/d.md\n"
     )
-    assert list(imports(text)) == ["a.md", "./b/c.md", "~/d.md"]
+    assert list(find_imports(text)) == ["a.md", "./b/c.md", "~/d.md"]
 
 
 HOSTILE_LINES = (

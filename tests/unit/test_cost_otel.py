@@ -218,16 +218,16 @@ async def test_calls_of_agents_sessions_are_exported_by_the_reading_that_finds_t
     services = Services(state=State(tmp_path / "state"))
     workspace = services.roots.add(root.as_uri())
     loaded = load(root)
-    workspace.apply(SettingsChange(read=(loaded, Rules(loaded.settings))))
+    workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
     sources = Sources.of(workspace.settings.agents, str(root))
     assert sources is not None
-    await services.agents.look(workspace)
+    await services.agents.find_sessions(workspace)
     ingest_all(services.spending(workspace).book, sources, mine=True)
     changed = [str(session.path)]
     session.reply()
-    assert await services.agents.look_again(workspace, changed)
+    assert await services.agents.read_changed(workspace, changed)
     session.reply()
-    assert await services.agents.look_again(workspace, changed, {"claude-code"})
+    assert await services.agents.read_changed(workspace, changed, {"claude-code"})
     await services.aclose()
     services.workers.close()
     exported = {attributes(span)["gen_ai.response.id"] for span in collector.spans()}

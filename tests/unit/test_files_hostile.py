@@ -12,7 +12,7 @@ import pytest
 
 from sidecar.config.project_files import MAX_BYTES
 from sidecar.workspace.files import File, Skipped, find
-from sidecar.workspace.ignoring import MAX_LINES, MAX_WILDCARDS, rules_in
+from sidecar.workspace.ignoring import MAX_LINES, MAX_WILDCARDS, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,8 +139,8 @@ def test_wildcards_are_capped_in_a_folder_and_those_above_it(root: Path, line: s
     assert {"c.md", "b.md", "d/b.md", "d/c.md"}.isdisjoint(files)
     assert len(skipped) == 3
     assert all(f"more than {MAX_WILDCARDS:,} wildcards" in one.reason for one in skipped[:2])
-    top = rules_in(str(root))
-    below = rules_in(str(root / "d"), top)
+    top = read_rules(str(root))
+    below = read_rules(str(root / "d"), top)
     assert sum(rule.wildcards for rule in (*top, *below)) <= MAX_WILDCARDS
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.agents.places import Places
 from sidecar.workspace import prompt_files as module
-from sidecar.workspace.prompt_files import OUTSIDE, PromptFile, imports, prompt_files
+from sidecar.workspace.prompt_files import OUTSIDE, PromptFile, find_imports, prompt_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ def test_of_a_file_of_mentions_only_so_many_are_looked_up(
 )
 def test_no_line_takes_forever(line: str) -> None:
     """It fails by never ending: Python's `re` would hold the interpreter for days."""
-    assert len(list(imports(f"{line}\n{line} @b.md\n"))) <= 4
+    assert len(list(find_imports(f"{line}\n{line} @b.md\n"))) <= 4
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ def test_no_line_takes_forever(line: str) -> None:
 )
 def test_code_spans_end_as_in_commonmark(line: str, named: list[str]) -> None:
     """A run of backticks closes with the next run of the same length, and else means itself."""
-    assert list(imports(line)) == named
+    assert list(find_imports(line)) == named

@@ -320,12 +320,12 @@ async def test_sessions_show_with_a_note_where_the_ledger_cannot_be_used(
     workspace.path = root
     services.configured.set()
     with fault(services.state.folder):
-        await services.agents.look(workspace)
+        await services.agents.find_sessions(workspace)
         (row,) = services.sessions(workspace).rows()
         assert (row.id, row.tokens) == (session.id, home.truth.context[session.id])
         assert row.note == NOT_KEPT
         session.reply()
-        await services.agents.look_again(workspace, [str(session.path)])
+        await services.agents.read_changed(workspace, [str(session.path)])
         (row,) = services.sessions(workspace).rows()
         assert row.tokens == home.truth.context[session.id]
     await services.aclose()

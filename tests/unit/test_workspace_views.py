@@ -12,7 +12,7 @@ from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
 from sidecar.text.tables import align_columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
-from sidecar.workspace.views import BEING_READ, age, session_cost, session_rows
+from sidecar.workspace.views import BEING_READ, age_text, session_cost, session_rows
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
@@ -119,7 +119,7 @@ def test_a_cost_that_was_not_read_is_not_unpriced(
     ],
 )
 def test_ages(at: str, text: str) -> None:
-    assert age(at, NOW) == text
+    assert age_text(at, NOW) == text
 
 
 def test_bars_and_columns() -> None:

@@ -80,9 +80,9 @@ class AgentSessionWatcher:
         agents, history = self._services.agents, self._server.history
         recorded_agents = history.recorded_agents(workspace)
         if changed:
-            has_new_costs = await agents.look_again(workspace, changed, recorded_agents)
+            has_new_costs = await agents.read_changed(workspace, changed, recorded_agents)
         else:
-            has_new_costs = await agents.look(workspace, recorded_agents)
+            has_new_costs = await agents.find_sessions(workspace, recorded_agents)
         if has_new_costs:
             history.sum_soon(workspace)
 

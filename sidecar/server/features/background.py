@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.workspace.budgets import model_of
-from sidecar.workspace.counter_choice import may_ask
+from sidecar.workspace.counter_choice import uses_endpoints
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class EndpointRetries:
         return [
             workspace
             for workspace in self._services.roots
-            if may_ask(workspace.settings) and workspace.settings.endpoints == settings.endpoints
+            if uses_endpoints(workspace.settings)
+            and workspace.settings.endpoints == settings.endpoints
         ]
 
     def _is_used(self, model: str, settings: Settings) -> bool:
@@ -209,9 +210,9 @@ class CalibrationSync:
 
     def _has_long_documents(self) -> bool:
         """Return whether an open document is too long for endpoints, so calibration applies."""
-        uses_endpoints = any(may_ask(workspace.settings) for workspace in self._services.roots)
+        are_used = any(uses_endpoints(workspace.settings) for workspace in self._services.roots)
         documents = self._services.documents.values()
-        return uses_endpoints and any(row.characters > LARGEST_CHARACTERS for row in documents)
+        return are_used and any(row.characters > LARGEST_CHARACTERS for row in documents)
 
 
 class TimedUpdates:

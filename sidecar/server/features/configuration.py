@@ -133,7 +133,7 @@ class SettingsLoader:
         self._services.publish(Event("settings"))
 
     async def _load(self, workspace: Workspace) -> None:
-        workspace.apply(SettingsChange(editor=await self._editor_section(workspace)))
+        workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
         await self._read(
             partial(self._read_settings, workspace, running=self._running, reloads=self._reloads)
         )
@@ -149,7 +149,7 @@ class SettingsLoader:
         is_late = running is not self._running
         if is_late and reloads != self._reloads:
             return
-        workspace.apply(SettingsChange(read=(loaded, rules)))
+        workspace.apply_settings(SettingsChange(read=(loaded, rules)))
         for problem in loaded.problems:
             logger.warning("configuration: %s", problem)
         if is_late:
@@ -222,5 +222,5 @@ def register(server: SidecarServer) -> None:
         section = params.settings.get(SECTION) if isinstance(params.settings, dict) else None
         if isinstance(section, dict):
             for workspace in server.services.roots:
-                workspace.apply(SettingsChange(editor=section))
+                workspace.apply_settings(SettingsChange(editor=section))
         configuration.reload()

@@ -124,7 +124,7 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
 
 async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> None:
     """Find all sessions of the agents, and update the costs if this recorded any calls."""
-    if await server.services.agents.look_for_all(workspace):
+    if await server.services.agents.find_all_sessions(workspace):
         server.history.sum_soon(workspace)
 
 

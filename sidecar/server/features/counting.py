@@ -68,7 +68,7 @@ def register(server: SidecarServer) -> None:
         spending, model = services.spending(workspace), workspace.model
 
         def list_choices() -> list[ModelInfo]:
-            return choices(params.query, describe, (model, *spending.models(), *declared))
+            return choices(params.query, describe, (model, *spending.recent_models(), *declared))
 
         return await services.workers.run(list_choices)
 
@@ -110,7 +110,7 @@ async def _count_messages(
     workspace = services.roots.default
 
     async def count_for(model: str | None) -> Count:
-        return await services.counts.messages(messages, params.tools, model, workspace)
+        return await services.counts.count_messages(messages, params.tools, model, workspace)
 
     count = await count_for(params.model)
     models = None if params.models is None else [await count_for(name) for name in params.models]

@@ -50,7 +50,7 @@ def register(server: SidecarServer) -> None:
     def did_close(params: types.DidCloseTextDocumentParams) -> None:
         uri = params.text_document.uri
         document = services.documents.get(uri)
-        services.closed(uri)
+        services.close_document(uri)
         status.closed(uri)
         server.diagnostics.closed(uri)
         _edited(server, uri)

@@ -149,7 +149,7 @@ class HistoryRecorder:
         from sidecar.workspace.history import ingest_missed
 
         agents, book = self._services.agents, self._services.spending(workspace).book
-        sources = agents.seen_by(workspace) or await agents.sources(workspace)
+        sources = agents.known_sources(workspace) or await agents.sources(workspace)
         if sources is None:
             return
         try:

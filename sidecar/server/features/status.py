@@ -21,7 +21,7 @@ from sidecar.workspace.status import (
     document_severity,
     document_status,
     status_update,
-    worse,
+    worse_severity,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class StatusPublisher:
         model = model_of(uri, workspace)
 
         async def send_estimate() -> None:
-            if services.counts.asks(model, workspace.settings):
+            if services.counts.asks_endpoint(model, workspace.settings):
                 estimate = await services.counts.count_locally(snapshot, model, workspace)
                 self._send_if_current(uri, snapshot, estimate)
 
@@ -137,7 +137,7 @@ class StatusPublisher:
         if count is not None:
             budget = budget_of(self._services.documents.snapshot(uri), workspace)
             document_part = document_status(count, budget, workspace.loaded)
-            severity = worse(document_severity(document_part), severity)
+            severity = worse_severity(document_severity(document_part), severity)
         update = status_update(workspace, uri, version, document_part, severity)
         if not _is_same(self._sent[uri], update):
             self._sent[uri] = update

@@ -33,7 +33,7 @@ def register(server: SidecarServer) -> None:
         for folder in params.event.added:
             added = services.roots.add(folder.uri)
             if not added.editor:
-                added.apply(SettingsChange(editor=services.roots.outside.editor))
+                added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
         services.configured.clear()  # counts wait until the new root's settings are read
         server.configuration.reload()
 
@@ -44,7 +44,7 @@ def _apply_options(server: SidecarServer, options: object) -> None:
         section = options.get("tokenSidecar", options)
         for workspace in server.services.roots:
             editor = section if isinstance(section, dict) else {}
-            workspace.apply(SettingsChange(editor=editor))
+            workspace.apply_settings(SettingsChange(editor=editor))
 
 
 def _roots(params: types.InitializeParams) -> list[str]:
