@@ -36,7 +36,7 @@ async function fromSetting(named: string): Promise<ServerCommand> {
   const path = named.startsWith("~") ? join(homedir(), named.slice(1)) : named;
   const command = isAbsolute(path) ? path : await onPathVariable(path);
   if (!command || !(await executable(command))) {
-    throw new Error(`the setting tokenSidecar.server.path names no program: ${named}`);
+    throw new Error(`the setting tokenSidecar.server.path is not a program: ${named}`);
   }
   return { command, args: ["serve"], origin: "setting" };
 }

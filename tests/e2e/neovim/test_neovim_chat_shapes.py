@@ -39,7 +39,7 @@ def test_another_shape_is_silence_and_a_line_in_checkhealth(
 ) -> None:
     module, member = CHANGED[plugin.name]
     editor, _, _ = begin(plugin, waits=False, before=f"require('{module}').{member} = nil")
-    line = f"{plugin.name} is not followed: no function {member}; known to work: "
+    line = f"{plugin.name} is not supported: no function {member}; supported: "
     assert line in health(editor)
     assert editor.messages() == []
 
@@ -58,10 +58,10 @@ def test_what_is_there_again_is_followed_and_no_longer_in_checkhealth(
     module, member = CHANGED[plugin.name]
     before = f"_G.kept = require('{module}').{member}; require('{module}').{member} = nil"
     editor, server, session = begin(plugin, waits=False, before=before)
-    assert "is not followed" in health(editor)
+    assert "is not supported" in health(editor)
     editor.lua(f"require('{module}').{member} = _G.kept")
     editor.lua(f"vim.api.nvim_exec_autocmds({EVENTS[plugin.name]})")
-    assert "is not followed" not in health(editor)
+    assert "is not supported" not in health(editor)
     say(editor, plugin, server, 0)
     right = sent_back(server.received[1])
     wait_tokens(editor, session, right.__eq__, str(right))
@@ -88,4 +88,4 @@ def test_a_request_goes_though_it_cannot_be_read(begin: Callable[..., Any]) -> N
     editor.lua("require('codecompanion').buf_get_chat = function() error('gone') end")
     editor.lua(CODECOMPANION.submit, WEATHER.format(0))
     wait_for(lambda: len(server.received) == 2, "both requests")
-    assert "codecompanion is not followed: gone; " in health(editor)
+    assert "codecompanion is not supported: gone; " in health(editor)

@@ -27,7 +27,7 @@ function M.check()
   local chats = package.loaded['token_sidecar.integrations.chats']
   for plugin, lacks in vim.spairs(chats and chats.unknown() or {}) do
     local known = require('token_sidecar.integrations.' .. plugin:lower()).KNOWN
-    health.warn(('%s is not followed: %s; known to work: %s'):format(plugin, lacks, known))
+    health.warn(('%s is not supported: %s; supported: %s'):format(plugin, lacks, known))
   end
 end
 
