@@ -63,7 +63,7 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
     return {
         "version": __version__,
         "python": sys.version.split()[0],
-        "engines": [_engine(name, package) for name, package in _ENGINES.items()],
+        "engines": [{"name": name, "version": _version(pkg)} for name, pkg in _ENGINES.items()],
         "vocabularies": _vocabularies(),
         "estimators": _estimators(),
         "extras": [{"name": name, "version": _version(pkg)} for name, pkg in _EXTRAS.items()],
@@ -93,10 +93,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _engine(name: str, package: str) -> dict[str, Any]:
-    return {"name": name, "version": _version(package)}
 
 
 def _vocabularies() -> list[dict[str, Any]]:

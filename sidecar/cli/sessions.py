@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.context.usage import ContextUsage, SessionRow
-    from sidecar.cost.book import CostBook
-    from sidecar.workspace.agents import Sources
     from sidecar.workspace.workspace import Workspace
 
 
@@ -115,11 +113,8 @@ class SessionsView:
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)
         self.services.show_spent(workspace, await run(spending.stored_sums))
-        is_known = sources is not None and await run(partial(_is_read, spending.book, sources))
-        workspace.costs.set_history(read=is_known, reading=False)
-
-
-def _is_read(book: CostBook, sources: Sources) -> bool:
-    with suppress(SidecarError):  # `cost` reports a broken ledger
-        return is_read(book, sources)
-    return False
+        is_cost_read = False
+        with suppress(SidecarError):  # `cost` reports a damaged ledger
+            if sources is not None:
+                is_cost_read = await run(partial(is_read, spending.book, sources))
+        workspace.costs.set_history(read=is_cost_read, reading=False)

@@ -42,13 +42,13 @@ LONG_AGO = time.time() - 3600
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were read, in order."""
     seen: list[str] = []
-    original = reading.FileReader.read_all
+    original = reading.FileReader.check_all
 
-    def read_all(self: reading.FileReader, targets: Sequence[Target], size: int) -> object:
+    def check_all(self: reading.FileReader, targets: Sequence[Target], size: int) -> object:
         seen.extend(target.relative for target in targets)
         return original(self, targets, size)
 
-    monkeypatch.setattr(reading.FileReader, "read_all", read_all)
+    monkeypatch.setattr(reading.FileReader, "check_all", check_all)
     return seen
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,19 +84,19 @@ class CheckCache(msgspec.Struct, kw_only=True):
     entries: dict[str, Entry] = {}
     """By path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
-    """The encoded `Contents`, decoded only if something has to be counted."""
+    """The encoded `ContentCounts`, decoded only if something has to be counted."""
 
 
-Contents = dict[bytes, dict[str, int]]
+ContentCounts = dict[bytes, dict[str, int]]
 """Tokens by content digest and counter identity, before calibration."""
 
 
-def decode_counts(cache: CheckCache) -> Contents:
+def decode_counts(cache: CheckCache) -> ContentCounts:
     """Return the counts by content."""
-    return msgspec.msgpack.decode(cache.packed, type=Contents)
+    return msgspec.msgpack.decode(cache.packed, type=ContentCounts)
 
 
-def drop_unused(cache: CheckCache, contents: Contents | None, seen: Collection[str]) -> None:
+def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collection[str]) -> None:
     """Drop files missing from the last run, and unused contents, if there are too many.
 
     Up to that limit they stay, since a run may cover only some files and users switch branches.
@@ -134,14 +134,6 @@ def save_cache(root: Path, cache: CheckCache) -> None:
 def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
     """Return whether every change after that read gives the file another stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
-
-
-def stamps(paths: Sequence[str]) -> list[FullStamp | None]:
-    """Return the stamp of each file, None for a missing one."""
-    try:
-        return list(map(stamp_of, map(os.stat, paths)))
-    except (OSError, ValueError):
-        return [stamp(path) for path in paths]
 
 
 def stamp(path: str) -> FullStamp | None:

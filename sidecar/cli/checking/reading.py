@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sidecar.budget.finding import Finding
     from sidecar.budget.rules import Rules
-    from sidecar.cli.checking.cache import Contents, FullStamp
+    from sidecar.cli.checking.cache import ContentCounts, FullStamp
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
@@ -58,7 +58,7 @@ class FileReader:
         settings: Settings,
         rules: Rules,
         model: str,
-        contents: Contents,
+        contents: ContentCounts,
         choose: ChooseCounter,
         uses_endpoint: bool,
     ) -> None:
@@ -70,7 +70,7 @@ class FileReader:
         self.uses_calibration = False
         """Whether a count depends on the calibration."""
 
-    def read_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
+    def check_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
         """Check every target, in order; `size` is about their total size in bytes."""
         threads = _PARALLEL_REQUESTS if self._uses_endpoint else 0
         checked = map_batches(self._check_batch, targets, threads)

@@ -198,17 +198,13 @@ def skipped_text(skipped: Unchecked) -> str:
 
 def as_github(report: Report) -> str:
     """Format GitHub workflow annotations."""
-    kinds: dict[FindingSeverity, str] = {
-        "information": "notice",
-        "warning": "warning",
-        "error": "error",
-    }
+    commands = {**_LEVELS, "information": "notice"}
     lines = [
         f"::{problem.severity} {_problem_place(problem)}::{_data(problem.message)}"
         for problem in report.problems
     ]
     lines += [
-        f"::{kinds[finding.severity]} {_annotation(file, finding)}::{_data(finding.message)}"
+        f"::{commands[finding.severity]} {_annotation(file, finding)}::{_data(finding.message)}"
         for file, finding in report.distinct_findings()
     ]
     lines += [

@@ -12,14 +12,14 @@ from sidecar.budget.rules import Rule, Rules
 from sidecar.cli.checking.cache import (
     CheckCache,
     Checked,
-    Contents,
+    ContentCounts,
     Entry,
     calibration_stamp,
     decode_counts,
     digest_of,
     drop_unused,
     file_stamps,
-    stamps,
+    stamp,
 )
 from sidecar.cli.checking.report import (
     START,
@@ -64,11 +64,11 @@ class Checker:
         """Without `choose`, a local counter is created when needed."""
         self._settings = settings
         self._rules = Rules(settings)
-        self._all = self._rules.all
+        self._all_rules = self._rules.all
         self._model = model
         self._cache = cache
         self._choose = choose
-        self._contents: Contents | None = None
+        self._contents: ContentCounts | None = None
         self._reader: FileReader | None = None
         self.has_changed = False
         """Whether the cache must be saved."""
@@ -147,7 +147,7 @@ class Checker:
             files=tuple(result.report for result in checked if result.report),
             growth=growth,
             skipped=tuple(Unchecked(file.path, file.reason, budget) for file, budget in skipped),
-            budgets=len(self._all),
+            budgets=len(self._all_rules),
             has_matching_budget=any(self.has_budget(result.target) for result in checked),
             has_unreadable=any(file.failed and not budget for file, budget in skipped),
             notes=notes,
@@ -165,23 +165,22 @@ class Checker:
         pending: list[Target] = []
         size = 0
         entries = self._cache.entries
-        for target, stamp in zip(
-            readable, stamps([target.path for target in readable]), strict=True
-        ):
+        for target in readable:
+            current = stamp(target.path)
             entry = entries.get(target.relative)
             if (
                 entry
-                and entry.stamp == stamp
+                and entry.stamp == current
                 and entry.is_stamp_reliable
                 and not entry.has_part_findings
             ):
                 results[target.relative] = _cached_result(target, entry)
             else:
                 pending.append(target)
-                size += stamp[0] if stamp else 0
+                size += current[0] if current else 0
         if pending:
             self.has_changed = True
-            for result in self.reader(size).read_all(pending, size):
+            for result in self.reader(size).check_all(pending, size):
                 results[result.target.relative] = result
                 entries[result.target.relative] = result.entry
         return [results[target.relative] for target in targets]
@@ -197,7 +196,7 @@ class Checker:
         ]
         other_results = self._check(other_members)
         new_findings: dict[str, list[ReportedFinding]] = {}
-        for index, rule in enumerate(self._all):
+        for index, rule in enumerate(self._all_rules):
             if rule.budget.sum and rule.budget.max_tokens:
                 members = [
                     result
@@ -228,7 +227,12 @@ class Checker:
 
     def _fingerprint(self) -> str:
         written = msgspec.json.encode(
-            (self._model, self._all, self._settings.tokenize.estimator, file_stamps(self._settings))
+            (
+                self._model,
+                self._all_rules,
+                self._settings.tokenize.estimator,
+                file_stamps(self._settings),
+            )
         )
         return digest_of(written).hex()
 
