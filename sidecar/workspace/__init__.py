@@ -1,1 +1,1 @@
-"""What one workspace root knows: its documents' counts, its context, its verdicts, its status."""
+"""Owns all mutable state: documents, counts, conversations, agent sessions, spending, status."""

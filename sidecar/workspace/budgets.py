@@ -83,10 +83,10 @@ class Budgets:
 
     async def _other_files(self, subject: Subject, workspace: Workspace) -> dict[str, Together]:
         """Return the totals of the other files, by the key of each rule over several files."""
-        found: dict[str, Together] = {}
+        totals: dict[str, Together] = {}
         sums = [rule for rule in subject.rules if rule.budget.sum]
         if not sums or workspace.path is None:
-            return found
+            return totals
         from sidecar.budget.finding import Together
 
         listed, own = await self._listing(workspace.path), str(workspace.path / subject.name)
@@ -95,10 +95,10 @@ class Budgets:
         for rule in sums:
             model = rule.budget.model or subject.model
             members = [one for one in listed if workspace.rules.means(rule, one.relative)]
-            mine = await self._counts.workers.run(partial(other_targets, members, own))
-            tokens = await self._tokens(mine, model, workspace)
-            found[rule.key] = Together(sum(tokens), len(tokens) + 1)
-        return found
+            targets = await self._counts.workers.run(partial(other_targets, members, own))
+            tokens = await self._tokens(targets, model, workspace)
+            totals[rule.key] = Together(sum(tokens), len(tokens) + 1)
+        return totals
 
     async def _listing(self, root: Path) -> list[Target]:
         key = str(root)
@@ -228,10 +228,12 @@ def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
         return ()
     if usage.tokens is None or usage.usable is None:
         return ()
-    mine = [one for one in workspace.context.followed if one.shown and one.uri == uri]
-    if not mine:
+    sections = [
+        section for section in workspace.context.followed if section.shown and section.uri == uri
+    ]
+    if not sections:
         return ()
-    others = usage.tokens - sum(one.tokens for one in mine)
+    others = usage.tokens - sum(section.tokens for section in sections)
     available = max(1, usage.usable - max(0, others))
     warn_at = max(workspace.settings.context.warn_at, default=1.0)
     budget = Budget(files=(name,), max_tokens=available, warn_at=warn_at, model=workspace.model)
@@ -249,8 +251,8 @@ def _listed(root: str) -> list[Target]:
 
 
 def _stamps(paths: list[str]) -> dict[str, Stamp]:
-    found = {path: stamp_of(path) for path in paths}
-    return {path: stamp for path, stamp in found.items() if stamp is not None}
+    stamps = {path: stamp_of(path) for path in paths}
+    return {path: stamp for path, stamp in stamps.items() if stamp is not None}
 
 
 def _read(path: str, stamp: Stamp) -> str | None:

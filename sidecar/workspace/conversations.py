@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Effects(NamedTuple):
-    """What follows a commit."""
+    """The effects of a committed change."""
 
     conversation: Conversation
     before: Conversation | None

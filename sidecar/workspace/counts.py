@@ -179,12 +179,12 @@ class Counts(CounterChooser):
         Concurrent callers share one request. A late answer is kept, and published.
         """
         text = self._asked(snapshot, model, settings)
-        known = self._answer_to(text)
-        if known is not None:
-            return known, None
-        answer = partial(self._answer, snapshot, model, settings, text)
+        measure = self._answer_to(text)
+        if measure is not None:
+            return measure, None
+        request = partial(self._answer, snapshot, model, settings, text)
         try:
-            return await self._asking.run(text, answer, self.seconds)
+            return await self._asking.run(text, request, self.seconds)
         except TimeoutError:
             self._record_outcome(text, None)
             return None, f"no answer within {self.seconds:g} s"
@@ -198,12 +198,12 @@ class Counts(CounterChooser):
 
         if not await self._typing_pauses(snapshot):
             return None, "the document is being edited"
-        found = await text.endpoints.count_text(model, snapshot.text, LATEST_SECONDS, is_wanted)
-        if not isinstance(found, EndpointCount):
+        answer = await text.endpoints.count_text(model, snapshot.text, LATEST_SECONDS, is_wanted)
+        if not isinstance(answer, EndpointCount):
             self._record_outcome(text, None)
-            self.report_miss(model, settings, found.kind)
-            return None, found.reason
-        measure = _by_endpoint(found)
+            self.report_miss(model, settings, answer.kind)
+            return None, answer.reason
+        measure = _to_measure(answer)
         fingerprint = text.endpoints.fingerprint(model)
         if fingerprint is not None:
             self._answers[fingerprint, text] = measure
@@ -295,7 +295,7 @@ class Counts(CounterChooser):
         return self.to_count(measure, name, snapshot.characters, workspace, choice.note)
 
     async def measure(self, snapshot: Snapshot, choice: CounterChoice) -> Measure:
-        """Count a text as it was chosen."""
+        """Count a text with a counter choice."""
         if choice.whole is not None:
             return choice.whole
         tokens = await self.workers.count(snapshot, choice.tokenizer)
@@ -382,10 +382,10 @@ class Counts(CounterChooser):
             and self.endpoints(settings).serves(name)
         ):
             asked = self.endpoints(settings).count_chat(name, messages, tools, ENDPOINT_SECONDS)
-            found = await asked
-            if isinstance(found, EndpointCount):
-                return self.to_count(_by_endpoint(found), name, characters, workspace)
-            note = found.reason
+            answer = await asked
+            if isinstance(answer, EndpointCount):
+                return self.to_count(_to_measure(answer), name, characters, workspace)
+            note = answer.reason
         tokenizer = self.tokenizer(name, settings, Snapshot(text=sample))
         measure = await self.workers.run(
             partial(chat_format.count_messages, messages, tools, name, tokenizer)
@@ -426,8 +426,8 @@ class Counts(CounterChooser):
             self.windows.mark_loaded(model, settings)
 
 
-def _by_endpoint(found: EndpointCount) -> Measure:
-    return Measure(found.tokens, "endpoint", f"{found.server}:{found.model}", 0.0)
+def _to_measure(count: EndpointCount) -> Measure:
+    return Measure(count.tokens, "endpoint", f"{count.server}:{count.model}", 0.0)
 
 
 def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:

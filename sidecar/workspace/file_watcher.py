@@ -199,24 +199,24 @@ class FileWatcher:
                 self._report(watches)
 
     def _record(self, path: str) -> bool:
-        followed = [each.record(path) for each in self._subscriptions]
+        followed = [subscription.record(path) for subscription in self._subscriptions]
         return any(followed)
 
     def _report(self, watches: _Watches) -> None:
-        active = [each for each in self._subscriptions if each.is_active]
+        active = [subscription for subscription in self._subscriptions if subscription.is_active]
         has_ended = len(active) < len(self._subscriptions)
         self._subscriptions = active
-        for each in active:
-            each.report()
-        stale = [each for each in active if each.is_stale]
+        for subscription in active:
+            subscription.report()
+        stale = [subscription for subscription in active if subscription.is_stale]
         if stale or has_ended:
             self._follow(watches, stale)
 
     def _tick(self, watches: _Watches) -> None:
         are_outdated = watches.are_outdated()
-        for each in self._subscriptions:
-            each.compare_stamps()
-            each.is_stale |= are_outdated or each.is_poll_due()
+        for subscription in self._subscriptions:
+            subscription.compare_stamps()
+            subscription.is_stale |= are_outdated or subscription.is_poll_due()
         self._report(watches)
 
     def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
@@ -225,15 +225,15 @@ class FileWatcher:
         No change is missed: new paths are watched before old ones are dropped and before the
         report.
         """
-        for each in changed:
-            each.find_paths()
-        active = [each for each in self._subscriptions if each.is_active]
-        folders = {path for each in active for path in each.folders}
-        parents = {path for each in active for path in each.parents}
+        for subscription in changed:
+            subscription.find_paths()
+        active = [subscription for subscription in self._subscriptions if subscription.is_active]
+        folders = {path for subscription in active for path in subscription.folders}
+        parents = {path for subscription in active for path in subscription.parents}
         watches.update(folders, parents)
-        for each in changed:
-            if each.is_active:
-                each.report_anything()
+        for subscription in changed:
+            if subscription.is_active:
+                subscription.report_anything()
 
 
 def _next(
@@ -328,7 +328,7 @@ class _Watches:
         except OSError as error:
             self._warn(error)
             return
-        emitter = next(each for each in observer.emitters if each.watch is watch)
+        emitter = next(emitter for emitter in observer.emitters if emitter.watch is watch)
         self._watches[folder] = _Watch(emitter, handler, identity)
 
     def _unschedule(self, folder: _Folder) -> None:

@@ -99,17 +99,17 @@ def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
             yield File(path, status.st_size, named=True)
 
 
-def _no_link(found: str | Link | Skipped) -> TypeGuard[str | Skipped]:
-    return not isinstance(found, Link)
+def _no_link(path: str | Link | Skipped) -> TypeGuard[str | Skipped]:
+    return not isinstance(path, Link)
 
 
-def _sized(found: str | Skipped) -> File | Skipped:
-    if isinstance(found, Skipped):
-        return found
+def _sized(path: str | Skipped) -> File | Skipped:
+    if isinstance(path, Skipped):
+        return path
     try:
-        return File(found, os.lstat(found).st_size, named=False)
+        return File(path, os.lstat(path).st_size, named=False)
     except OSError as error:
-        return Skipped(found, _reason(error), failed=False)
+        return Skipped(path, _reason(error), failed=False)
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
@@ -173,13 +173,13 @@ def walk(top: str) -> Iterator[str | Link | Skipped]:
     """
     stack = [_entries(top, read_parent_rules(top), named=True)]
     while stack:
-        found = next(stack[-1], None)
-        if found is None:
+        entry = next(stack[-1], None)
+        if entry is None:
             stack.pop()
-        elif isinstance(found, _Folder):
-            stack.append(_entries(found.path, found.rules, named=False))
+        elif isinstance(entry, _Folder):
+            stack.append(_entries(entry.path, entry.rules, named=False))
         else:
-            yield found
+            yield entry
 
 
 def _entries(
@@ -187,18 +187,18 @@ def _entries(
 ) -> Iterator[str | Link | Skipped | _Folder]:
     """Yield a folder's entries by name; `rules` are those of the folders above."""
     try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=attrgetter("name"))
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=attrgetter("name"))
     except OSError as error:
         yield Skipped(folder, _reason(error), named)
         return
-    if any(entry.name == NAME for entry in found):
+    if any(entry.name == NAME for entry in entries):
         own = read_rules(folder, rules)
         rules = [*rules, *own]
         yield from refused_rules(own, folder)
     lead = "" if folder == os.curdir else os.path.join(folder, "")
     absolute = with_slashes(os.path.join(os.path.abspath(folder), ""))
-    for entry in found:
+    for entry in entries:
         name, inner = entry.name, entry.is_dir(follow_symlinks=False)
         if name == ".git" or is_ignored_at(absolute + name, inner, rules):
             continue

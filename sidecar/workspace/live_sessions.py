@@ -82,13 +82,13 @@ class LiveSessions:
 
 def read(folder: Path, workspace: str) -> list[ContextUsage]:
     """Return the conversations of all running servers in a workspace. Never raises."""
-    found: list[ContextUsage] = []
+    usages: list[ContextUsage] = []
     for path in folder.glob(f"*.{_digest(workspace)}.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
             if _is_held(_lock_of(path)):
                 with path.open("rb") as file:
-                    found += typed.decode(file.read(_MOST_BYTES), list[ContextUsage])
-    return found
+                    usages += typed.decode(file.read(_MOST_BYTES), list[ContextUsage])
+    return usages
 
 
 def _begin(folder: Path, lock: Path) -> contextlib.ExitStack:

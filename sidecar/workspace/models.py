@@ -75,7 +75,7 @@ class Alternatives(NamedTuple):
         from sidecar.counting.listing import search
 
         provider = catalogue.provider_of(self.model)
-        found = [
+        models = [
             Alternative(model=info.id, context_window=info.context_window)
             for info in (search() if provider else ())
             if provider
@@ -86,7 +86,7 @@ class Alternatives(NamedTuple):
             and can_be_called(info.id, provider, self.model)
         ]
         serving = {row.endpoint for row in self.capabilities if row.model == self.model}
-        return found + [
+        return models + [
             Alternative(model=row.model, context_window=row.limit)
             for row in self.capabilities
             if row.endpoint in serving and row.limit

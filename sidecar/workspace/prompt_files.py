@@ -107,22 +107,22 @@ class PromptFile(msgspec.Struct, frozen=True):
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
     """Return a root's prompt files and, with `places`, their imports and the user's own files."""
-    found: dict[str, PromptFile] = {}
+    files: dict[str, PromptFile] = {}
     for rule in RULES:
-        for path in _find_matching(root, rule.pattern)[: _MOST_FILES - len(found)]:
-            if not _is_full(found):
-                _add(found, _read_inside(root, path, rule.agents))
+        for path in _find_matching(root, rule.pattern)[: _MOST_FILES - len(files)]:
+            if not _is_full(files):
+                _add(files, _read_inside(root, path, rule.agents))
     if places is None:
-        return list(found.values())
-    for one in list(found.values()):
-        if "claude-code" in one.agents:
-            _add_imports(found, root, one, _DEPTH)
+        return list(files.values())
+    for file in list(files.values()):
+        if "claude-code" in file.agents:
+            _add_imports(files, root, file, _DEPTH)
     for memory in MEMORIES:
         own = places.home / memory.folder
         for folder in places.folders(memory.agent, memory.variable, own):
             if (folder / memory.name).is_file():
-                _add(found, _read_inside(folder, folder / memory.name, frozenset({memory.agent})))
-    return list(found.values())
+                _add(files, _read_inside(folder, folder / memory.name, frozenset({memory.agent})))
+    return list(files.values())
 
 
 def agents_of(root: Path, path: Path) -> frozenset[str]:
@@ -131,8 +131,8 @@ def agents_of(root: Path, path: Path) -> frozenset[str]:
         relative = path.relative_to(root).as_posix()
     except ValueError:
         return frozenset()
-    mine = (rule.agents for rule in RULES if _matches(relative, rule.pattern))
-    return frozenset().union(*mine)
+    agents = (rule.agents for rule in RULES if _matches(relative, rule.pattern))
+    return frozenset().union(*agents)
 
 
 def _matches(relative: str, pattern: str) -> bool:
@@ -147,20 +147,20 @@ def _find_matching(root: Path, pattern: str) -> list[Path]:
     if not name.startswith("*"):
         return [root / pattern] if (root / pattern).is_file() else []
     try:
-        return sorted(one for one in (root / folder).iterdir() if one.name.endswith(name[1:]))
+        return sorted(file for file in (root / folder).iterdir() if file.name.endswith(name[1:]))
     except OSError:
         return []
 
 
-def _is_full(found: Mapping[str, PromptFile]) -> bool:
-    size = sum(len(one.text or "") for one in found.values())
-    return len(found) >= _MOST_FILES or size > _MOST_TEXT
+def _is_full(files: Mapping[str, PromptFile]) -> bool:
+    size = sum(len(file.text or "") for file in files.values())
+    return len(files) >= _MOST_FILES or size > _MOST_TEXT
 
 
-def _add(found: dict[str, PromptFile], one: PromptFile) -> None:
-    known = found.get(one.path)
-    agents = one.agents | known.agents if known else one.agents
-    found[one.path] = msgspec.structs.replace(known or one, agents=agents)
+def _add(files: dict[str, PromptFile], file: PromptFile) -> None:
+    earlier = files.get(file.path)
+    agents = file.agents | earlier.agents if earlier else file.agents
+    files[file.path] = msgspec.structs.replace(earlier or file, agents=agents)
 
 
 def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
@@ -176,17 +176,17 @@ def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
         return PromptFile(str(path), agents, None, error.strerror or "cannot be read")
 
 
-def _add_imports(found: dict[str, PromptFile], root: Path, one: PromptFile, hops: int) -> None:
+def _add_imports(files: dict[str, PromptFile], root: Path, file: PromptFile, hops: int) -> None:
     """Add the files that a CLAUDE.md imports, directly or through others."""
     claude = frozenset({"claude-code"})
-    names = dict.fromkeys(islice(find_imports(one.text or ""), _MOST_IMPORTS)) if hops else {}
+    names = dict.fromkeys(islice(find_imports(file.text or ""), _MOST_IMPORTS)) if hops else {}
     for name in names:
-        if _is_full(found):
+        if _is_full(files):
             return
-        named = Path(name).expanduser() if name.startswith("~") else Path(one.path).parent / name
+        named = Path(name).expanduser() if name.startswith("~") else Path(file.path).parent / name
         path = Path(os.path.normpath(named))
         inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-        if str(path) in found and "claude-code" in found[str(path)].agents:
+        if str(path) in files and "claude-code" in files[str(path)].agents:
             continue
         if inside and not path.is_file():
             continue  # a mention, such as an e-mail address or a decorator
@@ -195,9 +195,9 @@ def _add_imports(found: dict[str, PromptFile], root: Path, one: PromptFile, hops
             if inside
             else PromptFile(str(path), claude, None, OUTSIDE)
         )
-        _add(found, imported)
+        _add(files, imported)
         if imported.text is not None:
-            _add_imports(found, root, imported, hops - 1)
+            _add_imports(files, root, imported, hops - 1)
 
 
 _FENCE = re.compile(r"\s{0,3}(`{3,}|~{3,})")
@@ -208,8 +208,8 @@ _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 def find_imports(text: str) -> Iterator[str]:
     """Yield the paths named by `@path` in Markdown, outside code."""
     for line in _prose(text.splitlines()):
-        for found in _IMPORT.finditer(_without_spans(line)):
-            yield found[1]
+        for match in _IMPORT.finditer(_without_spans(line)):
+            yield match[1]
 
 
 def _without_spans(line: str) -> str:

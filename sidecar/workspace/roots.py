@@ -69,12 +69,12 @@ class Workspaces:
 
     def of_document(self, uri: str) -> Workspace:
         """Return the innermost root that contains a document; else the rootless workspace."""
-        found = self._by_document.get(uri)
-        if found is None:
+        owner = self._by_document.get(uri)
+        if owner is None:
             if len(self._by_document) > _DOCUMENTS_KEPT:
                 self._by_document.clear()
-            found = self._by_document[uri] = self._innermost(uri)
-        return found
+            owner = self._by_document[uri] = self._innermost(uri)
+        return owner
 
     def _innermost(self, uri: str) -> Workspace:
         path = path_of(uri)
@@ -98,12 +98,12 @@ class Workspaces:
         if workspace is None:
             return self._only()
         uri = _as_uri(workspace)
-        found = self._by_uri.get(uri.rstrip("/"))
-        if found is None and path_of(uri) is not None:
-            found = self.of_document(uri)
-        if found is None or found is self.outside:
+        match = self._by_uri.get(uri.rstrip("/"))
+        if match is None and path_of(uri) is not None:
+            match = self.of_document(uri)
+        if match is None or match is self.outside:
             raise BadParamsError("the workspace named is in no open root folder")
-        return found
+        return match
 
     def _only(self) -> Workspace:
         if len(self._by_uri) > 1:

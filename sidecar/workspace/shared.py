@@ -1,4 +1,4 @@
-"""What the workspaces of one process share, in the server and on the command line."""
+"""Objects that all workspaces of a process share, in the server and on the command line."""
 
 from __future__ import annotations
 

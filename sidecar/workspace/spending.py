@@ -46,7 +46,7 @@ class Spent(NamedTuple):
     session: str
     session_usd: float | None
     today: Decimal | None
-    """Of all workspaces since local midnight; None until the workspace has a recorded call."""
+    """USD of all workspaces since local midnight; None until this one has a recorded call."""
     workspace: Decimal
     severity: Severity
     sessions: Mapping[str, float | None] = MappingProxyType({})

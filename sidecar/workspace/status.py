@@ -158,7 +158,7 @@ def _model_text(count: Count) -> str:
 
 
 def _configuration_text(problems: Sequence[Problem]) -> str:
-    """Return where the configuration has errors; "" if it has none."""
+    """Return the place of the first configuration error, or "" if there is none."""
     errors = [problem for problem in problems if problem.severity == "error"]
     if not errors:
         return ""

@@ -131,10 +131,10 @@ class SavedFile(msgspec.Struct, frozen=True):
 def read_input(data: bytes) -> StatuslineInput | None:
     """Parse Claude Code's JSON; None if it is invalid."""
     try:
-        found: Any = typed.decode(data, StatuslineInput)
+        decoded: Any = typed.decode(data, StatuslineInput)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return found if isinstance(found, StatuslineInput) and found.session_id else None
+    return decoded if isinstance(decoded, StatuslineInput) and decoded.session_id else None
 
 
 def load(folder: Path) -> SavedFile:
@@ -151,18 +151,18 @@ def save(folder: Path, sent: StatuslineInput) -> None:
     before = load(folder)
     window = sent.context_window or ContextWindow()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    made = SavedWindow(limit=sent.limit, used_percentage=window.used_percentage, at=now)
-    known = before.sessions.get(sent.session_id)
+    saved = SavedWindow(limit=sent.limit, used_percentage=window.used_percentage, at=now)
+    earlier = before.sessions.get(sent.session_id)
     limits = sent.rate_limits or before.rate_limits
-    same = known is not None and msgspec.structs.replace(known, at=now) == made
-    if same and limits == before.rate_limits:
+    is_same = earlier is not None and msgspec.structs.replace(earlier, at=now) == saved
+    if is_same and limits == before.rate_limits:
         return
-    others = {name: one for name, one in before.sessions.items() if name != sent.session_id}
-    newest = dict([*others.items(), (sent.session_id[:512], made)][-SESSIONS_KEPT:])
+    others = {name: window for name, window in before.sessions.items() if name != sent.session_id}
+    newest = dict([*others.items(), (sent.session_id[:512], saved)][-SESSIONS_KEPT:])
     make_folder(folder)
     write(folder / FILE_NAME, msgspec.json.encode(SavedFile(newest, limits)))
 
 
-def with_window(size: Occupancy, known: SavedWindow) -> Occupancy:
+def with_window(size: Occupancy, saved: SavedWindow) -> Occupancy:
     """Return a session's size with the window that Claude Code has named, if any."""
-    return size if known.limit is None else msgspec.structs.replace(size, limit=known.limit)
+    return size if saved.limit is None else msgspec.structs.replace(size, limit=saved.limit)

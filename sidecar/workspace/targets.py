@@ -86,11 +86,11 @@ class Targets:
         if os.path.isdir(start) and self._inside(start):
             yield from self._folder(start)
             return
-        for found in find([start]):
-            if isinstance(found, File):
+        for entry in find([start]):
+            if isinstance(entry, File):
                 yield self._linked(start, self._relative(start))
             else:
-                yield Target(start, self._relative(start), fault=found)
+                yield Target(start, self._relative(start), fault=entry)
 
     def _folder(self, start: str) -> Iterator[Target]:
         strip = 0 if start == os.curdir else len(os.path.join(start, ""))
@@ -101,7 +101,7 @@ class Targets:
                 walked.add(file)
                 yield Target(file, below + with_slashes(file[strip:]))
             elif isinstance(file, Link):
-                yield self._linked(file.path, below + with_slashes(file.path[strip:]), found=True)
+                yield self._linked(file.path, below + with_slashes(file.path[strip:]), is_link=True)
             else:
                 end = "/" if os.path.isdir(file.path) else ""  # else a .gitignore that is refused
                 relative = f"{below}{with_slashes(file.path[strip:])}{end}"
@@ -118,9 +118,9 @@ class Targets:
                 continue
             link = os.path.islink(path)
             if link or (os.path.exists(path) and not os.path.isdir(path)):
-                yield self._linked(path, below + with_slashes(name), found=link)
+                yield self._linked(path, below + with_slashes(name), is_link=link)
 
-    def _linked(self, path: str, relative: str, *, found: bool = False) -> Target:
+    def _linked(self, path: str, relative: str, *, is_link: bool = False) -> Target:
         """Return the target of a path with links; only links inside the root are followed."""
         folder = os.path.isdir(path)
         fault = None
@@ -130,7 +130,7 @@ class Targets:
             fault = Skipped(path, LINKED_FOLDER, failed=False)
         elif os.path.exists(path) and not os.path.isfile(path):  # reading a FIFO may block
             fault = Skipped(path, IRREGULAR, failed=False)
-        return Target(path, f"{relative}/" if folder else relative, link=found, fault=fault)
+        return Target(path, f"{relative}/" if folder else relative, link=is_link, fault=fault)
 
     def _inside(self, path: str) -> bool:
         return Path(os.path.realpath(path)).is_relative_to(self._real)

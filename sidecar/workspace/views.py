@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BEING_READ = "cost is being read"
 """Cost of an agent session whose calls are not in the ledger yet."""
 NOT_READ = "cost not read yet"
-"""The same in a command that does not read agents' files into the ledger."""
+"""As `BEING_READ`, in a command that does not read agents' files into the ledger."""
 AT_LEAST = "≥"
 """Marks a cost that may lack the newest calls, in such a command."""
 

@@ -46,7 +46,7 @@ class Windows:
         self._loaded.add((model, settings.prices))
 
     def price(self, model: str, tokens: int, settings: Settings) -> float | None:
-        """Return the USD for so many uncached input tokens; None if unpriced or not loaded."""
+        """Return the USD for a number of uncached input tokens; None if unpriced or not loaded."""
         if not self.is_loaded(model, settings):
             return None
         cost = self.state.book(settings).estimate(model, tokens)
