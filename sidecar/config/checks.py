@@ -37,15 +37,15 @@ def convert_value(value: object, wanted: object) -> object:
     Raises:
         InvalidError: the value does not fit the type.
     """
-    kind: Any = _required(wanted)
-    if _plain(kind) is Decimal:
-        return _usd(value)
-    if get_origin(_plain(kind)) is tuple and isinstance(value, str):
+    kind: Any = _without_none(wanted)
+    if _without_metadata(kind) is Decimal:
+        return _convert_usd(value)
+    if get_origin(_without_metadata(kind)) is tuple and isinstance(value, str):
         value = [value]
     try:
         converted = convert(value, kind)
     except msgspec.ValidationError:
-        text = _plain(kind) is str or get_origin(_plain(kind)) is Literal
+        text = _without_metadata(kind) is str or get_origin(_without_metadata(kind)) is Literal
         is_other_text = text and isinstance(value, str) and value
         actual = "another string" if is_other_text else describe_value(value)
         raise InvalidError(f"must be {describe_type(kind)}; it is {actual}") from None
@@ -59,11 +59,11 @@ def convert_value(value: object, wanted: object) -> object:
 
 def describe_type(wanted: object) -> str:
     """Describe a type in terms of TOML."""
-    wanted = _required(wanted)
+    wanted = _without_none(wanted)
     for note in getattr(wanted, "__metadata__", ()):
         if isinstance(note, msgspec.Meta) and note.description:
             return note.description
-    plain = _plain(wanted)
+    plain = _without_metadata(wanted)
     if get_origin(plain) is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in get_args(plain))
     if get_origin(plain) is tuple:
@@ -173,19 +173,19 @@ def _has_credentials(url: str) -> bool:
     )
 
 
-def _usd(value: object) -> Decimal:
+def _convert_usd(value: object) -> Decimal:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return Decimal(repr(value))
     raise InvalidError(f"must be a number of USD, 0 or more; it is {describe_value(value)}")
 
 
-def _required(wanted: object) -> object:
+def _without_none(wanted: object) -> object:
     """Return `X` for `X | None`: TOML has no null, and null in the editor's JSON means unset."""
     if get_origin(wanted) in (Union, UnionType):
         return next(part for part in get_args(wanted) if part is not type(None))
     return wanted
 
 
-def _plain(wanted: object) -> object:
+def _without_metadata(wanted: object) -> object:
     """Return a type without its `Annotated` metadata."""
     return getattr(wanted, "__origin__", wanted) if hasattr(wanted, "__metadata__") else wanted

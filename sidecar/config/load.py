@@ -123,7 +123,7 @@ class _Files:
             # Keep CRLF, which TOML allows: spans are offsets in this text.
             text = read_file(path, root).decode("utf-8-sig")
             if not is_shared or "token-sidecar" in text:
-                self._add(path, Layer(source, parse(text), path, *find_spans(text), prefix))
+                self._add_section(path, Layer(source, parse(text), path, *find_spans(text), prefix))
         except InvalidTomlError as error:
             self._report_broken(path, source, str(error), error.line, error.column, error.key)
         except UnicodeDecodeError as error:
@@ -138,8 +138,8 @@ class _Files:
             self._report_broken(path, source, message, refused=refused, is_warning=is_shared)
         return True
 
-    def _add(self, path: Path, layer: Layer) -> None:
-        section = _within(layer.values, layer.prefix)
+    def _add_section(self, path: Path, layer: Layer) -> None:
+        section = _get_nested(layer.values, layer.prefix)
         if not isinstance(section, dict):
             problem = layer.problem((), "must be a table")
             self.problems.append(replace(problem, key=format_key(layer.prefix)))
@@ -173,7 +173,7 @@ class _Files:
         self.problems.append(problem)
 
 
-def _within(values: object, prefix: KeyPath) -> object:
+def _get_nested(values: object, prefix: KeyPath) -> object:
     for key in prefix:
         values = values.get(key, {}) if isinstance(values, dict) else {}
     return values
@@ -210,7 +210,7 @@ def _has_section(pyproject: Path) -> bool:
     if "token-sidecar" not in text:
         return False
     try:
-        tools = _within(parse(text), _SECTION[:-1])
+        tools = _get_nested(parse(text), _SECTION[:-1])
     except InvalidTomlError:
         return True
     return isinstance(tools, dict) and _SECTION[-1] in tools

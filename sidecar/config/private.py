@@ -28,7 +28,7 @@ def make_folder(folder: Path) -> None:
         with contextlib.suppress(FileExistsError):
             missing.mkdir(mode=0o700)
     with contextlib.suppress(OSError):
-        _close(folder)
+        _restrict_access(folder)
 
 
 def create(path: Path) -> None:
@@ -99,7 +99,7 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
         logger.warning("%s could not be used and was renamed to %s: %s", path, aside.name, why)
 
 
-def _close(folder: Path) -> None:
+def _restrict_access(folder: Path) -> None:
     """Remove others' access to a folder of the user; shared folders such as /tmp are unchanged."""
     if os.name == "nt":
         return  # folders in the user's profile are private already

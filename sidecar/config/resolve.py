@@ -52,7 +52,7 @@ class _Resolver:
 
     def table(self, kind: type[_T], path: KeyPath) -> _T:
         """Return the table at `path`, merged key by key."""
-        tables = list(self._tables(path))
+        tables = list(self._tables_at(path))
         for layer, values in tables:
             self._report_unknown(kind, layer, values, path)
         fields: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class _Resolver:
                 fields[field.name] = self.table(field.type, here)
             else:
                 self._set_value(field, here, tables, fields)
-        return self._checked(kind(**fields), path)
+        return self._check_values(kind(**fields), path)
 
     def _set_value(
         self,
@@ -118,7 +118,7 @@ class _Resolver:
                 self._report(layer, path, f"has more than {MAX_TABLES} tables (ignored)")
                 continue
             before = dict(self.origins)
-            self._forget(path)
+            self._drop_origins(path)
             self.origins[format_key(path)] = layer.origin(path)
             entries = tuple(self._valid_entries(kind, path, layer, written))
             if written and not entries:
@@ -164,7 +164,7 @@ class _Resolver:
             self._report(layer, path, f"{problem} (ignored)")
         return entry
 
-    def _checked(self, table: _T, path: KeyPath) -> _T:
+    def _check_values(self, table: _T, path: KeyPath) -> _T:
         """Check rules that involve several values, and replace invalid ones."""
         if isinstance(table, Context):
             problem = check_context(table)
@@ -178,7 +178,7 @@ class _Resolver:
             if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
                 problem = f"has more than {MAX_PATTERNS:,} patterns in all its files (ignored)"
                 self._report_at(path, "budget", problem)
-                return self._checked(msgspec.structs.replace(table, budgets=()), path)
+                return self._check_values(msgspec.structs.replace(table, budgets=()), path)
             for key in unreachable_soft_caps(table.cost):
                 self._report_at(("cost",), key, "is above the hard cap, so it never warns")
         return table
@@ -195,13 +195,13 @@ class _Resolver:
         layer = next(layer for layer in self._layers if layer.source == source)
         self._report(layer, (*path, key), message)
 
-    def _forget(self, path: KeyPath) -> None:
+    def _drop_origins(self, path: KeyPath) -> None:
         """Drop the origins of entries replaced by a later layer."""
         start = format_key(path) + "["
         for key in [key for key in self.origins if key.startswith(start)]:
             del self.origins[key]
 
-    def _tables(self, path: KeyPath) -> Iterator[tuple[Layer, Mapping[str, Any]]]:
+    def _tables_at(self, path: KeyPath) -> Iterator[tuple[Layer, Mapping[str, Any]]]:
         """Yield each layer's value at `path` if it is a table."""
         for layer in self._layers:
             values: Any = layer.values
@@ -216,7 +216,7 @@ class _Resolver:
         if layer.source != "project":
             return layer
         for key in sorted(TRUSTED & layer.values.keys()):
-            message = f"{_NOT_HERE} (ignored)"
+            message = f"{_TRUSTED_ONLY} (ignored)"
             self._add(layer.problem((key,), message, "warning", at_key=True))
         kept = {key: value for key, value in layer.values.items() if key not in TRUSTED}
         return msgspec.structs.replace(layer, values=kept)
@@ -245,7 +245,7 @@ class _Resolver:
             self.problems.append(msgspec.structs.replace(more, severity="error"))
 
 
-_NOT_HERE = (
+_TRUSTED_ONLY = (
     "can be set only in your own settings; move it to the file that `token-sidecar config init "
     "--user` creates"
 )

@@ -83,7 +83,7 @@ def parse(text: str) -> dict[str, Any]:
     try:
         return loads(text)
     except (ValueError, RecursionError) as error:
-        raise _invalid(str(error), text.replace("\r\n", "\n").split("\n")) from None
+        raise _create_error(str(error), text.replace("\r\n", "\n").split("\n")) from None
 
 
 def check_limits(text: str) -> None:
@@ -99,11 +99,11 @@ def check_limits(text: str) -> None:
             continue
         parts = parts + 1 if mark == "." else 0
         if parts >= MAX_PARTS:
-            raise _over_limit(f"a key has more than {MAX_PARTS} parts", text, token.start())
+            raise _create_limit_error(f"a key has more than {MAX_PARTS} parts", text, token.start())
         if mark == "\n":
             lines += 1
             if lines > MAX_LINES:
-                raise _over_limit(f"has more than {MAX_LINES:,} lines", text, token.start())
+                raise _create_limit_error(f"has more than {MAX_LINES:,} lines", text, token.start())
         elif mark in "]}":
             depth = max(0, depth - 1)
             continue
@@ -111,16 +111,16 @@ def check_limits(text: str) -> None:
             entries += 1
             depth += mark in "[{"
         if depth > MAX_DEPTH:
-            raise _over_limit(f"is nested more than {MAX_DEPTH} deep", text, token.start())
+            raise _create_limit_error(f"is nested more than {MAX_DEPTH} deep", text, token.start())
         if entries > MAX_ENTRIES:
-            raise _over_limit(f"has more than {MAX_ENTRIES:,} entries", text, token.start())
+            raise _create_limit_error(f"has more than {MAX_ENTRIES:,} entries", text, token.start())
 
 
-def _over_limit(message: str, text: str, at: int) -> InvalidTomlError:
+def _create_limit_error(message: str, text: str, at: int) -> InvalidTomlError:
     return InvalidTomlError(message, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
 
 
-def _invalid(message: str, lines: list[str]) -> InvalidTomlError:
+def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
     """Return the error for a message of `tomllib`."""
     place = _PLACE.search(message)
     column = None
@@ -229,7 +229,7 @@ class _Scanner:
             index = self._lists.get(path, -1) + 1
             self._lists[path] = index
             path = (*path, index)
-        self._note(path, start, self.at)
+        self._store_span(path, start, self.at)
         return path
 
     def _pair(self, table: KeyPath) -> None:
@@ -249,12 +249,12 @@ class _Scanner:
             self._match(_STRING)
         else:
             self.at = start + len(self._match(_SCALAR).rstrip())
-        self._note(path, start, self.at)
+        self._store_span(path, start, self.at)
 
     def _list(self, path: KeyPath) -> None:
         self.at += 1
         index = 0
-        while not self._closes("]"):
+        while not self._skip_closing("]"):
             self._value((*path, index))
             index += 1
             self._skip(_BLANK)
@@ -263,13 +263,13 @@ class _Scanner:
 
     def _inline_table(self, path: KeyPath) -> None:
         self.at += 1
-        while not self._closes("}"):
+        while not self._skip_closing("}"):
             self._pair(path)
             self._skip(_BLANK)
             if self.text.startswith(",", self.at):
                 self.at += 1
 
-    def _closes(self, bracket: str) -> bool:
+    def _skip_closing(self, bracket: str) -> bool:
         self._skip(_BLANK)
         if not self.text.startswith(bracket, self.at):
             return False
@@ -315,7 +315,7 @@ class _Scanner:
             raise _BrokenError
         self.at += len(literal)
 
-    def _note(self, path: KeyPath, start: int, end: int) -> None:
+    def _store_span(self, path: KeyPath, start: int, end: int) -> None:
         self.spans.setdefault(path, self._span(start, end))
 
     def _span(self, start: int, end: int) -> Span:

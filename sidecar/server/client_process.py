@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 3.0
 
 
-def watch(process_id: int | None, ended: Callable[[], None], scheduler: Scheduler) -> None:
+def watch_process(process_id: int | None, ended: Callable[[], None], scheduler: Scheduler) -> None:
     """Call `ended` on the event loop after a process has ended.
 
     A process that does not exist is not watched: it may belong to another machine or container.
@@ -23,8 +23,8 @@ def watch(process_id: int | None, ended: Callable[[], None], scheduler: Schedule
     if process_id is None or not is_alive(process_id):
         return
     loop = asyncio.get_running_loop()
-    if (descriptor := _descriptor(process_id)) is not None:
-        loop.add_reader(descriptor, _end, loop, descriptor, ended)
+    if (descriptor := _open_descriptor(process_id)) is not None:
+        loop.add_reader(descriptor, _on_ended, loop, descriptor, ended)
         return
 
     def poll() -> None:
@@ -36,7 +36,7 @@ def watch(process_id: int | None, ended: Callable[[], None], scheduler: Schedule
     scheduler.schedule(("client process",), POLL_SECONDS, poll)
 
 
-def _descriptor(process_id: int) -> int | None:
+def _open_descriptor(process_id: int) -> int | None:
     """Return a descriptor that becomes readable when the process ends; None except on Linux."""
     if sys.platform != "linux":
         return None
@@ -46,7 +46,7 @@ def _descriptor(process_id: int) -> int | None:
         return None
 
 
-def _end(loop: asyncio.AbstractEventLoop, descriptor: int, ended: Callable[[], None]) -> None:
+def _on_ended(loop: asyncio.AbstractEventLoop, descriptor: int, ended: Callable[[], None]) -> None:
     loop.remove_reader(descriptor)
     os.close(descriptor)
     ended()

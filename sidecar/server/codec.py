@@ -46,19 +46,19 @@ def parse(body: Body) -> Any:
         RefusedBodyError: The body is not such JSON.
     """
     try:
-        value = _decoded(body)
+        value = _decode(body)
     except UnicodeDecodeError:
-        raise RefusedBodyError("the body is not UTF-8", _replaced(body)) from None
+        raise RefusedBodyError("the body is not UTF-8", _decode_leniently(body)) from None
     except (ValueError, RecursionError):
-        raise RefusedBodyError("the body is not valid JSON", _outline(body)) from None
+        raise RefusedBodyError("the body is not valid JSON", _read_outline(body)) from None
     # A long body is mostly one string, so that walking its value is faster than scanning it.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
-        raise RefusedBodyError(f"the body is nested over {MAX_DEPTH} deep", _outline(body))
+        raise RefusedBodyError(f"the body is nested over {MAX_DEPTH} deep", _read_outline(body))
     return value
 
 
-def _decoded(body: Body) -> Any:
+def _decode(body: Body) -> Any:
     """Decode a body with msgspec, which is two to four times as fast as `json`.
 
     It is stricter (no lone surrogates), so `json` decides on what it refuses.
@@ -68,19 +68,19 @@ def _decoded(body: Body) -> Any:
     return _STRICT.decode(body.decode("utf-8", "surrogatepass"))
 
 
-def _finite(number: str) -> float:
+def _parse_finite(number: str) -> float:
     value = float(number)
     if not math.isfinite(value):
         raise ValueError("a number that is not finite")
     return value
 
 
-def _short(number: str) -> int | None:
+def _parse_short_integer(number: str) -> int | None:
     return int(number) if len(number) < 1_000 else None
 
 
-_STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
-_LENIENT = json.JSONDecoder(parse_int=_short)
+_STRICT = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_parse_finite)
+_LENIENT = json.JSONDecoder(parse_int=_parse_short_integer)
 
 
 def _is_too_deep(value: Any) -> bool:
@@ -101,7 +101,7 @@ def _children(value: Any) -> list[Any]:
     return []
 
 
-def _outline(body: Body) -> dict[str, Any]:
+def _read_outline(body: Body) -> dict[str, Any]:
     """Return the members of an object that may be too deep or broken; else an empty dict."""
     kept, start, depth = [], 0, 0
     for match in _TOKEN.finditer(body):
@@ -114,10 +114,10 @@ def _outline(body: Body) -> dict[str, Any]:
             if depth - len(run) < 2 <= depth:
                 start = match.start() + depth - 1
             depth -= len(run)
-    return _replaced(b"".join([*kept, body[start:]]))
+    return _decode_leniently(b"".join([*kept, body[start:]]))
 
 
-def _replaced(body: Body) -> dict[str, Any]:
+def _decode_leniently(body: Body) -> dict[str, Any]:
     """Return the object of a body with invalid UTF-8 replaced by U+FFFD; empty if it is not one."""
     try:
         value = _LENIENT.decode(body.decode("utf-8", "replace"))
@@ -150,9 +150,9 @@ def strict_converter() -> Converter:
     """
     converter: Converter = default_converter()  # type: ignore[no-untyped-call]
     for kind in (str, int, bool):
-        converter.register_structure_hook(kind, _checked)
-    converter.register_structure_hook_func(_is_enum_list, _known_members)
-    converter.register_structure_hook_func(_is_optional_enum, _known_member)
+        converter.register_structure_hook(kind, _check_type)
+    converter.register_structure_hook_func(_is_enum_list, _structure_enum_list)
+    converter.register_structure_hook_func(_is_optional_enum, _structure_optional_enum)
     return converter
 
 
@@ -168,24 +168,24 @@ def _is_optional_enum(kind: Any) -> bool:
     return any(_is_enum(arg) and kind == Optional[arg] for arg in get_args(kind))  # noqa: UP045
 
 
-def _known_members(values: Any, kind: Any) -> list[Enum]:
+def _structure_enum_list(values: Any, kind: Any) -> list[Enum]:
     if not isinstance(values, list):
         raise TypeError
-    members = (_member(get_args(kind)[0], value) for value in values)
+    members = (_enum_member_or_none(get_args(kind)[0], value) for value in values)
     return [member for member in members if member is not None]
 
 
-def _known_member(value: Any, kind: Any) -> Enum | None:
-    return _member(next(filter(_is_enum, get_args(kind))), value)
+def _structure_optional_enum(value: Any, kind: Any) -> Enum | None:
+    return _enum_member_or_none(next(filter(_is_enum, get_args(kind))), value)
 
 
-def _member(kind: type[Enum], value: Any) -> Enum | None:
+def _enum_member_or_none(kind: type[Enum], value: Any) -> Enum | None:
     with suppress(ValueError):
         return kind(value)
     return None
 
 
-def _checked(value: Any, kind: type[Any]) -> Any:
+def _check_type(value: Any, kind: type[Any]) -> Any:
     """Check that a value has exactly this type, or convert it to an enum."""
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # some languages have only one number type

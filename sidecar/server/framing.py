@@ -40,16 +40,16 @@ class Framer:
     max_bytes: int = MAX_FRAME_BYTES
     _buffer: bytearray = field(default_factory=bytearray)
     _length: int | None = None
-    _lost: bool = False
-    _ended: bool = False
+    _is_skipping: bool = False
+    _has_ended: bool = False
 
     def feed(self, data: bytes) -> list[Body | BadFrame]:
         """Return the frames that `data` completes, in order, up to a fatal one."""
         self._buffer += data
         out: list[Body | BadFrame] = []
-        while not self._ended and (item := self._next()) is not None:
+        while not self._has_ended and (item := self._next()) is not None:
             out.append(item)
-        if self._ended:
+        if self._has_ended:
             self._buffer.clear()
         return out
 
@@ -81,46 +81,46 @@ class Framer:
         while True:
             end = self._buffer.find(b"\n")
             if end < 0:
-                self._unread(length)
-                return self._overlong()
+                self._restore_header(length)
+                return self._check_header_size()
             line = bytes(self._buffer[:end]).rstrip(b"\r")
             del self._buffer[: end + 1]
             if not line and length is not None:
                 return self._start_body(length)
             # The rest of a body that is longer than announced shares a line with the next header.
             if match := _LENGTH.match(line) or _LENGTH.search(line[-MAX_LENGTH_LINE:]):
-                length = self._number(match[1])
+                length = self._parse_length(match[1])
                 line = line[: -len(match[0])]
-            if line and not _is_header(line) and not self._lost:
-                self._lost = True
-                self._unread(length)
+            if line and not _is_header(line) and not self._is_skipping:
+                self._is_skipping = True
+                self._restore_header(length)
                 return BadFrame("skipped bytes that are not a header")
 
-    def _number(self, digits: bytes) -> int:
+    def _parse_length(self, digits: bytes) -> int:
         """Parse a number; numbers of 19 or more digits become `max_bytes + 1`."""
         digits = digits.lstrip(b"0") or b"0"
         return int(digits) if len(digits) < 19 else self.max_bytes + 1
 
-    def _unread(self, length: int | None) -> None:
+    def _restore_header(self, length: int | None) -> None:
         # The headers are incomplete: keep them for the next call.
         if length is not None:
             self._buffer[:0] = b"Content-Length: %d\r\n" % length
 
-    def _overlong(self) -> BadFrame | None:
+    def _check_header_size(self) -> BadFrame | None:
         if len(self._buffer) <= MAX_HEADER_BYTES:
             return None
         del self._buffer[:-MAX_LENGTH_LINE]
-        if self._lost:
+        if self._is_skipping:
             return None
-        self._lost = True
+        self._is_skipping = True
         return BadFrame("skipped a header line without an end")
 
     def _start_body(self, length: int) -> BadFrame | None:
-        self._lost = False
+        self._is_skipping = False
         if length <= self.max_bytes:
             self._length = length
             return None
-        self._ended = True
+        self._has_ended = True
         return BadFrame(f"a frame is larger than {self.max_bytes:,} bytes", fatal=True)
 
 

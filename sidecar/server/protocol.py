@@ -56,7 +56,7 @@ class SidecarProtocol(LanguageServerProtocol):
     def __init__(self, server: SidecarServer, converter: Converter) -> None:
         self.custom: dict[str, Handler] = {}
         self.state: str = "new"
-        self._done: asyncio.Future[int] | None = None
+        self._exit_code: asyncio.Future[int] | None = None
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
         """Handlers of malformed notifications by method; their params are None if not parsed."""
         self._running: dict[int | str, asyncio.Future[Any]] = {}
@@ -65,19 +65,19 @@ class SidecarProtocol(LanguageServerProtocol):
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
         """Start a session and return a future of the process's exit code."""
-        self._done = loop.create_future()
-        return self._done
+        self._exit_code = loop.create_future()
+        return self._exit_code
 
     def end(self, code: int) -> None:
         """End the session: with 0 after an orderly `shutdown`, else with `code`."""
-        if self._done is not None and not self._done.done():
-            self._done.set_result(0 if self.state == "shutdown" else code)
+        if self._exit_code is not None and not self._exit_code.done():
+            self._exit_code.set_result(0 if self.state == "shutdown" else code)
 
     # -- incoming ---------------------------------------------------------------------------
 
     def receive(self, frame: Body | BadFrame) -> None:
         """Handle one frame; never raises, so that later frames are handled too."""
-        if self._done is not None and self._done.done():
+        if self._exit_code is not None and self._exit_code.done():
             return
         try:
             self._receive(frame)
@@ -137,7 +137,7 @@ class SidecarProtocol(LanguageServerProtocol):
             self._refuse(msg_id, errors.METHOD_NOT_FOUND, f"unknown method {method[:100]!r}")
             return
         try:
-            result = _call(handler, self._params(method, message))
+            result = _call(handler, self._structure_params(method, message))
         except BaseException as exc:  # panics in Rust libraries are not Exceptions
             self._send_error(msg_id, errors.error_body(exc))
             return
@@ -145,9 +145,9 @@ class SidecarProtocol(LanguageServerProtocol):
             self._send_result(msg_id, result)
             return
         self._running[msg_id] = task = asyncio.ensure_future(result)
-        task.add_done_callback(partial(self._answer, msg_id))
+        task.add_done_callback(partial(self._send_answer, msg_id))
 
-    def _answer(self, msg_id: int | str, task: asyncio.Future[Any]) -> None:
+    def _send_answer(self, msg_id: int | str, task: asyncio.Future[Any]) -> None:
         del self._running[msg_id]
         try:
             result = task.result()
@@ -179,7 +179,7 @@ class SidecarProtocol(LanguageServerProtocol):
             logger.debug("ignored a notification without a handler")
             return
         try:
-            params = self._params(method, message)
+            params = self._structure_params(method, message)
         except SidecarError as exc:
             logger.warning("ignored a notification: %s", exc)
             self._report_malformed(method, message.get("params"))
@@ -231,7 +231,7 @@ class SidecarProtocol(LanguageServerProtocol):
             return self.fm.builtin_features[method]  # type: ignore[no-any-return]
         return self.fm.features.get(method)
 
-    def _params(self, method: str, message: dict[str, Any]) -> Any:
+    def _structure_params(self, method: str, message: dict[str, Any]) -> Any:
         if method in REQUESTS:
             return codec.structure_custom(message.get("params"), REQUESTS[method].params)
         kind = types.METHOD_TO_TYPES.get(method, (None,))[0]
@@ -280,7 +280,7 @@ class SidecarProtocol(LanguageServerProtocol):
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
         self._server.services.client = params.client_info.name if params.client_info else ""
-        client_process.watch(params.process_id, self._client_ended, self._server.scheduler)
+        client_process.watch_process(params.process_id, self._client_ended, self._server.scheduler)
         self._server.providers.defer_registration(result.capabilities, params.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {

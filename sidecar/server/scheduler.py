@@ -87,20 +87,20 @@ class Scheduler:
             log_defect(exc, str(key[0]))
             awaitable = None
         if awaitable is None:
-            self._ended(key, job)
+            self._finish(key, job)
             return
         job.task = asyncio.ensure_future(awaitable)
-        job.task.add_done_callback(lambda task: self._done(key, job, task))
+        job.task.add_done_callback(lambda task: self._on_task_done(key, job, task))
 
-    def _done(self, key: JobKey, job: _Job, task: asyncio.Future[Any]) -> None:
+    def _on_task_done(self, key: JobKey, job: _Job, task: asyncio.Future[Any]) -> None:
         job.task = None
         if not task.cancelled():
             exc = task.exception()
             if exc is not None and not isinstance(exc, WorkStoppedError):
                 log_defect(exc, str(key[0]))
-        self._ended(key, job)
+        self._finish(key, job)
 
-    def _ended(self, key: JobKey, job: _Job) -> None:
+    def _finish(self, key: JobKey, job: _Job) -> None:
         if self._jobs.get(key) is not job:
             return  # cancelled; the key may belong to a newer job
         if job.timer is not None:

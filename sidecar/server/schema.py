@@ -18,9 +18,9 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def json_schema() -> dict[str, Any]:
     """Return a JSON Schema document with all messages, whose types are under `$defs`."""
-    kinds = [kind for _, kind in _slots()]
+    kinds = [kind for _, kind in _message_types()]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
-    by_slot = {slot: ref for (slot, _), ref in zip(_slots(), refs, strict=True)}
+    by_slot = {slot: ref for (slot, _), ref in zip(_message_types(), refs, strict=True)}
     return {
         "$schema": _DIALECT,
         "title": "token-sidecar protocol",
@@ -41,7 +41,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _slots() -> list[tuple[str, Any]]:
+def _message_types() -> list[tuple[str, Any]]:
     slots: list[tuple[str, Any]] = []
     for method, request in REQUESTS.items():
         slots += [(f"{method} params", request.params), (f"{method} result", request.result)]
@@ -101,7 +101,7 @@ def _method(method: str, entry: dict[str, Any]) -> str:
 def _type(name: str, definition: dict[str, Any]) -> str:
     text = inspect.cleandoc(definition.get("description", ""))
     rows = [
-        f"| `{key}` | {_type_name(value)} | {_default(key, value, definition)} |"
+        f"| `{key}` | {_type_name(value)} | {_presence(key, value, definition)} |"
         for key, value in definition.get("properties", {}).items()
     ]
     if not rows:
@@ -110,7 +110,7 @@ def _type(name: str, definition: dict[str, Any]) -> str:
     return f"### {name}\n\n{text}\n\n{table}\n"
 
 
-def _default(key: str, value: dict[str, Any], definition: dict[str, Any]) -> str:
+def _presence(key: str, value: dict[str, Any], definition: dict[str, Any]) -> str:
     if key in definition.get("required", ()):
         return "always present"
     default = value.get("default")

@@ -92,7 +92,7 @@ class SidecarServer(LanguageServer):
         self.providers = ProviderRegistry(self)
         self.history = HistoryRecorder(self)
         self.agent_sessions = AgentSessionWatcher(self)
-        services.listeners.append(self.react)
+        services.listeners.append(self.on_event)
         self.configuration = SettingsLoader(self)
         self.loading: dict[str, asyncio.Event] = {}
         """Features being imported for their first call; each event is set when one is ready."""
@@ -100,7 +100,7 @@ class SidecarServer(LanguageServer):
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Do nothing: errors are logged and answered, and must not pop up as messages."""
 
-    def react(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Trigger everything that depends on an event; this is the only place that does."""
         what, workspace = event.what, event.workspace
         if event.warning is not None:

@@ -1,4 +1,4 @@
-"""Background work triggered by events; `SidecarServer.react` maps events to it."""
+"""Background work triggered by events; `SidecarServer.on_event` maps events to it."""
 
 from __future__ import annotations
 

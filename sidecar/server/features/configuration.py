@@ -182,9 +182,9 @@ class SettingsLoader:
         self._watch = self._server.watch(lambda: names, self._files_changed, math.inf)
 
     def _files_changed(self, _changes: object) -> None:
-        self._server.scheduler.schedule(("settings files",), 0.0, self._compare)
+        self._server.scheduler.schedule(("settings files",), 0.0, self._reload_if_changed)
 
-    async def _compare(self) -> None:
+    async def _reload_if_changed(self) -> None:
         """Read the settings again if a file has changed since it was read."""
         if await self._services.workers.run(partial(_times, self._watched)) != self._times:
             self.reload()

@@ -57,8 +57,8 @@ def register(server: SidecarServer) -> None:
         if not services.roots.of_document(uri).settings.code_lens:
             return []
         cost = await prompt_file_text(server, uri)
-        return [_lens(0, cost)] * bool(cost) + [
-            _lens(counted.part.start_line, tokens_text(counted.tokens, counted.method))
+        return [_code_lens(0, cost)] * bool(cost) + [
+            _code_lens(counted.part.start_line, tokens_text(counted.tokens, counted.method))
             for counted in await services.parts_of(uri)
         ]
 
@@ -97,7 +97,7 @@ def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[typ
         )
 
 
-def _lens(line: int, text: str) -> types.CodeLens:
+def _code_lens(line: int, text: str) -> types.CodeLens:
     place = types.Position(line, 0)
     # A lens shows its command's title; an empty command makes it unclickable.
     return types.CodeLens(range=types.Range(place, place), command=types.Command(text, ""))

@@ -41,14 +41,14 @@ class StatusPublisher:
         self._services = server.services
         self._sent: dict[str, StatusUpdate | None] = {}
         """The last update sent for each open document."""
-        self._bare: StatusUpdate | None = None
-        self._bare_of: Workspace | None = None
+        self._last_without_document: StatusUpdate | None = None
+        self._last_workspace: Workspace | None = None
         """The last update sent while no document was open, and its workspace."""
 
     def opened(self, uri: str) -> None:
         """Send the status of a newly opened document."""
         self._forget(uri)
-        self._bare = None
+        self._last_without_document = None
         self._sent[uri] = None
         if self._services.configured.is_set():
             self._due_now(uri)
@@ -66,7 +66,7 @@ class StatusPublisher:
         """Forget a document; after the last one, show a workspace's context instead."""
         self._forget(uri)
         if not self._sent:
-            self._bare_changed(self._services.roots.of_document(uri))
+            self._update_without_document(self._services.roots.of_document(uri))
 
     def _forget(self, uri: str) -> None:
         self._sent.pop(uri, None)
@@ -78,7 +78,7 @@ class StatusPublisher:
             self.changed(event.uri)
             return
         if not self._sent and self._services.configured.is_set():
-            self._bare_changed(event.workspace)
+            self._update_without_document(event.workspace)
         for uri, sent in self._sent.items():
             if not event.concerns(self._services.roots.of_document(uri)):
                 continue
@@ -143,22 +143,22 @@ class StatusPublisher:
             self._sent[uri] = update
             self._server.protocol.push("status/update", update)
 
-    def _bare_changed(self, changed: Workspace | None) -> None:
+    def _update_without_document(self, changed: Workspace | None) -> None:
         """Send the context of one workspace while no document is open.
 
         That is the last changed workspace with a context: clients have room for one.
         """
         roots = list(self._services.roots)
-        preferred = [root for root in (changed, self._bare_of) if root in roots]
+        preferred = [root for root in (changed, self._last_workspace) if root in roots]
         updates = {
             root: status_update(root, None, None, None, "ok") for root in (*preferred, *roots)
         }
         workspace = next((root for root in updates if updates[root].text), next(iter(updates)))
         update = updates[workspace]
-        if self._bare is None and not (update.context or update.cost):
+        if self._last_without_document is None and not (update.context or update.cost):
             return
-        if not _is_same(self._bare, update):
-            self._bare, self._bare_of = update, workspace
+        if not _is_same(self._last_without_document, update):
+            self._last_without_document, self._last_workspace = update, workspace
             self._server.protocol.push("status/update", update)
 
 

@@ -19,9 +19,9 @@ def register(server: SidecarServer) -> None:
 
     @server.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
-        for uri in _roots(params):
+        for uri in _root_uris(params):
             services.roots.add(uri)
-        services.encoding = _encoding(params.capabilities)
+        services.encoding = _choose_encoding(params.capabilities)
         server.diagnostics.choose(params.capabilities)
         _apply_options(server, params.initialization_options)
         server.configuration.reload()
@@ -47,7 +47,7 @@ def _apply_options(server: SidecarServer, options: object) -> None:
             workspace.apply_settings(SettingsChange(editor=editor))
 
 
-def _roots(params: types.InitializeParams) -> list[str]:
+def _root_uris(params: types.InitializeParams) -> list[str]:
     if params.workspace_folders:
         return [folder.uri for folder in params.workspace_folders]
     if params.root_uri:
@@ -56,7 +56,7 @@ def _roots(params: types.InitializeParams) -> list[str]:
     return [uri] if uri else []
 
 
-def _encoding(capabilities: types.ClientCapabilities) -> Encoding:
+def _choose_encoding(capabilities: types.ClientCapabilities) -> Encoding:
     """Return the client's first encoding that the server supports; pygls announces the same."""
     general = capabilities.general
     for kind in (general.position_encodings or []) if general else []:
