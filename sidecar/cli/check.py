@@ -251,7 +251,7 @@ def _stdin_report(
 ) -> Report:
     """Check standard input by the rules for the path given by `--stdin-name`."""
     from sidecar.cli.checking.cache import CheckCache
-    from sidecar.cli.checking.reading import decode_text, skip_binary
+    from sidecar.cli.checking.reading import decode_text, report_binary
     from sidecar.cli.checking.run import Checker, unreadable
     from sidecar.workspace.targets import Target
 
@@ -259,5 +259,5 @@ def _stdin_report(
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
     text = decode_text(sys.stdin.buffer.read())
     if text is None:
-        return checker.report([unreadable(target._replace(fault=skip_binary(target)))])
+        return checker.report([unreadable(target._replace(fault=report_binary(target)))])
     return checker.report([checker.check_text(target, text)])

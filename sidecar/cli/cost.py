@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sidecar.cli.group import workspace_option
-from sidecar.cli.output import encodable, print_json, print_lines, print_problems, warn
+from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.text.printable import counted, printable, usd_text
 from sidecar.text.tables import draw_bar
 from sidecar.workspace.wording import NO_COST
@@ -94,13 +94,13 @@ def cost(
     """
     if context.invoked_subcommand is not None:
         return
-    with _book() as book:
-        params = _params(scope, by)
-        _ingest(book, scope["workspace"])
+    with _open_ledger() as book:
+        params = _build_params(scope, by)
+        _ingest_agents(book, scope["workspace"])
         if html is not None:
             _write_page(book, params, scope, html)
             return
-        folders = _folders(scope["workspace"])
+        folders = _workspace_paths(scope["workspace"])
         report = book.detail(params, agent=scope["agent"], folders=folders)
     if as_json:
         print_json({"rows": report.rows, "totals": report.totals})
@@ -138,9 +138,11 @@ def export(form: str, **scope: Any) -> None:
     """
     from sidecar.cost.export import read_events, write_calls
 
-    with _book() as book:
-        _ingest(book, scope["workspace"])
-        wanted = book.scope(_params(scope), scope["agent"], _folders(scope["workspace"]))
+    with _open_ledger() as book:
+        _ingest_agents(book, scope["workspace"])
+        wanted = book.scope(
+            _build_params(scope), scope["agent"], _workspace_paths(scope["workspace"])
+        )
         events = read_events(book.ledger, wanted)
         write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
 
@@ -161,10 +163,10 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     from sidecar.config.load import find_root
 
     root = find_root(workspace.resolve())
-    with _book() as book:
-        _ingest(book, root)
-    with _errors(), SessionsView(root) as view:
-        wrong = print_problems(view.problems)
+    with _open_ledger() as book:
+        _ingest_agents(book, root)
+    with _exit_on_errors(), SessionsView(root) as view:
+        has_errors = print_problems(view.problems)
         rows = view.files(since)
     if as_json:
         print_json({"files": rows})
@@ -172,7 +174,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
         print_lines("No prompt files report in this workspace.")
     else:
         print_lines(*(f"{_path_text(row.uri, root)}: {row.text}" for row in rows))
-    sys.exit(2 if wrong else 0)
+    sys.exit(2 if has_errors else 0)
 
 
 def _path_text(uri: str, root: Path) -> str:
@@ -185,14 +187,14 @@ def _path_text(uri: str, root: Path) -> str:
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
-def _folders(workspace: Path | None) -> tuple[str, ...]:
+def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
     """Return the workspace's paths: with links resolved, and its other working trees."""
     from sidecar.agents.roots import Roots
 
     return () if workspace is None else Roots.of([workspace]).paths
 
 
-def _ingest(book: CostBook, workspace: Path | None) -> None:
+def _ingest_agents(book: CostBook, workspace: Path | None) -> None:
     """Add new calls of coding agents to the ledger."""
     from sidecar.config.load import find_root
     from sidecar.workspace.agents import Sources
@@ -222,7 +224,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
     from sidecar.cost.price_list import update_prices as fetch
 
     target = state_dir() / STORED_LIST
-    with _errors():
+    with _exit_on_errors():
         models = fetch(target, url)
     if as_json:
         print_json({"models": models, "file": str(target)})
@@ -231,12 +233,12 @@ def update_prices(url: str | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _book() -> Iterator[CostBook]:
+def _open_ledger() -> Iterator[CostBook]:
     """Open the ledger; exit with 2 if an expected error occurs."""
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
 
-    with _errors():
+    with _exit_on_errors():
         book = CostBook(state_dir(), _settings().prices)
         try:
             yield book
@@ -245,7 +247,7 @@ def _book() -> Iterator[CostBook]:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _exit_on_errors() -> Iterator[None]:
     from sidecar.cost.ledger import LedgerError
     from sidecar.cost.price_list import UpdateError
 
@@ -266,7 +268,7 @@ def _settings() -> Settings:
     return loaded.settings
 
 
-def _params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
+def _build_params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
     from sidecar.cost.protocol import DEFAULT_KEYS, CostDetailParams
     from sidecar.cost.reports import ordered_keys
 
@@ -285,7 +287,7 @@ def _write_page(
 ) -> None:
     from sidecar.cost.page import page
 
-    wanted = book.scope(params, scope["agent"], _folders(scope["workspace"]))
+    wanted = book.scope(params, scope["agent"], _workspace_paths(scope["workspace"]))
     with book.ledger.reader() as connection:
         html = page(connection, book.prices, wanted)
     try:
@@ -299,8 +301,8 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    console.print(_table(report, params, console.width))
-    console.print(_total(report), style="bold")
+    console.print(_build_table(report, params, console.width))
+    console.print(_total_text(report), style="bold")
     if any(row.reported_cost_usd for row in report.rows):
         console.print("* at least partly reported by the vendor", style="dim")
     for row in report.rows:
@@ -322,7 +324,7 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
         )
 
 
-def _table(report: CostReport, params: CostDetailParams, width: int) -> Table:
+def _build_table(report: CostReport, params: CostDetailParams, width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -338,12 +340,12 @@ def _table(report: CostReport, params: CostDetailParams, width: int) -> Table:
     for row in report.rows:
         names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
         share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
-        bar = encodable(draw_bar(share, bar_width))
-        table.add_row(*names, *_numbers(row, fields), Text(bar, style="cyan"))
+        bar = to_encodable(draw_bar(share, bar_width))
+        table.add_row(*names, *_number_cells(row, fields), Text(bar, style="cyan"))
     return table
 
 
-def _numbers(row: CostRow, fields: list[str]) -> list[str]:
+def _number_cells(row: CostRow, fields: list[str]) -> list[str]:
     numbers = [f"{getattr(row, field):,}" for field in fields]
     if row.note:
         numbers[1] += f" {row.note}"
@@ -359,7 +361,7 @@ def _comparison(row: CostRow, params: CostDetailParams) -> str:
     return f"{label}: reported {usd_text(row.reported_cost_usd)}, list price {usd_text(list_cost)}"
 
 
-def _total(report: CostReport) -> str:
+def _total_text(report: CostReport) -> str:
     totals = report.totals
     return (
         f"total: {counted(totals.calls, 'call')}, {totals.prompt_tokens:,} / "

@@ -40,7 +40,7 @@ class CountedFile(NamedTuple):
     characters: int
     damaged: bool
     note: str | None = None
-    """The reason why an endpoint gave no count."""
+    """Why no endpoint counted the file."""
 
 
 @click.command()
@@ -80,7 +80,9 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
     counted = [result for result in results if isinstance(result, CountedFile)]
     skipped = [entry for entry in (*found, *results) if isinstance(entry, Skipped)]
     _report_skipped(counted, skipped)
-    counted = [file._replace(note=_note(file, name, settings, chooser)) for file in counted]
+    counted = [
+        file._replace(note=_endpoint_note(file, name, settings, chooser)) for file in counted
+    ]
     if as_json:
         _print_json(counted, skipped, name, settings, chooser)
     else:
@@ -122,7 +124,9 @@ def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) 
             warn(f"{file.path}: has bytes that are not UTF-8; each counts as U+FFFD")
 
 
-def _note(file: CountedFile, model: str, settings: Settings, chooser: CounterChooser) -> str | None:
+def _endpoint_note(
+    file: CountedFile, model: str, settings: Settings, chooser: CounterChooser
+) -> str | None:
     """Return the reason why no endpoint counted a file, as the language server words it."""
     if file.note is not None or file.measure.method not in ("calibrated", "estimate"):
         return file.note
@@ -133,7 +137,7 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
     """Print right-aligned counts and paths as wc does, with a total if there are several."""
     lines = [(file.measure, file.path) for file in counted]
     if len(lines) > 1:
-        lines.append((_total(counted), "total"))
+        lines.append((_total_measure(counted), "total"))
     numbers = [
         f"{'~' if measure.method in ('calibrated', 'estimate') else ''}{measure.tokens}"
         for measure, _ in lines
@@ -143,7 +147,7 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
         print_lines(f"{number:>{width}} {path}")
 
 
-def _total(counted: Sequence[CountedFile]) -> Measure:
+def _total_measure(counted: Sequence[CountedFile]) -> Measure:
     """Return the sum of all tokens, with the method of the least reliable count."""
     from sidecar.counting.count import METHODS, Measure
 
@@ -159,7 +163,7 @@ def _print_json(
     settings: Settings,
     chooser: CounterChooser,
 ) -> None:
-    total = _total(counted)
+    total = _total_measure(counted)
     result: dict[str, Any] = {
         "files": _describe_files(counted, model, settings, chooser),
         "total": {"tokens": total.tokens, "files": len(counted), "method": total.method},

@@ -46,15 +46,15 @@ def doctor(workspace: Path, as_json: bool) -> None:
 
     root = find_root(workspace.resolve())
     loaded = load(root)
-    report = _report(root, loaded)
+    report = _collect_report(root, loaded)
     if as_json:
         print_json(report)
     else:
-        print_lines(*_text(report))
+        print_lines(*_report_text(report))
     sys.exit(2 if any(problem.severity == "error" for problem in loaded.problems) else 0)
 
 
-def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
+def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
     from sidecar import __version__
     from sidecar.config.paths import config_file, state_dir
     from sidecar.endpoints.address import without_secrets
@@ -191,7 +191,7 @@ def _agents(settings: Settings) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(row) for row in survey(readers, places)]
 
 
-def _text(report: dict[str, Any]) -> list[str]:
+def _report_text(report: dict[str, Any]) -> list[str]:
     configuration = report["configuration"]
     lines = [f"token-sidecar {report['version']}, Python {report['python']}", "", "Engines"]
     lines += [_row(e["name"], e["version"] or "not installed") for e in report["engines"]]

@@ -70,7 +70,7 @@ def _exit_on_full_disk(error: OSError) -> NoReturn:
 
 def print_lines(*lines: str, err: bool = False) -> None:
     """Print lines; line breaks within a line are escaped."""
-    echo(encodable("\n".join(map(printable, lines))), err=err)
+    echo(to_encodable("\n".join(map(printable, lines))), err=err)
 
 
 def print_styled(line: str) -> None:
@@ -121,7 +121,7 @@ _ASCII = str.maketrans(
 )
 
 
-def encodable(text: str) -> str:
+def to_encodable(text: str) -> str:
     """Return the text with bars and marks in ASCII if standard output cannot encode them."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")

@@ -31,7 +31,7 @@ _MAX_LISTED = 10
 
 
 class SessionsView:
-    """A workspace open_counts to show its sessions. Unchanged files are read once."""
+    """A workspace that is opened to show its sessions, with the language server's code."""
 
     def __init__(self, root: Path) -> None:
         self.services = Services()

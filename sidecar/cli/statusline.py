@@ -66,13 +66,13 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
     name = (sent.model.display_name or sent.model.id or "")[:_MAX_NAME]
-    parts = [name, f"ctx {_size(sent, load(root).settings.context)}"]
+    parts = [name, f"ctx {_context_text(sent, load(root).settings.context)}"]
     if sent.cost_usd is not None:
         parts.append(usd_text(sent.cost_usd))
-    return " · ".join([part for part in parts if part] + _quotas(sent.rate_limits))
+    return " · ".join([part for part in parts if part] + _quota_texts(sent.rate_limits))
 
 
-def _size(sent: StatuslineInput, settings: Context) -> str:
+def _context_text(sent: StatuslineInput, settings: Context) -> str:
     """Return how full the context is, at worst from Claude Code's rounded percentage."""
     from sidecar.context.usage import ContextUsage, in_window
     from sidecar.context.view import short_text
@@ -90,7 +90,7 @@ def _size(sent: StatuslineInput, settings: Context) -> str:
     return short_text(usage, "percent")
 
 
-def _quotas(limits: RateLimits | None) -> list[str]:
+def _quota_texts(limits: RateLimits | None) -> list[str]:
     if limits is None:
         return []
     quotas: tuple[tuple[str, Quota | None], ...] = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def find_growth(
     checker: Checker, folder: Path, base: str, reports: Mapping[str, FileReport]
 ) -> Iterator[Growth]:
-    """Yield the growth of each changed file since `base`; files with unchanged counts are left out.
+    """Yield the growth of each changed file since `base`, except files with unchanged counts.
 
     Args:
         checker: Counts the old texts.
@@ -47,7 +47,7 @@ class _Change(NamedTuple):
 
 
 def _changes(folder: Path, base: str) -> Iterator[_Change]:
-    # Resolve the revision first, so that a revision cannot be snapshot for an option or a path.
+    # Resolve the revision first, so that git cannot take it for an option or a path.
     commit = _git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
     )

@@ -166,7 +166,7 @@ def _read(target: Target) -> LoadedFile | Checked:
     text = decode_text(data)
     if text is None:
         entry = Entry(stamp, is_stamp_reliable(stamp, read_at))
-        return Checked(target, entry, None, skip_binary(target))
+        return Checked(target, entry, None, report_binary(target))
     return LoadedFile(target, text, stamp, read_at, digest_of(data))
 
 
@@ -176,7 +176,7 @@ def decode_text(data: bytes) -> str | None:
     return decoded.text if decoded else None
 
 
-def skip_binary(target: Target) -> Skipped:
+def report_binary(target: Target) -> Skipped:
     """Return the report of a binary file."""
     return Skipped(target.path, "binary file", failed=False)
 

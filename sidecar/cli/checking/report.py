@@ -130,7 +130,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[Unchecked, ...] = ()
     """Files that are not text or cannot be read."""
     budgets: int = 0
-    """Number of rules, presets included."""
+    """Number of rules, including presets."""
     has_matching_budget: bool = True
     """Whether a rule applies to a checked file."""
     has_unreadable: bool = False
@@ -200,19 +200,20 @@ def as_github(report: Report) -> str:
     """Format GitHub workflow annotations."""
     commands = {**_LEVELS, "information": "notice"}
     lines = [
-        f"::{problem.severity} {_problem_place(problem)}::{_data(problem.message)}"
+        f"::{problem.severity} {_problem_location(problem)}::{_escape(problem.message)}"
         for problem in report.problems
     ]
     lines += [
-        f"::{commands[finding.severity]} {_annotation(file, finding)}::{_data(finding.message)}"
+        f"::{commands[finding.severity]} {_annotation(file, finding)}::{_escape(finding.message)}"
         for file, finding in report.distinct_findings()
     ]
     lines += [
-        f"::notice file={_property(growth.path)},title=Token budget::{_data(growth.message)}"
+        f"::notice file={_property(growth.path)},title=Token budget::{_escape(growth.message)}"
         for growth in report.growth or ()
     ]
     lines += [
-        f"::error file={_property(skipped.path)},title=Token budget::{_data(skipped_text(skipped))}"
+        f"::error file={_property(skipped.path)},title=Token budget::"
+        f"{_escape(skipped_text(skipped))}"
         for skipped in report.skipped
         if skipped.budget
     ]
@@ -271,7 +272,7 @@ def _problem_text(problem: ConfigurationProblem) -> str:
     return f"{place}: {problem.message}" if place else problem.message
 
 
-def _problem_place(problem: ConfigurationProblem) -> str:
+def _problem_location(problem: ConfigurationProblem) -> str:
     file = "" if problem.path is None else f"file={_property(problem.path)},"
     line = f"line={problem.line}," if file and problem.line else ""
     return f"{file}{line}title=Token budget configuration"
@@ -286,13 +287,13 @@ def _last_line(finding: ReportedFinding) -> int:
     return finding.end_line - 1 if finding.end_column == 1 else finding.end_line
 
 
-def _data(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape a message as GitHub requires."""
     return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
