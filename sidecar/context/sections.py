@@ -152,7 +152,7 @@ class SectionCount(msgspec.Struct, frozen=True):
     measure: Measure
     source: SectionSource
     """The text that was counted."""
-    basis: Hashable = None
+    cache_key: Hashable = None
     """Everything the count depends on besides the text."""
     final: bool = True
     """Whether no better count from an endpoint is expected."""
@@ -167,7 +167,7 @@ class SectionCount(msgspec.Struct, frozen=True):
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
             return False
-        return self.is_sure or (self.basis, self.final) == (other.basis, other.final)
+        return self.is_sure or (self.cache_key, self.final) == (other.cache_key, other.final)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):

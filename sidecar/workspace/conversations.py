@@ -611,7 +611,7 @@ class SectionCounts:
             return True
         if count is None or count.source is not source or count.model != model:
             return True
-        if count.basis != self._counts.count_cache_key(model, settings):
+        if count.cache_key != self._counts.count_cache_key(model, settings):
             return True
         return not count.final and self._counts.has_answer(self._snapshot(source), model, settings)
 
@@ -673,7 +673,7 @@ class SectionCounts:
         else:
             choice = self._counts.choose_local_counter(snapshot, now.model, settings)
         measure = await self._counts.measure(snapshot, choice)
-        return SectionCount(now.model, measure, then.source, now.basis, now.final)
+        return SectionCount(now.model, measure, then.source, now.cache_key, now.final)
 
     def _snapshot(self, source: SectionSource) -> Snapshot:
         if isinstance(source, FollowedText):

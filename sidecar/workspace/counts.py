@@ -250,8 +250,8 @@ class Counts(CounterChooser):
         if calibrations is not None and snapshot.characters >= _LEARN_CHARACTERS:
             key = document_key(model, plain.name, kind_of(snapshot.sample))
             band = plain.band(estimated, snapshot.sample)
-            doubt = None if band is None else estimated * band / 100
-            calibrations.update(key, estimated, real, 1.0, doubt)
+            error_tokens = None if band is None else estimated * band / 100
+            calibrations.update(key, estimated, real, 1.0, error_tokens)
             self.calibration_changed()
 
     def calibration_changed(self) -> None:
