@@ -14,7 +14,6 @@ from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.text.printable import counted, printable, usd_text
 from sidecar.text.tables import draw_bar
-from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
+NO_CALLS = (
+    "No calls recorded yet. Coding agents are picked up automatically; plugins report theirs with "
+    "`cost/record`."
+)
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 _FULL_WIDTH = 100
 """Columns of a terminal from which the table shows every column."""
@@ -105,7 +108,7 @@ def cost(
     if as_json:
         print_json({"rows": report.rows, "totals": report.totals})
     elif not report.rows:
-        print_lines(NONE_MATCH if any(scope.values()) else NO_COST)
+        print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
         _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
         _print_table(report, params)

@@ -18,12 +18,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks.agents.others import AIDER
-from sidecar.cli.cost import cost
+from sidecar.cli.cost import NO_CALLS, cost
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.protocol import CostRecordParams
-from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +90,7 @@ def test_a_range_may_begin_and_end_at_the_edges_of_the_calendar() -> None:
 
 def test_an_empty_ledger() -> None:
     result = run()
-    assert (result.exit_code, result.output) == (0, f"{NO_COST}\n")
+    assert (result.exit_code, result.output) == (0, f"{NO_CALLS}\n")
     totals = json.loads(run("--json").output)["totals"]
     assert totals["calls"] == 0
     assert not (state_dir() / FILE_NAME).exists(), "looking makes no file"
