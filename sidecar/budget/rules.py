@@ -72,7 +72,7 @@ class Rules:
         globs = self._globs.get(rule.key)
         if globs is None:
             globs = self._globs[rule.key] = PathGlobs(rule.budget.files)
-        return globs.has_file(path)
+        return globs.matches_file(path)
 
     def reach(self, folder: str) -> bool:
         """Return whether a rule may match below a folder.

@@ -1,4 +1,1 @@
-"""Documents as lines: LSP positions, edits, safe split points, globs.
-
-Pure: no I/O. Token counts are remembered here, and made elsewhere.
-"""
+"""Documents: positions, edits, safe split points; outlines, globs and text for display. Pure."""

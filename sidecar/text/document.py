@@ -4,10 +4,10 @@ A document is a list of immutable pieces between safe cuts (see `sidecar.text.cu
 replaces the pieces that it touches, and only those are counted again. Small pieces are joined
 later, and their known counts added.
 
-Lines end on `\\n`, `\\r\\n` and `\\r` only. A position past the end of its line means the line's
-end, one past the last line the end of the document, a negative one the start, and a position inside
-a character (a surrogate pair, a multi-byte sequence) that character's start. A range whose end
-precedes its start is the range between the two.
+Lines end on `\\n`, `\\r\\n` and `\\r` only. Positions are clamped: past the end of a line to the
+line's end, past the last line to the document's end, negative ones to the start, and positions
+inside a character (a surrogate pair, a multi-byte sequence) to its start. A range whose end
+precedes its start is reversed.
 
 A document belongs to one thread; any thread may read and count its `pieces`.
 """

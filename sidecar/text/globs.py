@@ -1,8 +1,8 @@
-"""Globs: for paths those of `.gitignore`, matched by pathspec; for model names those of fnmatch.
+"""Globs: paths use the syntax of `.gitignore` (pathspec), model names that of fnmatch.
 
-With RE2 a path is compared with all patterns of a list at once, in time linear in its length. Where
-google-re2 has no wheel, Python's regular expressions are used. They may try a wildcard again and
-again, so patterns of many wildcards are refused there. Pure.
+RE2 compares a path with all patterns of a list in linear time. Where google-re2 has no wheel,
+Python's regular expressions are used. They may backtrack exponentially, so patterns of many
+wildcards are rejected there. Pure.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ESCAPES: dict[int, int] = {
     ord("\n"): 0xFFFFF,
     **{0xD800 + number: 0xF0000 + number for number in range(0x800)},
 }
-"""Characters that expressions cannot hold or treat specially: a line feed, and the surrogates that
-stand for bytes that are not UTF-8."""
+"""Characters that expressions cannot contain or treat specially: a line feed, and the surrogates
+that represent bytes that are not UTF-8."""
 
 
 def glob_problem(pattern: str) -> str | None:
-    """Return what is wrong with a user's glob for names or paths, or None."""
+    """Return the problem with a glob for names or paths, or None."""
     if len(pattern) > MAX_LENGTH:
         return f"a pattern has more than {MAX_LENGTH:,} characters"
     if _wildcards(pattern) > MAX_WILDCARDS:
@@ -50,12 +50,12 @@ def glob_problem(pattern: str) -> str | None:
 
 
 def path_glob_problem(pattern: str) -> str | None:
-    """Return what is wrong with a line of a `.gitignore`, or a glob in that form, or None."""
+    """Return the problem with a line of a `.gitignore`, or a glob in that form, or None."""
     if (problem := glob_problem(pattern)) is not None:
         return problem
     if _wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
         return f"a pattern has more than {MAX_WILDCARDS_WITHOUT_RE2} wildcards, without google-re2"
-    brackets = [found[0] for found in _BRACKET.finditer(pattern) if found[0][0] == "["]
+    brackets = [match[0] for match in _BRACKET.finditer(pattern) if match[0][0] == "["]
     if any(map(_UNLIKE_GIT.match, brackets)):
         return "a pattern has brackets with one of ! ^ [ \\ / -- in them, which are not supported"
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -69,17 +69,17 @@ def path_glob_problem(pattern: str) -> str | None:
 
 
 def matches_any(globs: Iterable[str], names: Iterable[str]) -> bool:
-    """Whether one of the globs matches one of the names; case makes no difference.
+    """Return whether one of the globs matches one of the names. Case is ignored.
 
-    `*` is any text, slashes included, `?` one character, `[a-c]` one of these, `[!a-c]` one of the
-    others; a bracket that nothing closes and a backslash mean themselves.
+    `*` matches any text including slashes, `?` one character, `[a-c]` one of these, `[!a-c]` any
+    other. An unclosed bracket and a backslash match themselves.
     """
     lower = [name.lower() for name in names]
     return any(fnmatchcase(name, glob.lower()) for glob in globs for name in lower)
 
 
 class PathGlobs:
-    """A list of globs for paths: the last one that matches decides, `!` excludes."""
+    """Globs for paths. The last match decides, and `!` excludes."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         from pathspec import PathSpec
@@ -90,53 +90,53 @@ class PathGlobs:
 
         self._specs = [compiled(lines) for lines in _last_first(map(_without_special, globs))]
 
-    def has_file(self, path: str) -> bool:
-        """Return whether a file matches, itself or by a folder that contains it."""
+    def matches_file(self, path: str) -> bool:
+        """Return whether a file or a folder that contains it matches."""
         return bool(_verdict(self._specs, path))
 
 
 class IgnoreGlobs:
-    """The lines of a `.gitignore`, for paths relative to its folder, as git decides.
+    """The lines of a `.gitignore`, for paths relative to its folder, with git's semantics.
 
-    `GitIgnoreSpec` is not used: there a line that is about a folder may outweigh one that is about
-    what is in it (`node_modules/`, `/*`, `!/src/` leave `src/node_modules/` in).
+    pathspec's `GitIgnoreSpec` differs: with `node_modules/`, `/*` and `!/src/` it does not ignore
+    `src/node_modules/`.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
         from pathspec import PathSpec
 
         def compiled(lines: Sequence[str]) -> PathSpec[Any]:
-            return PathSpec(map(_of_path_itself, lines), backend=_backend())
+            return PathSpec(map(_own_pattern, lines), backend=_backend())
 
         self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, lines))]
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
-        """Return whether a path is ignored whose folders are not; None if no line matches it."""
+        """Return whether a path is ignored, if its folders are not; None if no line matches."""
         return _verdict(self._specs, f"{path}/" if folder else path)
 
 
-def _of_path_itself(line: str) -> RegexPattern:
-    """Return a line's pattern for the path itself, not for a folder's content."""
+def _own_pattern(line: str) -> RegexPattern:
+    """Return a line's pattern without matches of a folder's content."""
     from pathspec import RegexPattern
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     regex, include = GitIgnoreSpecPattern.pattern_to_regex(line)
     if regex is None:
         return RegexPattern(None)
-    for ending, itself in _ENDINGS:
+    for ending, replacement in _ENDINGS:
         if regex.endswith(ending):
-            regex = regex.removesuffix(ending) + itself
+            regex = regex.removesuffix(ending) + replacement
     return RegexPattern(re.compile(regex), include)
 
 
 def _verdict(specs: Iterable[PathSpec[Any]], path: str) -> bool | None:
     safe = _without_special(path)
-    found = (spec.check_file(safe, separators=()).include for spec in specs)
-    return next((include for include in found if include is not None), None)
+    verdicts = (spec.check_file(safe, separators=()).include for spec in specs)
+    return next((include for include in verdicts if include is not None), None)
 
 
 def _last_first(lines: Iterable[str]) -> list[list[str]]:
-    """Return the lines in lists that are compiled together, the last list first."""
+    """Group the lines that are compiled together, the last group first."""
     lists: list[list[str]] = []
     left = 0
     for line in lines:
@@ -149,7 +149,7 @@ def _last_first(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _as_matched(line: str) -> str:
-    """Return a line with git's meaning: for pathspec `a/**` also matches the folder `a`."""
+    """Return a line with git's meaning; in pathspec `a/**` also matches the folder `a`."""
     return _INSIDE.sub(r"/**/*\1", _without_special(line))
 
 

@@ -1,6 +1,6 @@
-"""The parts of a text that people see: Markdown sections, marked regions, top-level blocks of code.
+"""The parts of a text: Markdown sections, marked regions, top-level blocks of code.
 
-Lines are LSP's: they end on `\\n`, `\\r\\n` or `\\r` only. All of it takes linear time.
+Lines end on `\\n`, `\\r\\n` or `\\r` only, as in LSP. All functions take linear time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A run of whole lines: `end_line` and `end` are the first after it, offsets are characters.
+    """A range of complete lines. Offsets are in characters.
 
-    `path` is the titles of the headings around a section, its own last; `limit` the number that a
-    region names.
+    Attributes:
+        end_line: The line after the last one.
+        end: The offset after the last character.
+        path: The titles of the headings around a section, its own last.
+        limit: The token limit of a marked region.
     """
 
     kind: PartKind
@@ -39,12 +42,12 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def path_text(self) -> str:
-        """The heading path as rules write it: `Plan > Recent diffs`."""
+        """The heading path as in budget rules: `Plan > Recent diffs`."""
         return " > ".join(self.path)
 
 
 class Lines:
-    """A text cut into LSP lines: the offset of each line's start, and its text without its end."""
+    """A text as lines: their texts without line endings, and the offsets of their starts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -54,7 +57,7 @@ class Lines:
         else:
             self.texts = _LINE_END.split(text)
             ends = (len(end) for end in _LINE_END.findall(text))
-        # One start per line, then the end of the text as the start of the line after the last.
+        # The last start is the end of the text.
         lengths = map(add, map(len, self.texts), chain(ends, repeat(0)))
         self.starts = list(accumulate(lengths, initial=0))
         self.starts[-1] = len(text)
@@ -78,25 +81,25 @@ _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?
 
 
 def find_marked_regions(lines: Lines) -> list[Part]:
-    """Return regions in the order of their first lines; both marked lines belong to the region.
+    """Return marked regions, sorted by their first lines. They include both marked lines.
 
-    Regions may be nested; one without an end continues to the end of the text.
+    Regions may be nested. A region without an end continues to the end of the text.
     """
     if MARK_START not in lines.text:
         return []
-    found: list[Part] = []
+    regions: list[Part] = []
     open_at: list[tuple[int, int]] = []
     for number, limit, word in _marks(lines):
         if limit:
             open_at.append((number, limit))
         elif word == "end" and open_at:
-            found.append(_region(lines, *open_at.pop(), number + 1))
-    found += [_region(lines, number, limit, len(lines)) for number, limit in open_at]
-    return sorted(found, key=lambda part: (part.start_line, -part.end_line))
+            regions.append(_region(lines, *open_at.pop(), number + 1))
+    regions += [_region(lines, number, limit, len(lines)) for number, limit in open_at]
+    return sorted(regions, key=lambda part: (part.start_line, -part.end_line))
 
 
 def has_ignore_mark(text: str) -> bool:
-    """Return whether one of the first ten lines exempts this file from budgets."""
+    """Return whether a mark in the first ten lines exempts the file from budgets."""
     if IGNORE_MARK.split()[0] not in text:
         return False
     head = re.split(r"\r\n|\n|\r", text, maxsplit=FIRST_LINES)[:FIRST_LINES]
@@ -104,7 +107,7 @@ def has_ignore_mark(text: str) -> bool:
 
 
 def find_ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
-    """Return sections with a mark below their heading that exempts them from budgets."""
+    """Return the sections that a mark below their heading exempts from budgets."""
     if MARK_START not in lines.text:
         return []
     marked = [number for number, _, word in _marks(lines) if word == "ignore"]
@@ -152,34 +155,35 @@ _COMMENT = re.compile(r" {0,3}<!--")
 _INDENTED = re.compile(r" {0,3}\t| {4}")
 _MARKUP = re.compile(r"[*`]+")
 _SPECIAL = frozenset("#=-+*_<>`~0123456789")
-"""What a line that is more than a paragraph's text begins with, after its indentation."""
+"""First characters, after the indentation, of lines that are not only a paragraph's text."""
 
 _SPACES = re.compile(r"\s+")
 _STEP = re.compile(r"(?<!\s)\s++>\s++")
-"""Between two headings of a path. It begins where a run of blanks does and never tries it twice."""
+"""Separates the headings of a path. Possessive, so that matching takes linear time."""
 
 Heading = tuple[int, int, str]
 """First line, level, title."""
 
 
 def find_sections(lines: Lines) -> Iterator[Part]:
-    """Yield each heading with everything below it, up to the next heading of its level
-    or higher.
-    """
-    found = _scan(lines)
-    ends = _ends(found, len(lines))
-    around: list[Heading] = []
-    for heading, end in zip(found, ends, strict=True):
+    """Yield the section of each heading, up to the next heading of its level or higher."""
+    scan = _HeadingScan(lines)
+    number = _after_front_matter(lines)
+    while number < len(lines):
+        number = scan.read_line(number)
+    ends = _section_ends(scan.headings, len(lines))
+    parents: list[Heading] = []
+    for heading, end in zip(scan.headings, ends, strict=True):
         line, level, title = heading
-        while around and around[-1][1] >= level:
-            around.pop()
-        around.append(heading)
+        while parents and parents[-1][1] >= level:
+            parents.pop()
+        parents.append(heading)
         part = lines.part("section", title, line, end, level)
-        yield replace(part, path=tuple(outer[2] for outer in around))
+        yield replace(part, path=tuple(parent[2] for parent in parents))
 
 
 def normalize_heading_path(written: str) -> str:
-    """Return a rule's heading path in the form of `Part.path_text`."""
+    """Return the heading path of a budget rule in the form of `Part.path_text`."""
     return " > ".join(_title(part) for part in _STEP.split(written.strip()))
 
 
@@ -189,38 +193,28 @@ def has_path(part: Part, path: str) -> bool:
     return own == path or own.endswith(f" > {path}")
 
 
-def _ends(found: list[Heading], last: int) -> list[int]:
-    """Return the line after each heading's section."""
-    ends = [last] * len(found)
+def _section_ends(headings: list[Heading], end: int) -> list[int]:
+    ends = [end] * len(headings)
     open_at: list[int] = []
-    for index, (line, level, _) in enumerate(found):
-        while open_at and found[open_at[-1]][1] >= level:
+    for index, (line, level, _) in enumerate(headings):
+        while open_at and headings[open_at[-1]][1] >= level:
             ends[open_at.pop()] = line
         open_at.append(index)
     return ends
 
 
-def _scan(lines: Lines) -> list[Heading]:
-    """Return all headings, in one pass."""
-    scan = _Scan(lines)
-    number = _after_front_matter(lines)
-    while number < len(lines):
-        number = scan.line(number)
-    return scan.headings
-
-
-class _Scan:
-    """The state of the scan: what kind of block the next line is in."""
+class _HeadingScan:
+    """Finds the headings of a text, line by line."""
 
     def __init__(self, lines: Lines) -> None:
         self.headings: list[Heading] = []
         self._lines = lines
-        self._paragraph: int | None = None  # its first line: an underline makes it a heading
+        self._paragraph: int | None = None  # first line; an underline turns it into a heading
         self._lazy = False  # paragraphs of quotes and lists continue without a marker
-        self._item = 0  # text with this indent belongs to the list item above
+        self._item = 0  # indent of the text that belongs to the list item above
 
-    def line(self, number: int) -> int:
-        """Scan one line, or a whole fence or comment, and return the number of the next line."""
+    def read_line(self, number: int) -> int:
+        """Read a line, or a complete fence or comment, and return the number of the next line."""
         line = self._lines.texts[number]
         bare = line.lstrip(" \t")
         if not bare:
@@ -230,52 +224,50 @@ class _Scan:
             if self._paragraph is None and not self._lazy and not _INDENTED.match(line):
                 self._paragraph = number
             return number + 1
-        return self._special(number, line, bare[0])
+        return self._read_special(number, line, bare[0])
 
-    def _special(self, number: int, line: str, first: str) -> int:
-        """Scan a line that may be more than a paragraph's text."""
+    def _read_special(self, number: int, line: str, first: str) -> int:
         inside = self._item if _indent(line) >= self._item else 0
         if not self._lazy:
             self._item = inside
         if (fence := _fence(line, inside)) is not None:
-            return self._fence(number, fence, inside)
+            return self._read_fence(number, fence, inside)
         if inside:
             self._lazy = _ATX.match(line, inside) is None
             return number + 1
         if first == "<" and _COMMENT.match(line):
-            self._leave()
+            self._end_block()
             return _comment_end(self._lines, number)
-        self._block(number, line, first)
+        self._read_block(number, line, first)
         return number + 1
 
-    def _block(self, number: int, line: str, first: str) -> None:
-        """Scan a line that may begin or end a paragraph, or be a heading."""
+    def _read_block(self, number: int, line: str, first: str) -> None:
         if first == "#" and (atx := _ATX.match(line)):
             self.headings.append(
                 (number, len(atx[1]), _title(_without_closing_hashes(line[atx.end() :])))
             )
-            self._leave()
+            self._end_block()
         elif first in "=-" and self._paragraph is not None and (under := _SETEXT.match(line)):
             title = " ".join(self._lines.texts[self._paragraph : number])
             level = 1 if under[1][0] == "=" else 2
             self.headings.append((self._paragraph, level, _title(title)))
-            self._leave()
+            self._end_block()
         elif first in "-*_" and _BREAK.match(line):
-            self._leave()
+            self._end_block()
         elif container := _CONTAINER.match(line):
-            self._leave()
-            self._lazy, self._item = True, _content_at(container)
+            self._end_block()
+            self._lazy, self._item = True, _item_indent(container)
         elif self._paragraph is None and not self._lazy and not _INDENTED.match(line):
             self._paragraph = number
 
-    def _fence(self, number: int, opening: re.Match[str], inside: int) -> int:
+    def _read_fence(self, number: int, opening: re.Match[str], inside: int) -> int:
         item = inside or (len(opening["lead"]) if opening["lead"].strip() else 0)
         end = _fence_end(self._lines, number, opening["mark"], item)
-        self._leave()
+        self._end_block()
         self._item = item
         return end
 
-    def _leave(self) -> None:
+    def _end_block(self) -> None:
         self._paragraph, self._lazy, self._item = None, False, 0
 
 
@@ -285,7 +277,7 @@ def _indent(line: str) -> int:
     return len(lead.expandtabs(4)) if "\t" in lead else len(lead)
 
 
-def _content_at(container: re.Match[str]) -> int:
+def _item_indent(container: re.Match[str]) -> int:
     """Return the column at which a list item continues; 0 for a quote."""
     marker = container["marker"]
     if marker == ">":
@@ -295,7 +287,7 @@ def _content_at(container: re.Match[str]) -> int:
 
 
 def _fence(line: str, item: int) -> re.Match[str] | None:
-    """Match an opening fence, also one at the start of a list item or inside it."""
+    """Match an opening fence, which may be in a list item."""
     if "```" not in line and "~~~" not in line:
         return None
     return _FENCE.match(line[item:])
@@ -333,14 +325,13 @@ def _after_front_matter(lines: Lines) -> int:
 
 
 def _without_closing_hashes(written: str) -> str:
-    """Return a heading's words without closing `#`s."""
     words = written.strip(" \t")
     bare = words.rstrip("#")
     return bare if not bare or bare[-1] in " \t" else words
 
 
 def _title(written: str) -> str:
-    """Return a heading's words without emphasis, code marks and repeated blanks."""
+    """Remove emphasis, code marks and repeated blanks from a heading."""
     return _SPACES.sub(" ", _MARKUP.sub("", written)).strip()
 
 
@@ -356,14 +347,13 @@ _MARKDOWN_SUFFIXES = frozenset(
 
 
 def is_markdown(name: str, language_id: str = "") -> bool:
-    """Return whether a file (by its name or URI) or a language is Markdown."""
+    """Return whether a file is Markdown, by its name, URI or language."""
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
     return language_id in _MARKDOWN_LANGUAGES or suffix in _MARKDOWN_SUFFIXES
 
 
 def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
-    """Return Markdown sections, or another language's top-level blocks, in order."""
-
+    """Return the Markdown sections, or the top-level blocks of another language, in order."""
     if is_markdown(name, language_id):
         return tuple(find_sections(Lines(text)))
     return tuple(find_blocks(Lines(text)))
@@ -372,9 +362,10 @@ def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, 
 def find_blocks(lines: Lines) -> Iterator[Part]:
     """Yield top-level blocks by indentation, for any language.
 
-    A block begins on an unindented line after a blank one, or after a block with an indented body;
-    closing brackets belong to the block they close. So a run of imports is one block, and a
-    decorator or comment belongs to what it precedes. The title is the last line before the body.
+    A block begins at an unindented line after a blank line, or after a block with an indented body.
+    Closing brackets belong to the block they close. So consecutive imports are one block, and a
+    decorator or comment belongs to the definition below. The title is the last line before the
+    body.
     """
     texts = lines.texts
     start: int | None = None

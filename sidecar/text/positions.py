@@ -1,7 +1,6 @@
-"""Positions as LSP means them, and lengths in the code units of its three encodings.
+"""LSP positions, and text lengths in the code units of its three encodings.
 
-Lone surrogates are legal, because JSON can carry them: three units in utf-8, one in utf-16 and
-utf-32.
+Lone surrogates are legal in JSON. They have three units in utf-8, and one in utf-16 and utf-32.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
     """
     if encoding == "utf-32" or text.isascii():
         return min(offset, len(text))
-    # No character takes less than one unit, so the first `offset` characters are enough.
+    # Each character has at least one unit, so the first `offset` characters are enough.
     text = text[: offset + 1]
     if encoding == "utf-16":
         return _index_utf16(text, offset)

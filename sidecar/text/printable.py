@@ -1,8 +1,8 @@
-"""Names and values of other people, written so that no terminal, log, CI or editor interprets them.
+"""Escape untrusted text so that no terminal, log, CI or editor interprets it.
 
-A file name, a TOML key, a model id or a session id may come from a repository's author, an endpoint
-or a client. Before people see it, it passes one of these functions. Text for machines (JSON values,
-URIs, a fitted text) keeps its characters.
+A file name, a TOML key, a model id or a session id may come from a repository, an endpoint or a
+client. It passes one of these functions before it is shown. Data for programs (JSON values, URIs, a
+fitted text) is not escaped.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ _LINK = re.compile(r"\](?=\()")
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with escapes for control characters, hidden ones and line ends."""
+    """Return `text` on one line, with control characters, invisible ones and line ends escaped."""
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text
-    return _COMMAND.sub(_apart, _unprintable().sub(_escape, text))
+    return _COMMAND.sub(_escape_command, _unprintable().sub(_escape, text))
 
 
 def printable_lines(text: str) -> str:
-    """Return a text of several lines with the same escapes, except for its line feeds."""
-    return _COMMAND.sub(_apart, _unprintable_in_lines().sub(_escape, text))
+    """Return `text` with the same characters escaped, except for line feeds."""
+    return _COMMAND.sub(_escape_command, _unprintable_in_lines().sub(_escape, text))
 
 
 def markdown(text: str) -> str:
-    """Return `text` for a line of Markdown, without links, images, cells, HTML or emphasis."""
+    """Escape `text` for a line of Markdown: no links, images, table cells, HTML or emphasis."""
     return _MARKUP.sub(r"\\\g<0>", printable(text))
 
 
 def json_text(value: object) -> str:
-    """Return `value` as one line of ASCII JSON that no CI interprets.
+    """Return `value` as one line of JSON that no CI interprets.
 
-    ASCII, because only so can a file name be written that is not UTF-8.
+    It is ASCII, because file names need not be UTF-8.
     """
     written = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
     return written.replace("##", r"#\u0023")
 
 
 def message(text: str) -> str:
-    """Return `text` for an editor's message, where `[label](command:…)` would be a link."""
+    """Escape `text` for an editor's message, where `[label](command:…)` would be a link."""
     return _LINK.sub("] ", printable_lines(text))
 
 
@@ -76,10 +76,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Return a percentage such as `13 %`, rounded down, so that 100 % never stands for less.
-
-    A floating-point error of a whole number is compensated.
-    """
+    """Return a percentage such as `13 %`, rounded down, so that less than 100 is never `100 %`."""
+    # The addend compensates for floating-point errors.
     return f"{math.floor(share + 1e-9)} %"
 
 
@@ -94,8 +92,8 @@ def _unprintable_in_lines() -> re.Pattern[str]:
     return re.compile(f"(?!\n)[{_ACTIVE}]")
 
 
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
     number = ord(character)
     if character in _SHORT:
         return _SHORT[character]
@@ -104,15 +102,15 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
 
 
-def _apart(found: re.Match[str]) -> str:
-    """Return a command's marker with its first character escaped."""
-    mark = found[0].lstrip()
-    return f"{found[1] or ''}\\x{ord(mark[0]):02x}{mark[1:]}"
+def _escape_command(match: re.Match[str]) -> str:
+    mark = match[0].lstrip()
+    return f"{match[1] or ''}\\x{ord(mark[0]):02x}{mark[1:]}"
 
 
 def usd_text(amount: float | Decimal) -> str:
-    """Return an amount such as `$8.27`, with two significant digits below one dollar,
-    or `<$0.001`.
+    """Return an amount such as `$8.27`, `$0.022` or `<$0.001`.
+
+    Amounts below one dollar have two significant digits.
     """
     usd = float(amount)
     if usd <= -1 or usd >= 0.995:

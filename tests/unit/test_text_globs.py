@@ -98,7 +98,7 @@ def test_the_last_glob_that_means_a_file_or_its_folder_decides(lines: list[str],
     for line in lines:
         if ours([line.removeprefix("!")], [path]):
             expected = not line.startswith("!")
-    assert PathGlobs(lines).has_file(path) == expected
+    assert PathGlobs(lines).matches_file(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_last_glob_that_means_a_file_or_its_folder_decides(lines: list[str],
 )
 def test_what_globs_of_budgets_mean(files: list[str], meant: list[str], others: list[str]) -> None:
     found = PathGlobs(files)
-    assert [path for path in (*meant, *others) if found.has_file(path)] == meant
+    assert [path for path in (*meant, *others) if found.matches_file(path)] == meant
 
 
 UNLIKE_GIT = ("[!a]", "a[^b]", "[[:alpha:]]", "[a/b]", "[\\a-b]", "[--b]", "[a&&b]", "[]!a[]")
@@ -162,7 +162,7 @@ BOMBS = (
 @pytest.mark.parametrize("pattern", BOMBS, ids=range(len(BOMBS)))
 @pytest.mark.parametrize("path", ["a" * 4000, "a/" * 2000 + "a", "ab" * 2000], ids=range(3))
 def test_no_pattern_takes_forever(pattern: str, path: str) -> None:
-    assert not PathGlobs([pattern]).has_file(path)
+    assert not PathGlobs([pattern]).matches_file(path)
     assert IgnoreGlobs([pattern]).verdict(path, folder=False) is None
     assert not matches_any([pattern], [path + "-"])
 
@@ -201,7 +201,7 @@ def test_without_re2_patterns_that_could_take_forever_are_refused(
     assert "without google-re2" in (path_glob_problem("*" + most) or "")
     assert IgnoreGlobs([most]).verdict("a" * 255, folder=False) is None
     assert IgnoreGlobs([most]).verdict("a" * 255 + "b", folder=False) is True
-    assert PathGlobs(["*.md", "!docs/"]).has_file("docs/a.md") is False
+    assert PathGlobs(["*.md", "!docs/"]).matches_file("docs/a.md") is False
 
 
 def test_what_is_wrong_with_a_pattern() -> None:
