@@ -177,6 +177,10 @@ AGENTS = (
     "qwen-code", "pi", "kimi-cli", "kimi-code",
 )  # fmt: skip
 """Agents whose session files can be read, by their names in `agents` and `source`."""
+INCOMPLETE_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
+"""Agents that do not write all calls to their files, such as those for titles or summaries."""
+LOWER_BOUND_AGENTS = INCOMPLETE_AGENTS - {"claude-code"}
+"""Agents whose costs are marked as a lower bound; Claude Code leaves out only short title calls."""
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.config.settings import INCOMPLETE_AGENTS
 from sidecar.cost.days import day_name, every_day
 from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
 from sidecar.cost.ledger import QUARTER_MS, usd
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
 """Billed by credits: their tokens are never multiplied by a price."""
-INCOMPLETE_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
-"""Agents that do not write all calls to their files, such as those for titles or summaries."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 

@@ -324,7 +324,7 @@ def _readings(
                 log_defect(exc, f"a session file of {store.agent}")
                 # Don't try again until the store changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
-                yield _Reading(store, row, failed, preview)
+                yield _Reading(store, row, failed, preview and (row is None or row.previewed))
 
 
 def _steps(

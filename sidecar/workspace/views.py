@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
 from sidecar.counting.count import number_text, tokens_text
@@ -23,7 +24,7 @@ BEING_READ = "cost is being read"
 NOT_READ = "cost not read yet"
 """As `BEING_READ`, in a command that does not read agents' files into the ledger."""
 AT_LEAST = "≥"
-"""Marks a cost that may lack the newest calls, in such a command."""
+"""Marks a cost that lacks calls: the newest ones in such a command, or those in no file."""
 
 _BAR, _SHORT_BAR = 10, 5
 """Width of a bar in cells: in a terminal, in a narrow tree."""
@@ -39,8 +40,8 @@ def session_cost(costs: Costs, session: SessionInfo | None) -> str:
         return ""
     if session.id in costs.sessions:
         cost = costs.sessions[session.id]
-        is_partial = not (costs.read or costs.reading or session.source == "protocol")
-        mark = AT_LEAST if is_partial else ""
+        is_behind = not (costs.read or costs.reading or session.source == "protocol")
+        mark = AT_LEAST if is_behind or session.source in LOWER_BOUND_AGENTS else ""
         return "unpriced" if cost is None else f"{mark}{usd_text(cost)}"
     if session.source == "protocol" or costs.read:
         return ""

@@ -256,6 +256,24 @@ def test_a_store_that_breaks_its_reader_is_read_again_once_it_changes(
     assert session.id in {name for name, _ in recorded(world.ledger).values()}
 
 
+def test_a_failed_preview_keeps_how_far_a_store_was_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = claude.everyday(world.claude, world.root)
+    world.read()
+    before = session.path.stat().st_size
+    session.reply()
+
+    def fail(_self: object, _store: Store, _state: bytes = b"") -> StoreRead:
+        raise RuntimeError("a defect of the reader")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(world.readers[0]), "read", fail)
+        world.read(preview=True)
+    session.reply()
+    assert world.read().bytes_read == session.path.stat().st_size - before
+
+
 HOLD = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)

@@ -41,6 +41,7 @@ def a_row(**fields: Any) -> SessionRow:
     [
         ("codex", {"s": 1.92}, True, "$1.92", "| This session | $1.92 at API prices |"),
         ("codex", {"s": 1.92}, False, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
+        ("pi", {"s": 1.92}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
         ("codex", {}, True, "$0.40 today", "| This session | cost is being read |"),
         ("codex", {}, False, "$0.40 today", "| This session | cost not read yet |"),
         ("codex", {"s": None}, True, "$0.40 today", "| This session | unpriced |"),
@@ -95,6 +96,7 @@ def test_hostile_names_are_text() -> None:
     ("known", "source", "read", "text"),
     [
         ({"s": 1.5}, "codex", False, "$1.50"),
+        ({"s": 1.5}, "opencode", True, "≥$1.50"),
         ({"s": None}, "codex", True, "unpriced"),
         ({}, "codex", False, BEING_READ),
         ({}, "codex", True, ""),
