@@ -28,9 +28,11 @@ class Usage(NamedTuple):
     uncached: int
     cache_read: int = 0
     cache_write: int = 0
+    """All cache writes, `cache_write_1h` included."""
     output: int = 0
     """All output, `reasoning` included."""
     reasoning: int = 0
+    cache_write_1h: int = 0
 
     @property
     def prompt(self) -> int:
@@ -214,7 +216,7 @@ def _usage(call: VendorCall) -> Usage:
     output = 300 + 11 * call.number
     uncached = prompt - cache_read - cache_write
     reasoning = 0 if call.request.api == "anthropic" else 60 + call.number
-    return Usage(uncached, cache_read, cache_write, output, reasoning)
+    return Usage(uncached, cache_read, cache_write, output, reasoning, cache_write // 3)
 
 
 # How each vendor writes a reply: a whole answer, and the events of a streamed one. The last events,
@@ -227,8 +229,8 @@ def _anthropic(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
         "cache_read_input_tokens": usage.cache_read,
         "cache_creation_input_tokens": usage.cache_write,
         "cache_creation": {
-            "ephemeral_5m_input_tokens": usage.cache_write,
-            "ephemeral_1h_input_tokens": 0,
+            "ephemeral_5m_input_tokens": usage.cache_write - usage.cache_write_1h,
+            "ephemeral_1h_input_tokens": usage.cache_write_1h,
         },
         "service_tier": "standard",
     }

@@ -38,7 +38,7 @@ class Agent(ABC):
     records_reasoning: ClassVar[bool] = True
     """Whether the files record reasoning apart from other output."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """Kinds of calls whose cache writes are recorded without their time to live."""
+    """Kinds of calls whose cache writes for 5 minutes are recorded without their time to live."""
     model_in_files: ClassVar[str | None] = None
     """The model's name in the files, if it differs."""
     state_at_end: ClassVar[str] = "idle"

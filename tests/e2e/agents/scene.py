@@ -41,7 +41,9 @@ PRICES = {
     "kimi-k2-0905-preview": (0.6, 0.15, 0.6, 2.5),
     "devstral-2512": (0.4, 0.04, 0.4, 2.0),
 }
-"""USD per million tokens: uncached input, cache reads, cache writes, output."""
+"""USD per million tokens: uncached input, cache reads, cache writes for 5 minutes, output."""
+CACHE_WRITE_1H_FACTOR = 1.6
+"""Price of cache writes for an hour, relative to those for 5 minutes."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
 """The ledger's categories that differ from the vendor's kind of call."""
 
@@ -137,6 +139,8 @@ class Scene:
 
     def check_session(self, *, title: str | None) -> None:
         """The shown session is this agent's, with the right model and window, and idle."""
+        # The server may still be loading its list of models' windows.
+        self._wait_until(lambda: self.sidecar.usage()["limit"] is not None)
         usage = self.sidecar.usage()
         shown = [session for session in self.sidecar.sessions() if session["shown"]]
         self.check("shown sessions", len(shown), 1)
@@ -253,9 +257,9 @@ def _expected_entry(call: VendorCall, agent: Agent) -> tuple[object, ...]:
     labels = CATEGORIES.get(call.kind, call.kind), agent.model_in_files or call.model
     if agent.band_percent:
         return labels
-    # The fake vendor reports all cache writes as kept for 5 minutes.
+    short = usage.cache_write - usage.cache_write_1h
     has_ttl = call.kind not in agent.kinds_without_cache_ttl
-    writes = [0, usage.cache_write, 0] if has_ttl else [usage.cache_write, 0, 0]
+    writes = [0 if has_ttl else short, short if has_ttl else 0, usage.cache_write_1h]
     split = [usage.uncached, usage.cache_read, *writes]
     prompt = split if agent.records_cache else [sum(split)]
     reasoning = usage.reasoning if agent.records_reasoning else 0
@@ -265,6 +269,7 @@ def _expected_entry(call: VendorCall, agent: Agent) -> tuple[object, ...]:
 def _cost(call: VendorCall) -> float:
     usage = call.usage
     assert usage is not None
-    tokens = (usage.uncached, usage.cache_read, usage.cache_write, usage.output)
+    writes = usage.cache_write + usage.cache_write_1h * (CACHE_WRITE_1H_FACTOR - 1)
+    tokens = (usage.uncached, usage.cache_read, writes, usage.output)
     prices = PRICES[call.model]
     return sum(count * price for count, price in zip(tokens, prices, strict=True)) / 1e6
