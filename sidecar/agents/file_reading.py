@@ -41,10 +41,10 @@ def open_quietly(path: str) -> IO[bytes]:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         plain.close()
         raise OSError(errno.EINVAL, "is not a regular file", path)
-    return _decompressed(plain) if path.endswith(".zst") else plain
+    return _open_compressed(plain) if path.endswith(".zst") else plain
 
 
-def _decompressed(plain: IO[bytes]) -> IO[bytes]:
+def _open_compressed(plain: IO[bytes]) -> IO[bytes]:
     from sidecar.agents.compressed import open_decompressed
 
     return open_decompressed(plain)
@@ -76,13 +76,13 @@ def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
         elif length + len(data) <= LONGEST_LINE:
             held.append(data)
         else:
-            passed, rest = _pass_line(file, length + len(data), size)
+            passed, rest = _skip_line(file, length + len(data), size)
             held = [rest]
             if passed:
                 yield b"", passed
 
 
-def _pass_line(file: IO[bytes], passed: int, size: int) -> tuple[int, bytes]:
+def _skip_line(file: IO[bytes], passed: int, size: int) -> tuple[int, bytes]:
     """Skip the rest of a line of which `passed` bytes were read.
 
     Returns:

@@ -22,13 +22,15 @@ class _Home(NamedTuple):
 
 
 _HOMES = {
-    "claude-code": _Home("CLAUDE_CONFIG_DIR", lambda at: (at.home / ".claude", _xdg(at, "claude"))),
+    "claude-code": _Home(
+        "CLAUDE_CONFIG_DIR", lambda at: (at.home / ".claude", _xdg_folder(at, "claude"))
+    ),
     "codex": _Home("CODEX_HOME", lambda at: [at.home / ".codex"]),
     "copilot-cli": _Home("COPILOT_HOME", lambda at: [at.home / ".copilot"]),
     "gemini-cli": _Home(None, lambda at: [at.home / ".gemini"]),
     "opencode": _Home("OPENCODE_DATA_DIR", lambda at: [at.data / "opencode"]),
     "kilo-code": _Home(None, lambda at: [at.data / "kilo"]),
-    "goose": _Home(None, lambda at: [_goose(at)]),
+    "goose": _Home(None, lambda at: [_goose_folder(at)]),
     "crush": _Home("CRUSH_GLOBAL_DATA", lambda at: [at.local_data / "crush"]),
     "zed": _Home(None, lambda at: [at.local_data / ("zed" if _is_free_unix(at) else "Zed")]),
     "amp": _Home("AMP_DATA_DIR", lambda at: [at.data / "amp"]),
@@ -112,11 +114,11 @@ def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
     return any(map(os.path.exists, possible_paths(places, agent, roots)))
 
 
-def _xdg(places: Places, name: str) -> Path:
+def _xdg_folder(places: Places, name: str) -> Path:
     return places.xdg_config / name
 
 
-def _goose(places: Places) -> Path:
+def _goose_folder(places: Places) -> Path:
     named = places.variable("GOOSE_PATH_ROOT")
     if named:
         return places.expand(named) / "data"

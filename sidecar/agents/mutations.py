@@ -42,41 +42,41 @@ def apply(state: Record, one: Mutation) -> None:
     holder: Any = state
     kind: Any = type(state)
     for step in one.path[:-1]:
-        holder, kind = _child(holder, step), _type_of(kind, step)
+        holder, kind = _get_child(holder, step), _type_of(kind, step)
         if holder is None or kind is None:
             return
     target = _type_of(kind, one.path[-1]) if one.path else None
     if target is None:
         return
     if one.kind == SET:
-        _put(holder, one.path[-1], _decoder(target)(one.value))
+        _set_child(holder, one.path[-1], _decoder_for(target)(one.value))
     elif one.kind == DELETE:
-        _put(holder, one.path[-1], None)
+        _set_child(holder, one.path[-1], None)
     elif one.kind == PUSH:
-        _push(holder, one.path[-1], _decoder(target)(one.value) or [], one.length)
+        _append_items(holder, one.path[-1], _decoder_for(target)(one.value) or [], one.length)
 
 
-def _push(holder: Any, step: str | int, more: Any, length: int | None) -> None:
+def _append_items(holder: Any, step: str | int, more: Any, length: int | None) -> None:
     """Truncate a list to `length`, then append to it. A missing list is empty."""
-    items = _child(holder, step)
+    items = _get_child(holder, step)
     kept = [] if items is None else items if length is None else items[: max(0, length)]
     if isinstance(kept, list) and isinstance(more, list):
-        _put(holder, step, [*kept, *more])
+        _set_child(holder, step, [*kept, *more])
 
 
 def _fields_of(holder: Any) -> dict[str | int, tuple[str, Any]]:
     kind: Any = type(holder)
-    return _fields(kind)
+    return _fields_by_name(kind)
 
 
-def _child(holder: Any, step: str | int) -> Any:
+def _get_child(holder: Any, step: str | int) -> Any:
     if isinstance(holder, list):
         return holder[step] if isinstance(step, int) and 0 <= step < len(holder) else None
     field = _fields_of(holder).get(step)
     return None if field is None else getattr(holder, field[0])
 
 
-def _put(holder: Any, step: str | int, value: Any) -> None:
+def _set_child(holder: Any, step: str | int, value: Any) -> None:
     if not isinstance(holder, list):
         setattr(holder, _fields_of(holder)[step][0], value)
     elif isinstance(step, int) and 0 <= step < _MOST_ITEMS:
@@ -90,12 +90,12 @@ def _type_of(kind: Any, step: str | int) -> Any:
         if get_origin(one) is list:
             return get_args(one)[0] if isinstance(step, int) else None
         if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            return _fields(one).get(step, (None, None))[1]
+            return _fields_by_name(one).get(step, (None, None))[1]
     return None
 
 
 @lru_cache(maxsize=64)
-def _fields(kind: type) -> dict[str | int, tuple[str, Any]]:
+def _fields_by_name(kind: type) -> dict[str | int, tuple[str, Any]]:
     """Return attribute names and types by encoded name."""
     if not issubclass(kind, msgspec.Struct):
         return {}
@@ -103,5 +103,5 @@ def _fields(kind: type) -> dict[str | int, tuple[str, Any]]:
 
 
 @lru_cache(maxsize=256)
-def _decoder(kind: Any) -> Callable[[typed.Json], Any]:
+def _decoder_for(kind: Any) -> Callable[[typed.Json], Any]:
     return typed.decoder(kind | None)

@@ -23,7 +23,7 @@ class Roots(msgspec.Struct, frozen=True):
         found: dict[str, None] = {}
         for folder in folders:
             real = os.path.realpath(folder)
-            found |= dict.fromkeys((real, *_worktrees(real)))
+            found |= dict.fromkeys((real, *_other_worktrees(real)))
         return cls(tuple(found))
 
     def contains(self, folder: str | None) -> bool:
@@ -37,10 +37,10 @@ class Roots(msgspec.Struct, frozen=True):
     def _contains(self, folder: str) -> bool:
         method, _, digest = folder.partition(":")
         if method in _DIGESTS:
-            return any(_digest(method, root) == digest for root in self.paths)
+            return any(_folder_digest(method, root) == digest for root in self.paths)
         if method == "name":
             return [os.path.basename(root) for root in self.paths].count(digest) == 1
-        real = _real(folder)
+        real = _resolve(folder)
         return any(
             real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.paths
         )
@@ -50,18 +50,18 @@ _DIGESTS = ("md5", "sha256")
 
 
 @lru_cache(maxsize=64)
-def _digest(method: str, folder: str) -> str:
+def _folder_digest(method: str, folder: str) -> str:
     digest = hashlib.new(method, usedforsecurity=False)
     digest.update(folder.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
 @lru_cache(maxsize=4096)
-def _real(folder: str) -> str:
+def _resolve(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def _worktrees(folder: str) -> list[str]:
+def _other_worktrees(folder: str) -> list[str]:
     """Return the other worktrees of a repository; empty if `folder` is not the top of one."""
     common = _common_dir(folder)
     if common is None:
@@ -69,8 +69,8 @@ def _worktrees(folder: str) -> list[str]:
     found = []
     if os.path.basename(common) == ".git":
         found.append(os.path.dirname(common))
-    for name in _names(os.path.join(common, "worktrees")):
-        pointer = _line(os.path.join(common, "worktrees", name, "gitdir"))
+    for name in _list_names(os.path.join(common, "worktrees")):
+        pointer = _first_line(os.path.join(common, "worktrees", name, "gitdir"))
         if pointer:
             found.append(os.path.realpath(os.path.dirname(pointer)))
     return [path for path in found if path != folder]
@@ -81,22 +81,22 @@ def _common_dir(folder: str) -> str | None:
     git = os.path.join(folder, ".git")
     if os.path.isdir(git):
         return os.path.realpath(git)
-    pointer = _line(git)
+    pointer = _first_line(git)
     if pointer is None or not pointer.startswith("gitdir:"):
         return None
     private = os.path.join(folder, pointer.removeprefix("gitdir:").strip())
-    shared = _line(os.path.join(private, "commondir"))
+    shared = _first_line(os.path.join(private, "commondir"))
     return os.path.realpath(os.path.join(private, shared)) if shared else None
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:
         return []
 
 
-def _line(path: str) -> str | None:
+def _first_line(path: str) -> str | None:
     """Return the first line of a small file of git."""
     try:
         data = read_regular(path)

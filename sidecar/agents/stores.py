@@ -138,7 +138,9 @@ class Lines:
 
     def records(self, decode: Callable[[bytes], T], *needles: bytes) -> Iterator[T]:
         """Decode the lines that contain one of the needles, or all lines without needles."""
-        return self._decoded(self._with_any(needles) if needles else self._all(), decode)
+        return self._decode_spans(
+            self._lines_with(needles) if needles else self._all_lines(), decode
+        )
 
     def records_of(
         self,
@@ -156,15 +158,15 @@ class Lines:
             needles: Bytes anywhere in a line.
             within: Number of first bytes that `is_read` gets.
         """
-        data, others = self.data, dict(self._with_any(needles))
+        data, others = self.data, dict(self._lines_with(needles))
         spans = (
             (start, end)
-            for start, end in self._all()
+            for start, end in self._all_lines()
             if is_read(data, start, min(end, start + within)) or start in others
         )
-        return self._decoded(spans, decode)
+        return self._decode_spans(spans, decode)
 
-    def _decoded(
+    def _decode_spans(
         self, spans: Iterable[tuple[int, int]], decode: Callable[[bytes], T]
     ) -> Iterator[T]:
         data, offset = self.data, self._offset
@@ -178,13 +180,13 @@ class Lines:
             self.line, self._position = line, offset + start
             yield record
 
-    def _all(self) -> Iterator[tuple[int, int]]:
+    def _all_lines(self) -> Iterator[tuple[int, int]]:
         start, find = 0, self.data.find
         while (end := find(b"\n", start)) >= 0:
             yield start, end
             start = end + 1
 
-    def _with_any(self, needles: tuple[bytes, ...]) -> Iterable[tuple[int, int]]:
+    def _lines_with(self, needles: tuple[bytes, ...]) -> Iterable[tuple[int, int]]:
         data, ends = self.data, dict[int, int]()
         for needle in needles:
             at = data.find(needle)
@@ -225,8 +227,8 @@ def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
         OSError: The file cannot be read.
     """
     with open_quietly(store.path) as file:
-        cursor = _cursor(file, store, state)
-        held = None if cursor is None else _unpacked(cursor.state, type(new()))
+        cursor = _usable_cursor(file, store, state)
+        held = None if cursor is None else _unpack_or_none(cursor.state, type(new()))
         try:
             if cursor is not None and held is not None:
                 return _read_on(file, store, held, cursor.offset)
@@ -279,21 +281,21 @@ def read_store(
     Raises:
         OSError: The store cannot be read.
     """
-    kept = _unpacked(state, _Identified)
+    kept = _unpack_or_none(state, _Identified)
     # In a replaced file, the cursors point to other rows.
     same = kept is not None and kept.inode == store.inode
-    held = _unpacked(kept.state, type(new())) if kept and same else None
+    held = _unpack_or_none(kept.state, type(new())) if kept and same else None
     is_new = held is None
     held = held or new()
     contents = parse(held)
-    read = _store_read(contents, _packed(_Identified(store.inode, _raw(held))), 0)
+    read = _store_read(contents, _pack(_Identified(store.inode, _pack_raw(held))), 0)
     return msgspec.structs.replace(read, has_lost_state=is_new)
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
     """Return the reader's own state in a state of `read_lines`; None if it does not decode."""
-    cursor = _unpacked(state, _Cursor)
-    return None if cursor is None else _unpacked(cursor.state, kind)
+    cursor = _unpack_or_none(state, _Cursor)
+    return None if cursor is None else _unpack_or_none(cursor.state, kind)
 
 
 def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
@@ -341,12 +343,12 @@ class _Identified(msgspec.Struct, frozen=True, array_like=True, tag="store"):
     state: msgspec.Raw
 
 
-def _cursor(file: IO[bytes], store: Store, state: bytes) -> _Cursor | None:
+def _usable_cursor(file: IO[bytes], store: Store, state: bytes) -> _Cursor | None:
     """Return where to continue; None if the file's beginning has changed."""
-    cursor = _unpacked(state, _Cursor)
+    cursor = _unpack_or_none(state, _Cursor)
     if cursor is None or store.path.endswith(_COMPRESSED) or cursor.offset > store.size:
         return None
-    return cursor if _fingerprint(file, cursor.offset) == cursor.fingerprint else None
+    return cursor if _fingerprint_of(file, cursor.offset) == cursor.fingerprint else None
 
 
 def _read_on(
@@ -367,11 +369,11 @@ def _read_on(
             break
     sessions = tuple(state.snapshots())
     listed = f"{store.inode} {store.size} {store.mtime_ns}".encode()
-    fingerprint = listed if is_compressed else _fingerprint(file, offset)
+    fingerprint = listed if is_compressed else _fingerprint_of(file, offset)
     return StoreRead(
         calls=tuple(calls),
         sessions=sessions,
-        state=_packed(_Cursor(offset, fingerprint, _raw(state))),
+        state=_pack(_Cursor(offset, fingerprint, _pack_raw(state))),
         restarted=begin == 0,
         is_complete=is_complete,
         bytes_read=offset - begin,
@@ -391,7 +393,7 @@ def _store_read(contents: StoreContents, state: bytes, size: int) -> StoreRead:
     )
 
 
-def _fingerprint(file: IO[bytes], offset: int) -> bytes:
+def _fingerprint_of(file: IO[bytes], offset: int) -> bytes:
     length = min(offset, _HEAD)
     file.seek(0)
     digest = blake2b(file.read(length), digest_size=8)
@@ -400,15 +402,15 @@ def _fingerprint(file: IO[bytes], offset: int) -> bytes:
     return digest.digest()
 
 
-def _packed(value: object) -> bytes:
+def _pack(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def _raw(state: object) -> msgspec.Raw:
+def _pack_raw(state: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(state))
 
 
-def _unpacked(data: bytes | msgspec.Raw, kind: type[T]) -> T | None:
+def _unpack_or_none(data: bytes | msgspec.Raw, kind: type[T]) -> T | None:
     """Decode a state; None if it is empty or has another version's fields."""
     try:
         return typed.unpack(data, kind)

@@ -40,13 +40,13 @@ def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]
         if not stores:
             continue
         newest = max(stores, key=lambda found: (found.live, found.mtime_ns))
-        calls, skipped, problem = _sample(reader, newest)
+        calls, skipped, problem = _sample_store(reader, newest)
         size = sum(found.size for found in stores)
         at = time_from_ns(newest.mtime_ns)
         yield Surveyed(reader.agent, len(stores), size, at, calls, skipped, problem)
 
 
-def _sample(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
+def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
     """Return the number of calls and broken lines of a store, and why it cannot be read."""
     calls = skipped = 0
     state, is_complete = b"", False

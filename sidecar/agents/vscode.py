@@ -64,7 +64,7 @@ def storage(path: str) -> Storage:
             at = os.stat(os.path.join(path, name))
         except OSError:
             continue
-        return _storage(path, name, at.st_mtime_ns)
+        return _read_storage(path, name, at.st_mtime_ns)
     return Storage(path, ())
 
 
@@ -103,7 +103,7 @@ def own_window(user: Path, model: str) -> int | None:
     """Return the context window of a model that the user added, by the last part of its id."""
     path = user / "chatLanguageModels.json"
     try:
-        groups = _groups(str(path), os.stat(path).st_mtime_ns)
+        groups = _read_groups(str(path), os.stat(path).st_mtime_ns)
     except OSError:
         return None
     for one in (one for group in groups for one in group.models or ()):
@@ -113,9 +113,9 @@ def own_window(user: Path, model: str) -> int | None:
 
 
 @lru_cache(maxsize=8)
-def _groups(path: str, _mtime_ns: int) -> list[_Group]:
+def _read_groups(path: str, _mtime_ns: int) -> list[_Group]:
     try:
-        return typed.decode(_bytes(path), list[_Group])
+        return typed.decode(_read_bytes(path), list[_Group])
     except msgspec.DecodeError:
         return []
 
@@ -128,9 +128,9 @@ class _Workspace(Record):
 
 
 @lru_cache(maxsize=4096)
-def _storage(path: str, name: str, _mtime_ns: int) -> Storage:
+def _read_storage(path: str, name: str, _mtime_ns: int) -> Storage:
     try:
-        found = typed.decode(_bytes(os.path.join(path, name)), _Workspace)
+        found = typed.decode(_read_bytes(os.path.join(path, name)), _Workspace)
     except (OSError, msgspec.DecodeError):
         return Storage(path, ())
     served = is_server(path)
@@ -139,7 +139,7 @@ def _storage(path: str, name: str, _mtime_ns: int) -> Storage:
         return Storage(path, (folder,))
     of_several = local_path(found.workspace or found.configuration, on_server=served)
     if of_several is not None:
-        return Storage(path, _folders_in(of_several))
+        return Storage(path, _read_folders(of_several))
     return Storage(path, (), found.name if served else None)
 
 
@@ -150,10 +150,10 @@ def is_server(path: str) -> bool:
     )
 
 
-def _folders_in(path: str) -> tuple[str, ...]:
+def _read_folders(path: str) -> tuple[str, ...]:
     """Return the folders of a `.code-workspace` file, which is JSON with comments."""
     try:
-        named = _PATHS.findall(_bytes(path))
+        named = _PATHS.findall(_read_bytes(path))
     except OSError:
         return ()
     found = []
@@ -167,6 +167,6 @@ def _folders_in(path: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _bytes(path: str) -> bytes:
+def _read_bytes(path: str) -> bytes:
     with open_quietly(path) as file:
         return file.read(_MOST)

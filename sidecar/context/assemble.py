@@ -79,7 +79,7 @@ class Assembler:
             sections: The session's, to render the context from unless the params contain it.
             usable: Size to fit in tokens, unless the params contain one.
         """
-        prefix, prefix_cached = self._prefix(params)
+        prefix, prefix_cached = self._build_prefix(params)
         skipped = params.sensor in SKIPPED_SENSORS
         context, context_cached = _NOTHING, False
         if not skipped:
@@ -109,9 +109,9 @@ class Assembler:
             pack=list(context.parts),
         )
 
-    def _prefix(self, params: AssembleParams) -> tuple[_Prefix, bool]:
+    def _build_prefix(self, params: AssembleParams) -> tuple[_Prefix, bool]:
         """Return the prefix, and whether the same inputs were used before."""
-        inputs = [params.assistant, params.identity, params.feedback, _tools(params.tools)]
+        inputs = [params.assistant, params.identity, params.feedback, _tools_as_json(params.tools)]
         key = _digest(json.dumps(inputs))
         found = self._prefixes.get(key)
         if found is not None:
@@ -191,7 +191,7 @@ def trimmed_context(items: int) -> str:
     return f"[Context trimmed: {items} items]"
 
 
-def _tools(tools: str | list[str | dict[str, object]] | None) -> str | None:
+def _tools_as_json(tools: str | list[str | dict[str, object]] | None) -> str | None:
     """Return tools as text: JSON with sorted keys, so that equal schemas give equal text."""
     if tools is None or isinstance(tools, str):
         return tools
@@ -246,14 +246,14 @@ def render(sections: Sequence[Section], counter: Counter, preset: str | None = N
     priority.
     """
     pack = PRESETS.get(preset or "")
-    texts = [_capped(section, counter, pack) for section in sections]
-    whole = _joined(sections, texts)
+    texts = [_cap_text(section, counter, pack) for section in sections]
+    whole = _join_parts(sections, texts)
     if pack is not None and counter.text(whole).tokens > pack.total:
-        whole = _within(sections, texts, counter, pack)
-    return Rendered(whole, tuple(_parts(sections, texts, counter)))
+        whole = _shorten_parts(sections, texts, counter, pack)
+    return Rendered(whole, tuple(_render_parts(sections, texts, counter)))
 
 
-def _parts(
+def _render_parts(
     sections: Sequence[Section], texts: Sequence[str], counter: Counter
 ) -> Iterator[PackPart]:
     for section, text in zip(sections, texts, strict=True):
@@ -262,7 +262,7 @@ def _parts(
         yield PackPart(name=section.name, tokens=measure.tokens, trimmed=cut)
 
 
-def _capped(section: Section, counter: Counter, pack: Pack | None) -> str:
+def _cap_text(section: Section, counter: Counter, pack: Pack | None) -> str:
     cap = section.cap
     if cap is None and pack is not None:
         cap = pack.caps.get(section.name)
@@ -270,7 +270,7 @@ def _capped(section: Section, counter: Counter, pack: Pack | None) -> str:
     return text if cap is None else counter.fit(text, cap, section.truncation)
 
 
-def _joined(sections: Sequence[Section], texts: Sequence[str]) -> str:
+def _join_parts(sections: Sequence[Section], texts: Sequence[str]) -> str:
     return "\n\n".join(
         f"## {section.name}\n\n{text}"
         for section, text in zip(sections, texts, strict=True)
@@ -278,16 +278,18 @@ def _joined(sections: Sequence[Section], texts: Sequence[str]) -> str:
     )
 
 
-def _within(sections: Sequence[Section], texts: list[str], counter: Counter, pack: Pack) -> str:
+def _shorten_parts(
+    sections: Sequence[Section], texts: list[str], counter: Counter, pack: Pack
+) -> str:
     """Return the parts shortened to the pack's total."""
     order = sorted(range(len(sections)), key=lambda index: (sections[index].priority, -index))
     for index in order:
-        over = counter.text(_joined(sections, texts)).tokens - pack.total
+        over = counter.text(_join_parts(sections, texts)).tokens - pack.total
         if over <= 0:
             break
         left = max(0, counter.text(texts[index]).tokens - over)
         texts[index] = counter.fit(texts[index], left, sections[index].truncation)
-    whole = _joined(sections, texts)
+    whole = _join_parts(sections, texts)
     if counter.text(whole).tokens <= pack.total:
         return whole
     return counter.fit(whole, pack.total, pack.truncation)

@@ -173,14 +173,14 @@ class Conversation:
         key = self.counter.key
         found = self._ledgers.pop(key, None) or ModelCounts()
         if found.counter is not None and not found.counter.is_like(self.counter):
-            found = self._recounted(found, found.counter)
+            found = self._recount_ledger(found, found.counter)
         self._ledgers[key], found.counter = found, self.counter
         if len(self._ledgers) > MODELS_KEPT:
             del self._ledgers[next(iter(self._ledgers))]
         found.counts.catch_up(self.turns, self.counter, self.restored)
         return found
 
-    def _recounted(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
+    def _recount_ledger(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
         """Return the counts by another tokenizer of the same model.
 
         Reported numbers stay, and an edit can still be undone.
@@ -372,11 +372,11 @@ class Conversation:
             steady=steady,
             expected=expected if steady else None,
             marks=ledger.marks,
-            grown=self._grown(ledger, prompt_covers),
+            grown=self._growth_since_report(ledger, prompt_covers),
         )
         return UsageUpdate(sample)
 
-    def _grown(self, ledger: ModelCounts, upto: int) -> Grown:
+    def _growth_since_report(self, ledger: ModelCounts, upto: int) -> Grown:
         """Return the turns added since the last report; None if anything else was added."""
         anchor = ledger.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
@@ -454,11 +454,15 @@ def texts_counted(conversation: Conversation, counted: Mapping[int, int]) -> Non
     """Apply a server's counts of some turns' texts, in tokens."""
     ledger, system = conversation.ledger(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
-        system.take(conversation.counter, _around(conversation, system.turn, counted[SYSTEM]))
+        system.take(
+            conversation.counter, _count_with_markup(conversation, system.turn, counted[SYSTEM])
+        )
     measures = list(ledger.counts.measures)
     turns = [index for index in counted if index != SYSTEM]
     for index in turns:
-        measures[index] = _around(conversation, conversation.turns[index], counted[index])
+        measures[index] = _count_with_markup(
+            conversation, conversation.turns[index], counted[index]
+        )
     if turns:
         ledger.counts.recount_tail(min(turns), measures[min(turns) :])
     anchor = ledger.anchor
@@ -481,7 +485,7 @@ def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int
         )
 
 
-def _around(conversation: Conversation, turn: Turn, counted: int) -> Measure:
+def _count_with_markup(conversation: Conversation, turn: Turn, counted: int) -> Measure:
     """Return a turn's count including its markup, with the learned correction."""
     measure, ledger = conversation.counter.around(turn, counted), conversation.ledger()
     if ledger.unexplained is None or measure.error_percent is None:
@@ -537,7 +541,7 @@ def sections_from(
             name=spec.name,
             reported=named[spec.name].reported if spec.name in named else None,
             held=named[spec.name].held if spec.name in named else None,
-            source=_source(spec, known, follow),
+            source=_make_source(spec, known, follow),
             cap=spec.cap,
             priority=spec.priority or 0,
             truncation=spec.truncation or "middle",
@@ -546,7 +550,9 @@ def sections_from(
     ]
 
 
-def _source(spec: SectionSpec, known: Mapping[str, SectionSource], follow: Follow) -> SectionSource:
+def _make_source(
+    spec: SectionSpec, known: Mapping[str, SectionSource], follow: Follow
+) -> SectionSource:
     if (spec.text is None) == (spec.text_document is None):
         raise BadParamsError("each section takes exactly one of `text` and `textDocument`")
     if spec.text is None:

@@ -180,7 +180,7 @@ def summed(
         if sums.unmeasured:
             part = abs(sums.estimate * calibration.factor)
             return Measure(
-                tokens, method, tokenizer, _share(calibration.error_percent, part, tokens)
+                tokens, method, tokenizer, _error_of_whole(calibration.error_percent, part, tokens)
             )
         doubt *= calibration.factor * calibration.band_factor(kind)
     else:
@@ -188,7 +188,9 @@ def summed(
         method = "calibrated" if sure else "estimate"
         if sums.unmeasured:
             return Measure(tokens, method, tokenizer, None)
-    return Measure(tokens, method, tokenizer, _percent(doubt + abs(sums.document_error), tokens))
+    return Measure(
+        tokens, method, tokenizer, _error_percent(doubt + abs(sums.document_error), tokens)
+    )
 
 
 def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:
@@ -199,7 +201,7 @@ def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:
     tokens = measure.tokens + round(around)
     error = measure.error_percent
     if error is not None:
-        error = _percent(measure.tokens * error / 100 + doubt, tokens)
+        error = _error_percent(measure.tokens * error / 100 + doubt, tokens)
     return Measure(tokens, "calibrated", measure.tokenizer, error)
 
 
@@ -207,24 +209,24 @@ def with_marks(measure: Measure) -> Measure:
     """Return what follows a reported number, including the markup around the reply."""
     if measure.error_percent is None or measure.method in ("exact", "endpoint"):
         return measure
-    error = round(measure.error_percent + _percent(MARKS, measure.tokens), 2)
+    error = round(measure.error_percent + _error_percent(MARKS, measure.tokens), 2)
     return msgspec.structs.replace(measure, error_percent=error)
 
 
-def _percent(doubt: float, tokens: int) -> float:
-    return _rounded(100 * doubt / max(1, tokens))
+def _error_percent(doubt: float, tokens: int) -> float:
+    return _round_error(100 * doubt / max(1, tokens))
 
 
-def _rounded(error_percent: float) -> float:
+def _round_error(error_percent: float) -> float:
     """Round an error to hundredths, but never to 0."""
     return max(0.01, round(error_percent, 2)) if error_percent > 0 else 0.0
 
 
-def _share(error_percent: float | None, part: float, whole: int) -> float | None:
+def _error_of_whole(error_percent: float | None, part: float, whole: int) -> float | None:
     """Return the error of a whole of which only a part is uncertain."""
     if error_percent is None:
         return None
-    return _rounded(min(error_percent, error_percent * part / max(1, whole)))
+    return _round_error(min(error_percent, error_percent * part / max(1, whole)))
 
 
 class ModelCounter:

@@ -179,7 +179,7 @@ def breakdown(
         if conversation.tools
         else 0
     )
-    named = [_named_tokens(conversation, name, factor) for name in _APART]
+    named = [_tokens_of_part(conversation, name, factor) for name in _APART]
     sections = conversation.section_sums().tokens(factor) - sum(named)
     turns = counts.between(0).tokens(factor)
     left = tokens
@@ -197,7 +197,7 @@ def breakdown(
     )
 
 
-def _named_tokens(conversation: Conversation, name: str, factor: float) -> int:
+def _tokens_of_part(conversation: Conversation, name: str, factor: float) -> int:
     found = [one for one in conversation.sections if one.name.lower() == name]
     return sum(one.sums(conversation.counter).tokens(factor) for one in found)
 

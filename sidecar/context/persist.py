@@ -99,7 +99,7 @@ def restore(
     )
     conversation.system = RestoredPart(saved.system) if saved.system else None
     conversation.tools = RestoredPart(saved.tools) if saved.tools else None
-    conversation.sections = [_restored(section, saved.model) for section in saved.sections]
+    conversation.sections = [_restore_section(section, saved.model) for section in saved.sections]
     conversation.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
     conversation.restored_kind = saved.kind
     conversation.ledger().take_marks(saved.marks, saved.lessons)
@@ -108,7 +108,7 @@ def restore(
     return conversation
 
 
-def _restored(section: SavedSection, model: str) -> Section:
+def _restore_section(section: SavedSection, model: str) -> Section:
     part = RestoredPart(section.measure)
     count = SectionCount(model, section.measure, part) if section.settled else None
     return Section(name=section.name, source=part, document_count=count)

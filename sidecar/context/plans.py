@@ -81,11 +81,11 @@ def make_plan(
     conversation.plans_made += 1
     maker = _Maker(conversation, max_tokens, keep_turns, factor_of(calibration))
     result, edit = maker.plan(f"{conversation.id}/{conversation.plans_made}", summarize)
-    _keep(conversation, Plan(result, edit, conversation.layout))
+    _store_plan(conversation, Plan(result, edit, conversation.layout))
     return result
 
 
-def _keep(conversation: Conversation, plan: Plan) -> None:
+def _store_plan(conversation: Conversation, plan: Plan) -> None:
     """Store a plan, and drop those that can no longer be applied."""
     plans = {
         plan_id: known
@@ -132,7 +132,7 @@ class _Maker:
     ) -> None:
         self._conversation, self._counter = conversation, conversation.counter
         self._turns = conversation.turns
-        self._max, self._keep, self._factor = max_tokens, keep_turns, factor
+        self._max, self._keep_turns, self._factor = max_tokens, keep_turns, factor
         self._counts = conversation.ledger().counts
         self._sums = [sums_of(measure) for measure in self._counts.measures]
         self._total = conversation.total()
@@ -143,20 +143,20 @@ class _Maker:
         cleaned = clean(self._turns, pairs, self._counter)
         reserved = min(SUMMARY_CAP, self._max // 8) if summarize else 0
         choice = self._choose(pairs, cleaned, reserved)
-        summary = self._summary(choice) if summarize else None
+        summary = self._summarize_removed(choice) if summarize else None
         edit = self._edit(cleaned, choice, summary)
-        after = self._after(edit)
+        after = self._occupancy_after(edit)
         return (
             FitResult(
-                messages=self._messages(edit),
-                removed=self._removed(cleaned, choice),
+                messages=self._messages_after(edit),
+                removed=self._list_removed(cleaned, choice),
                 summary=None if summary is None else str(summary.content),
-                tokens_before=self._tokens(self._total),
+                tokens_before=self._calibrated_tokens(self._total),
                 tokens_after=after,
                 cached_tokens_lost=edit.cached_lost,
                 fits=after <= self._max,
                 plan_id=plan_id,
-                reason=None if after <= self._max else self._why_not(after),
+                reason=None if after <= self._max else self._explain_misfit(after),
             ),
             edit,
         )
@@ -169,22 +169,24 @@ class _Maker:
             total = total.minus(self._sums[index]).plus(sums[index])
         for index in cleaned.gone:
             total = total.minus(sums[index])
-        if self._fits(total, self._max):
+        if self._is_small_enough(total, self._max):
             return Choice(dict(cleaned.gone), total)
-        candidates = units(self._turns, pairs, self._keep)
+        candidates = units(self._turns, pairs, self._keep_turns)
         target = self._max - reserved
-        made = choose(candidates, cleaned.gone, total, sums, lambda left: self._fits(left, target))
+        made = choose(
+            candidates, cleaned.gone, total, sums, lambda left: self._is_small_enough(left, target)
+        )
         left = [turn for index, turn in enumerate(self._turns) if index not in made.gone]
-        if self._keep > 0 or not all(map(is_system, left)):
+        if self._keep_turns > 0 or not all(map(is_system, left)):
             return made
-        self._keep = 1  # a conversation without a turn is none
+        self._keep_turns = 1  # a conversation without a turn is none
         return self._choose(pairs, cleaned, reserved)
 
-    def _summary(self, choice: Choice) -> Turn | None:
+    def _summarize_removed(self, choice: Choice) -> Turn | None:
         """Return a turn that summarises the removed ones; None if none fits or making one fails."""
         gone = [index for index in sorted(choice.gone) if choice.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
-        left = min(SUMMARY_CAP, self._max // 8, self._max - self._tokens(choice.total))
+        left = min(SUMMARY_CAP, self._max // 8, self._max - self._calibrated_tokens(choice.total))
         envelope = self._counter.message(Turn(role="user", content="")).tokens
         cap = min(int(left / max(1.0, self._factor)), weight // 2) - envelope
         if cap < SUMMARY_MIN:
@@ -212,9 +214,11 @@ class _Maker:
                 measures.append(cleaned.measures.get(index) or self._counts[index])
                 origins.append(index)
         changed = min((*choice.gone, *cleaned.turns), default=None)
-        return Edit(turns, measures, origins, changed is not None, self._cached_lost(changed))
+        return Edit(
+            turns, measures, origins, changed is not None, self._count_cached_tokens_lost(changed)
+        )
 
-    def _cached_lost(self, changed: int | None) -> int:
+    def _count_cached_tokens_lost(self, changed: int | None) -> int:
         """Return the tokens in the vendor's prompt cache from the first changed turn on."""
         anchor = self._conversation.ledger().anchor
         if anchor is None or changed is None:
@@ -222,12 +226,12 @@ class _Maker:
         before = self._conversation.fixed().plus(self._counts.between(0, changed))
         return max(0, anchor.cached - before.tokens(self._factor))
 
-    def _messages(self, edit: Edit) -> list[Turn]:
+    def _messages_after(self, edit: Edit) -> list[Turn]:
         system = self._conversation.system
         head = [system.turn] if isinstance(system, SystemPrompt) else []
         return [*head, *edit.turns]
 
-    def _removed(self, cleaned: Cleaned, choice: Choice) -> list[Removed]:
+    def _list_removed(self, cleaned: Cleaned, choice: Choice) -> list[Removed]:
         found = {index: (self._sums[index], reason) for index, reason in choice.gone.items()}
         for index, reason in cleaned.stripped.items():
             if index not in found:
@@ -237,13 +241,13 @@ class _Maker:
             Removed(
                 index=index,
                 role=self._turns[index].role,
-                tokens=self._tokens(sums),
+                tokens=self._calibrated_tokens(sums),
                 reason=reason,
             )
             for index, (sums, reason) in sorted(found.items())
         ]
 
-    def _after(self, edit: Edit) -> int:
+    def _occupancy_after(self, edit: Edit) -> int:
         """Return the occupancy after the edit."""
         if self._conversation.is_empty_but_for(edit.turns):
             return 0
@@ -252,20 +256,20 @@ class _Maker:
             total = total.minus(sums)
         for measure in edit.measures:
             total = total.plus(sums_of(measure))
-        return self._tokens(total)
+        return self._calibrated_tokens(total)
 
-    def _tokens(self, sums: Sums) -> int:
+    def _calibrated_tokens(self, sums: Sums) -> int:
         return max(0, sums.tokens(self._factor))
 
-    def _fits(self, sums: Sums, max_tokens: int) -> bool:
-        return self._tokens(sums) <= max_tokens
+    def _is_small_enough(self, sums: Sums, max_tokens: int) -> bool:
+        return self._calibrated_tokens(sums) <= max_tokens
 
-    def _why_not(self, after: int) -> str:
-        start = tail_start(self._turns, self._keep)
-        tail = self._tokens(self._counts.between(start))
+    def _explain_misfit(self, after: int) -> str:
+        start = tail_start(self._turns, self._keep_turns)
+        tail = self._calibrated_tokens(self._counts.between(start))
         return (
-            f"{after:,} tokens are left and {self._max:,} are allowed: the last {self._keep} user "
-            f"turns with their replies take {tail:,} of them; what else stays is the system "
+            f"{after:,} tokens are left and {self._max:,} are allowed: the last {self._keep_turns} "
+            f"user turns with their replies take {tail:,} of them; what else stays is the system "
             "prompt, tools, sections and pending tool calls. Keep fewer turns, or allow more"
         )
 

@@ -62,7 +62,7 @@ def preflight(
     """
     prompt = prompt_measure(conversation, params, calibration).tokens
     output = params.max_output_tokens or 0
-    reasons = _reasons(prompt, output, window, warn_at)
+    reasons = _window_reasons(prompt, output, window, warn_at)
     fits = not window.over(prompt) and prompt + output <= window.limit.tokens
     defer = _defer_reason(conversation, params, prompt, window)
     size, needed = window.limit.tokens, prompt + output
@@ -70,9 +70,9 @@ def preflight(
     if defer is not None:
         reasons.append(defer)
     if not fits:
-        reasons += _offers(conversation, alternatives)
+        reasons += _alternative_reasons(conversation, alternatives)
     return PreflightResult(
-        verdict=_verdict(prompt, fits, bool(reasons), window),
+        verdict=_judge(prompt, fits, bool(reasons), window),
         prompt_tokens=prompt,
         available=window.available(prompt),
         fits=fits,
@@ -121,7 +121,9 @@ def expected_result(conversation: Conversation, name: str) -> int:
     return max(sizes)
 
 
-def _reasons(prompt: int, output: int, window: Window, warn_at: tuple[float, ...]) -> list[Reason]:
+def _window_reasons(
+    prompt: int, output: int, window: Window, warn_at: tuple[float, ...]
+) -> list[Reason]:
     limit = window.limit.tokens
     if window.prompt_limit < prompt <= window.usable:
         text = f"{prompt:,} tokens are more than the {window.prompt_limit:,} that a prompt may hold"
@@ -154,12 +156,14 @@ def _defer_reason(
     return Reason(kind="tool", message=text)
 
 
-def _offers(conversation: Conversation, alternatives: Sequence[Alternative]) -> list[Reason]:
+def _alternative_reasons(
+    conversation: Conversation, alternatives: Sequence[Alternative]
+) -> list[Reason]:
     offers = fallbacks(alternatives, heaviest_tools(conversation.tools, conversation.counter))
     return [Reason(kind="fallback", message=one) for one in offers]
 
 
-def _verdict(prompt: int, fits: bool, warned: bool, window: Window) -> Verdict:
+def _judge(prompt: int, fits: bool, warned: bool, window: Window) -> Verdict:
     if not fits and prompt > (window.limit.prompt or window.limit.tokens):
         return "refuse"
     return "warn" if warned else "ok"

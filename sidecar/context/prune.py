@@ -88,7 +88,7 @@ class Pairs:
         return made
 
     def _answer(self, index: int, part: Block, made: list[PairedCall]) -> None:
-        call = self._called(part, [*made, *self._latest])
+        call = self._pair_call(part, [*made, *self._latest])
         if call is None:
             self.orphans.setdefault(index, set()).add((part.place, part.at))
             return
@@ -96,7 +96,7 @@ class Pairs:
         first, other = sorted((self.group(call.turn), self.group(index)))
         self._leader[other] = first
 
-    def _called(self, part: Block, latest: list[PairedCall]) -> PairedCall | None:
+    def _pair_call(self, part: Block, latest: list[PairedCall]) -> PairedCall | None:
         if part.id and part.id in self._by_id:
             same_id = self._by_id[part.id]
             return next((call for call in reversed(same_id) if not call.answered), same_id[-1])
@@ -198,12 +198,12 @@ def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
 
 def units(turns: Sequence[Turn], pairs: Pairs, keep_turns: int) -> list[Unit]:
     """Return what may be removed, in order of removal."""
-    groups = _groups(turns, pairs)
+    groups = _group_turns(turns, pairs)
     tail = tail_start(turns, keep_turns)
     stays = {
         leader
         for leader, members in groups.items()
-        if members[-1] >= tail or any(_stays(turns, pairs, index) for index in members)
+        if members[-1] >= tail or any(_is_protected(turns, pairs, index) for index in members)
     }
     free = {leader: members for leader, members in groups.items() if leader not in stays}
     tools = [
@@ -212,7 +212,7 @@ def units(turns: Sequence[Turn], pairs: Pairs, keep_turns: int) -> list[Unit]:
         if any(pairs.works(index) for index in members)
         and not any(_is_question(turns[index]) for index in members)
     ]
-    return [*tools, *_exchanges(turns, pairs, free, tail)]
+    return [*tools, *_group_exchanges(turns, pairs, free, tail)]
 
 
 def choose(
@@ -242,7 +242,7 @@ def choose(
     return Choice(taken, total)
 
 
-def _groups(turns: Sequence[Turn], pairs: Pairs) -> dict[int, list[int]]:
+def _group_turns(turns: Sequence[Turn], pairs: Pairs) -> dict[int, list[int]]:
     """Return turns that are removed together, by the first of them."""
     groups: dict[int, list[int]] = {}
     for index in range(len(turns)):
@@ -250,7 +250,7 @@ def _groups(turns: Sequence[Turn], pairs: Pairs) -> dict[int, list[int]]:
     return groups
 
 
-def _stays(turns: Sequence[Turn], pairs: Pairs, index: int) -> bool:
+def _is_protected(turns: Sequence[Turn], pairs: Pairs, index: int) -> bool:
     return is_system(turns[index]) or index in pairs.pending
 
 
@@ -258,7 +258,7 @@ def _is_question(turn: Turn) -> bool:
     return turn.role == "user" and has_own_text(turn)
 
 
-def _exchanges(
+def _group_exchanges(
     turns: Sequence[Turn], pairs: Pairs, free: dict[int, list[int]], tail: int
 ) -> Iterable[Unit]:
     """Group dialogue into whole exchanges, so that the rest still starts with its question."""

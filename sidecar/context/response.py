@@ -60,7 +60,7 @@ def handle(
     schemas = read_tools(tools or known)
     calls, dropped = usable_calls(reply, schemas)
     exhausted = what_ran_out(reply, window)
-    lost = [call for call, fault in _judged(reply, schemas) if fault is not None]
+    lost = [call for call, fault in _find_faults(reply, schemas) if fault is not None]
     anchored = _anchor(conversation, reply, lost)
     if anchored.sample is not None:
         learn(anchored.sample)
@@ -75,7 +75,7 @@ def handle(
         content=reply.content,
         tool_calls=calls,
         dropped=dropped,
-        unchecked=_unchecked(reply, calls, schemas),
+        unchecked=_calls_without_schema(reply, calls, schemas),
         model=reply.model,
         request_id=reply.request_id,
         stop_reason=reply.stop_reason,
@@ -84,7 +84,7 @@ def handle(
         usage=reply.usage,
         calibration=calibration_info(calibration),
     )
-    return ReplyOutcome(result, list(_warnings(result, anchored)), limit)
+    return ReplyOutcome(result, list(_make_warnings(result, anchored)), limit)
 
 
 def usable_calls(
@@ -96,7 +96,7 @@ def usable_calls(
     """
     good: list[CleanCall] = []
     bad: list[Dropped] = []
-    for call, fault in _judged(reply, schemas):
+    for call, fault in _find_faults(reply, schemas):
         if fault is None:
             good.append(CleanCall(id=call.id, name=call.name, arguments=call.arguments or {}))
         else:
@@ -104,16 +104,16 @@ def usable_calls(
     return good, bad
 
 
-def _judged(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[ToolCall, str | None]]:
+def _find_faults(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[ToolCall, str | None]]:
     """Return each call with its fault."""
     required = {tool.name: tool.required for tool in schemas}
     return [
-        (call, _fault(call, required.get(call.name, ()), reply.cut_off))
+        (call, _find_fault(call, required.get(call.name, ()), reply.cut_off))
         for call in reply.tool_calls
     ]
 
 
-def _unchecked(
+def _calls_without_schema(
     reply: Reply, calls: Sequence[CleanCall], schemas: Sequence[ToolSchema]
 ) -> list[str]:
     """Return the calls of a cut-off reply for which there is no schema to check."""
@@ -135,7 +135,7 @@ def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | 
     return "window" if full else "output"
 
 
-def _fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None:
+def _find_fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None:
     """Return what is wrong with a call, without quoting its arguments."""
     if call.arguments is None:
         return "its arguments are not valid JSON" + (": they were cut off" if cut_off else "")
@@ -205,7 +205,9 @@ def _call_text(call: ToolCall) -> str:
     return f"{call.name} {call.arguments_text}"
 
 
-def _warnings(result: ResponseResult, anchored: UsageUpdate) -> Iterator[tuple[WarningKind, str]]:
+def _make_warnings(
+    result: ResponseResult, anchored: UsageUpdate
+) -> Iterator[tuple[WarningKind, str]]:
     if result.exhausted == "output":
         yield "exhausted", "The reply reached its output limit and is incomplete."
     if result.exhausted == "window":

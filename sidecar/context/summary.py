@@ -92,29 +92,29 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
 def _latest_lines(turns: Sequence[Turn], characters: int) -> list[Line]:
     """Return as many lines of the latest turns as might fit, newest first."""
     found: list[Line] = []
-    for turn, results in reversed(list(_named(turns))):
+    for turn, results in reversed(list(_pair_results(turns))):
         if characters <= 0:
             break
-        lines = list(_lines(turn, results))
+        lines = list(_lines_of_turn(turn, results))
         found += lines
         characters -= sum(len(line.text) for line in lines if line.rank != ASKED)
     return found
 
 
-def _named(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Block, str]]]]:
+def _pair_results(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Block, str]]]]:
     """Return each turn with its tool results and the calls they answer, as text."""
     names: dict[str, str] = {}
     for turn in turns:
         found = parts(turn)
         for part in found:
             if part.kind == "call":
-                names[part.id or part.name] = names[part.name] = _called(part)
+                names[part.id or part.name] = names[part.name] = _describe_call(part)
         results = [part for part in found if part.kind == "result"]
         tool_names = [names.get(part.id or part.name) or part.name or "tool" for part in results]
         yield turn, list(zip(results, tool_names, strict=True))
 
 
-def _called(call: Block) -> str:
+def _describe_call(call: Block) -> str:
     """Return a call's name and main argument."""
     try:
         given = typed.decode(call.arguments or "{}", dict[str, Any])
@@ -122,31 +122,31 @@ def _called(call: Block) -> str:
         return call.name
     texts = {key: value for key, value in given.items() if isinstance(value, str) and value.strip()}
     main = next((texts[key] for key in _MAIN if key in texts), next(iter(texts.values()), ""))
-    return f"{call.name} {_short(main, ARGUMENT)}".rstrip()
+    return f"{call.name} {_shorten(main, ARGUMENT)}".rstrip()
 
 
-def _lines(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
+def _lines_of_turn(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
     """Yield the lines for a turn, latest first."""
     text = own_text(turn)
     if text.startswith(HEAD):
-        yield from (_kept_line(line) for line in text.splitlines()[1:])
+        yield from (_line_of_summary(line) for line in text.splitlines()[1:])
         return
     if is_assistant(turn):
-        yield from (Line(DECIDED, f"- {line}") for line in reversed(_decisions(text)))
+        yield from (Line(DECIDED, f"- {line}") for line in reversed(_find_decisions(text)))
     elif starts_exchange(turn):
-        yield Line(ASKED, f"- asked: {_short(text)}")
+        yield Line(ASKED, f"- asked: {_shorten(text)}")
     for part, name in reversed(results):
-        yield Line(TOOL, f"- {name}: {_outcome(join_texts(part.inner), part.failed)}")
+        yield Line(TOOL, f"- {name}: {_describe_outcome(join_texts(part.inner), part.failed)}")
 
 
-def _kept_line(line: str) -> Line:
+def _line_of_summary(line: str) -> Line:
     """Return a line of an earlier summary."""
     if line.startswith("- asked: "):
         return Line(ASKED, line)
     return Line(TOOL if _TOOL_LINE.match(line) else DECIDED, line)
 
 
-def _outcome(text: str, failed: bool) -> str:
+def _describe_outcome(text: str, failed: bool) -> str:
     """Return how a tool ended: the size and the most informative line of its output."""
     lines = [line.strip() for line in (text[:SCANNED] + "\n" + text[-SCANNED:]).splitlines()]
     lines = [line for line in lines if line]
@@ -154,21 +154,21 @@ def _outcome(text: str, failed: bool) -> str:
         return "failed" if failed else "no output"
     telling = next((line for line in lines if _FAILED.search(_FINE.sub("", line))), None)
     if failed or telling:
-        return f"failed: {_short(telling or lines[-1])}"
+        return f"failed: {_shorten(telling or lines[-1])}"
     length = text.rstrip("\n").count("\n") + 1
     if length == 1:
-        return f"ok: {_short(lines[-1])}"
-    last = f": {_short(lines[-1])}" if _RESULT.search(lines[-1]) else ""
+        return f"ok: {_shorten(lines[-1])}"
+    last = f": {_shorten(lines[-1])}" if _RESULT.search(lines[-1]) else ""
     return f"ok, {length:,} lines{last}"
 
 
-def _decisions(text: str) -> list[str]:
+def _find_decisions(text: str) -> list[str]:
     sentences = [one.strip() for one in _SENTENCE.split(text[-SCANNED:])]
-    decided = [_short(one) for one in sentences if _DECIDED.search(one)]
+    decided = [_shorten(one) for one in sentences if _DECIDED.search(one)]
     return decided[-DECISIONS_A_TURN:]
 
 
-def _short(text: str, most: int = LINE) -> str:
+def _shorten(text: str, most: int = LINE) -> str:
     """Return one line of whole words."""
     line = " ".join(text[: 4 * most].split())
     if len(line) <= most:

@@ -75,8 +75,14 @@ def summary_rows(usage: ContextUsage) -> list[ViewRow]:
     if usage.tokens is None and usage.note is None:
         return []
     share = None if usage.percent is None else usage.percent / 100
-    context = ViewRow(label="Context", value=_size(usage), share=share, severity=usage.severity)
-    others = [("Model", usage.model), ("Window", _window(usage)), ("Session", _session(usage))]
+    context = ViewRow(
+        label="Context", value=_size_cell(usage), share=share, severity=usage.severity
+    )
+    others = [
+        ("Model", usage.model),
+        ("Window", _window_cell(usage)),
+        ("Session", _session_cell(usage)),
+    ]
     return [context, *(ViewRow(label=label, value=value) for label, value in others if value)]
 
 
@@ -132,26 +138,26 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
 def rows_text(rows: Sequence[ViewRow]) -> str:
     """Render rows as plain text: aligned columns, bars for shares, each group in a block."""
     single = [row for row in rows if not row.children]
-    lines = align_columns([_cells(row) for row in single], left=2)
+    lines = align_columns([_row_cells(row) for row in single], left=2)
     for group in rows:
         if group.children:
-            parts = align_columns([_cells(row) for row in group.children])
+            parts = align_columns([_row_cells(row) for row in group.children])
             lines += ["", printable(group.label), *(f"  {line}" for line in parts)]
     return "\n".join(lines)
 
 
 def rows_markdown(rows: Sequence[ViewRow]) -> str:
     """Render rows as a Markdown table of two columns; groups are flattened."""
-    body = "\n".join(f"| {_escape(row.label)} | {_escape(row.value)} |" for row in _flat(rows))
+    body = "\n".join(f"| {_escape(row.label)} | {_escape(row.value)} |" for row in _flatten(rows))
     return f"| | |\n|---|---|\n{body}"
 
 
-def _flat(rows: Sequence[ViewRow]) -> Iterator[ViewRow]:
+def _flatten(rows: Sequence[ViewRow]) -> Iterator[ViewRow]:
     for row in rows:
         yield from row.children or (row,)
 
 
-def _cells(row: ViewRow) -> tuple[str, str, str]:
+def _row_cells(row: ViewRow) -> tuple[str, str, str]:
     drawn = "" if row.share is None else draw_bar(min(1.0, row.share), _BAR)
     return printable(row.label), printable(row.value), drawn
 
@@ -162,7 +168,7 @@ def _escape(text: str) -> str:
     return f"~{markdown(text[1:])}" if is_estimate else markdown(text)
 
 
-def _size(usage: ContextUsage) -> str:
+def _size_cell(usage: ContextUsage) -> str:
     if usage.tokens is None or usage.method is None:
         return usage.note or UNKNOWN
     text = banded_text(usage.tokens, usage.method, usage.error_percent)
@@ -171,14 +177,14 @@ def _size(usage: ContextUsage) -> str:
     return f"{text}, {percent_text(usage.percent)} of {usage.usable or 0:,} usable"
 
 
-def _window(usage: ContextUsage) -> str:
+def _window_cell(usage: ContextUsage) -> str:
     if usage.limit is None or usage.limit_source is None:
         return ""
     reserve = f", {usage.reserve:,} reserved" if usage.reserve else ""
     return window_text(usage.limit, usage.limit_source) + reserve
 
 
-def _session(usage: ContextUsage) -> str:
+def _session_cell(usage: ContextUsage) -> str:
     source = "" if usage.session is None else usage.session.source
     agent = "" if source == "protocol" else source
     turns = "" if usage.turns is None else counted(usage.turns, "turn")

@@ -47,13 +47,13 @@ class Framer:
         """Return the frames that `data` completes, in order, up to a fatal one."""
         self._buffer += data
         out: list[Body | BadFrame] = []
-        while not self._has_ended and (item := self._next()) is not None:
+        while not self._has_ended and (item := self._next_frame()) is not None:
             out.append(item)
         if self._has_ended:
             self._buffer.clear()
         return out
 
-    def _next(self) -> Body | BadFrame | None:
+    def _next_frame(self) -> Body | BadFrame | None:
         if self._length is None and (bad := self._read_headers()) is not None:
             return bad
         if self._length is None or len(self._buffer) < self._length:

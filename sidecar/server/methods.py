@@ -128,12 +128,12 @@ class CustomRequest(msgspec.Struct, frozen=True):
     @property
     def params(self) -> type[msgspec.Struct]:
         """The class of the params."""
-        return _load(self.params_at)
+        return _load_params_type(self.params_at)
 
     @property
     def result(self) -> Any:
         """The type of the result."""
-        loaded: Any = _load(self.result_at)
+        loaded: Any = _load_params_type(self.result_at)
         return list[loaded] if self.many else loaded
 
 
@@ -146,11 +146,11 @@ class Notification(msgspec.Struct, frozen=True):
     @property
     def params(self) -> type[msgspec.Struct]:
         """The class of the params."""
-        return _load(self.params_at)
+        return _load_params_type(self.params_at)
 
 
 @cache
-def _load(name: str) -> type[msgspec.Struct]:
+def _load_params_type(name: str) -> type[msgspec.Struct]:
     found: type[msgspec.Struct] = resolve_name(name)
     return found
 

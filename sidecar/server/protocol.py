@@ -137,7 +137,7 @@ class SidecarProtocol(LanguageServerProtocol):
             self._refuse(msg_id, errors.METHOD_NOT_FOUND, f"unknown method {method[:100]!r}")
             return
         try:
-            result = _call(handler, self._structure_params(method, message))
+            result = _call_handler(handler, self._structure_params(method, message))
         except BaseException as exc:  # panics in Rust libraries are not Exceptions
             self._send_error(msg_id, errors.error_body(exc))
             return
@@ -185,7 +185,7 @@ class SidecarProtocol(LanguageServerProtocol):
             self._report_malformed(method, message.get("params"))
             return
         try:
-            result = _call(handler, params)
+            result = _call_handler(handler, params)
         except SidecarError as exc:
             logger.warning("ignored a notification: %s", exc)
             return
@@ -317,7 +317,7 @@ class SidecarProtocol(LanguageServerProtocol):
         return command(*(params.arguments or ()))
 
 
-def _call(handler: Handler, params: Any) -> Any:
+def _call_handler(handler: Handler, params: Any) -> Any:
     """Call a handler; those of pygls are generators that yield the feature handlers to call."""
     steps = handler(params)
     if not isinstance(steps, GeneratorType):

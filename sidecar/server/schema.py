@@ -54,9 +54,12 @@ def markdown() -> str:
     schema = json_schema()
     head = _HEAD.format(version=PROTOCOL_VERSION, depth=MAX_DEPTH, megabytes=MAX_FRAME_BYTES >> 20)
     parts = [head]
-    parts += ["## Requests\n", *[_method(m, e) for m, e in schema["requests"].items()]]
-    parts += ["## Notifications\n", *[_method(m, e) for m, e in schema["notifications"].items()]]
-    parts += ["## Types\n", *[_type(n, d) for n, d in schema["$defs"].items()]]
+    parts += ["## Requests\n", *[_describe_method(m, e) for m, e in schema["requests"].items()]]
+    parts += [
+        "## Notifications\n",
+        *[_describe_method(m, e) for m, e in schema["notifications"].items()],
+    ]
+    parts += ["## Types\n", *[_describe_type(n, d) for n, d in schema["$defs"].items()]]
     kinds = "\n".join(f"| `{kind}` | {text} |" for kind, text in ERROR_KINDS.items())
     parts.append(f"## Error kinds\n\n| kind | meaning; code |\n|---|---|\n{kinds}\n")
     return "\n".join(parts)
@@ -86,7 +89,7 @@ listed [at the end](#error-kinds). Messages that are not valid requests get thes
 """
 
 
-def _method(method: str, entry: dict[str, Any]) -> str:
+def _describe_method(method: str, entry: dict[str, Any]) -> str:
     lines = [
         f"### `{method}`\n",
         entry["description"],
@@ -98,10 +101,10 @@ def _method(method: str, entry: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _type(name: str, definition: dict[str, Any]) -> str:
+def _describe_type(name: str, definition: dict[str, Any]) -> str:
     text = inspect.cleandoc(definition.get("description", ""))
     rows = [
-        f"| `{key}` | {_type_name(value)} | {_presence(key, value, definition)} |"
+        f"| `{key}` | {_type_name(value)} | {_describe_presence(key, value, definition)} |"
         for key, value in definition.get("properties", {}).items()
     ]
     if not rows:
@@ -110,7 +113,7 @@ def _type(name: str, definition: dict[str, Any]) -> str:
     return f"### {name}\n\n{text}\n\n{table}\n"
 
 
-def _presence(key: str, value: dict[str, Any], definition: dict[str, Any]) -> str:
+def _describe_presence(key: str, value: dict[str, Any], definition: dict[str, Any]) -> str:
     if key in definition.get("required", ()):
         return "always present"
     default = value.get("default")

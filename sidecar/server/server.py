@@ -180,14 +180,14 @@ async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
     name = _feature_name(method)
     if name not in server.loading:
         server.loading[name] = asyncio.Event()
-        server.scheduler.run_now(("feature", name), partial(_load, server, method))
+        server.scheduler.run_now(("feature", name), partial(_import_feature, server, method))
     await server.loading[name].wait()
     if _is_unloaded(server, method):
         raise RuntimeError("the feature could not be loaded")
     return await server.protocol.custom[method](params)
 
 
-async def _load(server: SidecarServer, method: str) -> None:
+async def _import_feature(server: SidecarServer, method: str) -> None:
     """Import a feature in its own task, so that cancelling one call does not affect others."""
     loaded = server.loading[_feature_name(method)]
     try:

@@ -86,10 +86,10 @@ class Writer:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._drain, name="stdout", daemon=True)
+            self._thread = threading.Thread(target=self._drain_queue, name="stdout", daemon=True)
             self._thread.start()
 
-    def _drain(self) -> None:
+    def _drain_queue(self) -> None:
         while (data := self._queue.get()) is not None:
             self._write_all(data)
             with self._lock:
@@ -122,7 +122,9 @@ Frames = list[Body | BadFrame] | None
 """Frames completed by one read; None at the end of input."""
 
 
-def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer) -> None:
+def _read_frames(
+    fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer
+) -> None:
     """Read until the end of input. Blocking; runs in its own thread."""
     try:
         while data := os.read(fd, _READ_BYTES):
@@ -182,7 +184,7 @@ def _read_some(fd: int, framer: Framer) -> Frames:
     return framer.feed(data) if data else None
 
 
-def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log exceptions of callbacks and tasks by type; asyncio's own log would quote messages."""
     if isinstance(exc := context.get("exception"), BaseException):
         log_defect(exc)
@@ -193,7 +195,7 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
     protocol = server.protocol
     protocol.set_writer(writer)
     done = protocol.start(loop)
-    loop.set_exception_handler(_log)
+    loop.set_exception_handler(_log_exception)
 
     def receive(frames: Frames) -> None:
         if frames is None:
@@ -211,7 +213,7 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
     framer = Framer()
     if not _read_on_loop(server.scheduler, stdin, receive, writer, framer):
         reading = (stdin, deliver, writer, framer)
-        threading.Thread(target=_read, args=reading, name="stdin", daemon=True).start()
+        threading.Thread(target=_read_frames, args=reading, name="stdin", daemon=True).start()
     code = await done
     _end_within(EXIT_SECONDS, code)
     server.scheduler.close()

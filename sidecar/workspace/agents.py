@@ -127,7 +127,7 @@ class _SessionReading:
 
     def read_newest(self, since: datetime) -> None:
         """Read the newest stores until one belongs to the workspace, to show that session first."""
-        recent, _ = self._by_age(self._after_billed(), since)
+        recent, _ = self._split_by_age(self._read_billed_stores(), since)
         for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
             self.read([store])
             if self.sessions(since):
@@ -135,7 +135,7 @@ class _SessionReading:
 
     def read_recent(self, since: datetime) -> None:
         """Read all stores of the last day, and older ones of agents without a session in them."""
-        recent, older = self._by_age(self._after_billed(), since)
+        recent, older = self._split_by_age(self._read_billed_stores(), since)
         self.read(recent)
         known = {one.source for one in self.sessions(since)}
         for agent, stores in older.items():
@@ -154,13 +154,13 @@ class _SessionReading:
         """Read all stores that may belong to the workspace; see `read`."""
         self.read(self._sources.stores(), max_bytes)
 
-    def _after_billed(self) -> list[Store]:
+    def _read_billed_stores(self) -> list[Store]:
         """Read the stores of billed agents, so that costs are known, and return all stores."""
         stores = self._sources.stores()
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
 
-    def _by_age(
+    def _split_by_age(
         self, stores: Sequence[Store], since: datetime
     ) -> tuple[list[Store], dict[str, list[Store]]]:
         since_ns, recent = int(since.timestamp() * 1e9), list[Store]()
@@ -361,10 +361,10 @@ def count_sessions(
         note: A note for all of them.
     """
     now = datetime.now(UTC)
-    return [_to_counted(session, now, windows.get(session.id), note) for session in sessions]
+    return [_counted_session(session, now, windows.get(session.id), note) for session in sessions]
 
 
-def _to_counted(
+def _counted_session(
     session: StoredSession, now: datetime, statusline: SavedWindow | None, note: str | None
 ) -> CountedSession:
     size = session.occupancy if statusline is None else with_window(session.occupancy, statusline)

@@ -78,10 +78,12 @@ class Budgets:
         if not subject.rules and not await run(partial(_is_marked, subject.snapshot)):
             return []
         choices = await self.choose_counters(subject, workspace)
-        together = await self._other_files(subject, workspace)
+        together = await self._count_other_files(subject, workspace)
         return await run(partial(findings, subject, choices, together))
 
-    async def _other_files(self, subject: Subject, workspace: Workspace) -> dict[str, Together]:
+    async def _count_other_files(
+        self, subject: Subject, workspace: Workspace
+    ) -> dict[str, Together]:
         """Return the totals of the other files, by the key of each rule over several files."""
         totals: dict[str, Together] = {}
         sums = [rule for rule in subject.rules if rule.budget.sum]
@@ -89,24 +91,26 @@ class Budgets:
             return totals
         from sidecar.budget.finding import Together
 
-        listed, own = await self._listing(workspace.path), str(workspace.path / subject.name)
+        listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
         from sidecar.workspace.targets import other_targets  # the worker has imported it
 
         for rule in sums:
             model = rule.budget.model or subject.model
             members = [one for one in listed if workspace.rules.means(rule, one.relative)]
             targets = await self._counts.workers.run(partial(other_targets, members, own))
-            tokens = await self._tokens(targets, model, workspace)
+            tokens = await self._count_targets(targets, model, workspace)
             totals[rule.key] = Together(sum(tokens), len(tokens) + 1)
         return totals
 
-    async def _listing(self, root: Path) -> list[Target]:
+    async def _list_targets(self, root: Path) -> list[Target]:
         key = str(root)
         if key not in self._listings:
-            self._listings[key] = await self._counts.workers.run(partial(_listed, key))
+            self._listings[key] = await self._counts.workers.run(partial(_find_targets, key))
         return self._listings[key]
 
-    async def _tokens(self, targets: list[Target], model: str, workspace: Workspace) -> list[int]:
+    async def _count_targets(
+        self, targets: list[Target], model: str, workspace: Workspace
+    ) -> list[int]:
         """Count each text file that exists and has no ignore mark, as in the editor if open."""
         buffers = {
             relative_name(workspace, uri): uri
@@ -121,11 +125,11 @@ class Budgets:
             self._counts.count_cache_key(model, workspace.settings, sent=sent)
             for sent in (False, True)
         ]
-        stamps = await self._counts.workers.run(partial(_stamps, paths)) if paths else {}
+        stamps = await self._counts.workers.run(partial(_stamps_of, paths)) if paths else {}
         for path, stamp in stamps.items():
             key = path, stamp, bases[stamp[1] <= LARGEST_CHARACTERS]
             if key not in self._files:
-                text = await self._counts.workers.run(partial(_read, path, stamp))
+                text = await self._counts.workers.run(partial(_read_text, path, stamp))
                 part = None if text is None else Snapshot(text=text)
                 self._files[key] = (
                     None
@@ -184,7 +188,7 @@ def model_of(uri: str, workspace: Workspace) -> str:
     rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
     if not rules:
         return workspace.model
-    tightest = _tightest(rules, workspace)
+    tightest = _tightest_rule(rules, workspace)
     if tightest is not None:
         return tightest.budget.model or workspace.budget_model
     models = [rule.budget.model or workspace.budget_model for rule in rules]
@@ -197,11 +201,11 @@ def budget_of(snapshot: Snapshot, workspace: Workspace) -> int | None:
     None if it has no budget or an ignore mark.
     """
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
-    tightest = _tightest(rules, workspace)
+    tightest = _tightest_rule(rules, workspace)
     return None if tightest is None or is_ignored(snapshot) else tightest.budget.max_tokens
 
 
-def _tightest(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
+def _tightest_rule(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
     """Return the rule with the lowest limit for whole files; among equals, the default model's."""
 
     def key(rule: Rule) -> tuple[int, bool]:
@@ -244,17 +248,17 @@ def _is_marked(snapshot: Snapshot) -> bool:
     return any(MARK_START in piece.text for piece in snapshot.pieces)
 
 
-def _listed(root: str) -> list[Target]:
+def _find_targets(root: str) -> list[Target]:
     from sidecar.workspace.targets import Targets
 
     return [target for target in Targets(Path(root)).of([root]) if target.fault is None]
 
 
-def _stamps(paths: list[str]) -> dict[str, Stamp]:
+def _stamps_of(paths: list[str]) -> dict[str, Stamp]:
     stamps = {path: stamp_of(path) for path in paths}
     return {path: stamp for path, stamp in stamps.items() if stamp is not None}
 
 
-def _read(path: str, stamp: Stamp) -> str | None:
+def _read_text(path: str, stamp: Stamp) -> str | None:
     text = read(File(path, stamp[1], named=False))
     return text.text if isinstance(text, Text) else None

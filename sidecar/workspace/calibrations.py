@@ -54,7 +54,7 @@ class CalibrationStore:
     def loaded(self) -> Calibrations:
         """Return the calibrations. Blocking if they have not been read."""
         if self.known is None:
-            self.finish_sync(_load(self._folder))
+            self.finish_sync(_load_calibrations(self._folder))
         return self.known or calibration_file.load(self._folder)
 
     async def load(self, run: Callable[[Callable[[], SyncResult]], Awaitable[SyncResult]]) -> None:
@@ -64,7 +64,7 @@ class CalibrationStore:
 
     def begin_load(self) -> Callable[[], SyncResult]:
         """Return the work that reads the file."""
-        return partial(_load, self._folder)
+        return partial(_load_calibrations, self._folder)
 
     def changed(self) -> None:
         """Record that calibrations have changed; the next `begin_sync` writes them."""
@@ -78,14 +78,14 @@ class CalibrationStore:
         """
         if self._has_unsaved or self.known is None:
             return self.begin_save()
-        return partial(_read, self._folder, self._read_stamp)
+        return partial(_read_calibrations, self._folder, self._read_stamp)
 
     def begin_save(self) -> Callable[[], SyncResult] | None:
         """Return the work that writes new calibrations; None if there are none."""
         if not self._has_unsaved or self.known is None:
             return None
         self._has_unsaved = False
-        return partial(_write, self._folder, self.known.frozen())
+        return partial(_write_calibrations, self._folder, self.known.frozen())
 
     def finish_sync(self, synced: SyncResult) -> bool:
         """Merge the result of reading or writing.
@@ -122,23 +122,27 @@ class CalibrationStore:
             raise
 
 
-def _load(folder: Path) -> SyncResult:
-    now = _stamp(folder)  # before reading, so that a change meanwhile is read again
+def _load_calibrations(folder: Path) -> SyncResult:
+    now = _stamp_of_file(folder)  # before reading, so that a change meanwhile is read again
     return SyncResult(calibration_file.load(folder), now)
 
 
-def _read(folder: Path, seen: Stamp | None) -> SyncResult:
-    return SyncResult(None, seen) if _stamp(folder) in (None, seen) else _load(folder)
+def _read_calibrations(folder: Path, seen: Stamp | None) -> SyncResult:
+    return (
+        SyncResult(None, seen)
+        if _stamp_of_file(folder) in (None, seen)
+        else _load_calibrations(folder)
+    )
 
 
-def _write(folder: Path, calibrations: Calibrations) -> SyncResult:
+def _write_calibrations(folder: Path, calibrations: Calibrations) -> SyncResult:
     version = calibrations.version
     with state_locked(folder):
         calibration_file.save(folder, calibrations)
-        return SyncResult(calibrations, _stamp(folder), has_written=True, version=version)
+        return SyncResult(calibrations, _stamp_of_file(folder), has_written=True, version=version)
 
 
-def _stamp(folder: Path) -> Stamp | None:
+def _stamp_of_file(folder: Path) -> Stamp | None:
     try:
         status = (folder / calibration_file.FILE_NAME).stat()
     except OSError:

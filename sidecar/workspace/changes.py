@@ -139,14 +139,14 @@ class ApplyCounts(Change[None]):
         if self.server and isinstance(conversation.counter, ModelCounter):
             conversation.counter = conversation.counter.served_by(self.server)
         if self.total is not None:
-            first = _first_estimate(conversation, self.first_new)
+            first = _first_estimated_turn(conversation, self.first_new)
             conversation.chat_counted(self.total, first)
         elif self.texts:
             texts_counted(conversation, self.texts)
         return Outcome(None)
 
 
-def _first_estimate(conversation: Conversation, first_new: int) -> int:
+def _first_estimated_turn(conversation: Conversation, first_new: int) -> int:
     """Return the first of the newest turns whose counts are estimates."""
     ledger, first = conversation.ledger(), min(first_new, len(conversation.turns))
     covered = ledger.anchor.covers if ledger.anchor else 0
@@ -164,10 +164,10 @@ class SetParts(Change[None]):
     """Followed documents by the `id()` of their section's params."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
-        apply_set(draft.conversation, self.params, lambda spec: self._source(id(spec)))
+        apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))
         return Outcome(None)
 
-    def _source(self, spec: int) -> FollowedText:
+    def _make_source(self, spec: int) -> FollowedText:
         source = self.documents.get(spec)
         if source is None:
             raise BadParamsError("the section names no document")

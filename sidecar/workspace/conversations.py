@@ -109,8 +109,8 @@ class Conversations:
             if is_answer and base is not None:
                 model = base.model
             await self.services.counts.look_up(model, settings)
-            draft = await self._draft(name, base, model)
-            outcome = await self._work(draft, change)
+            draft = await self._make_draft(name, base, model)
+            outcome = await self._change_on_worker(draft, change)
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
@@ -121,7 +121,7 @@ class Conversations:
             return draft.conversation, outcome.result
         return await self._run_effects(effects), outcome.result
 
-    async def _work(self, draft: Draft, change: Change[T]) -> Outcome[T]:
+    async def _change_on_worker(self, draft: Draft, change: Change[T]) -> Outcome[T]:
         """Change a draft on a worker, then bring its documents up to date."""
         outcome = await self._run(partial(_apply_to_draft, draft, change))
         if self._is_stale(draft.conversation):
@@ -243,7 +243,7 @@ class Conversations:
 
     # -- drafts -----------------------------------------------------------------------------
 
-    async def _draft(self, name: str, before: Conversation | None, model: str) -> Draft:
+    async def _make_draft(self, name: str, before: Conversation | None, model: str) -> Draft:
         """Copy or begin a conversation, with current documents and counted sections."""
         conversation = before.copy() if before else Conversation(name, self.counter(model))
         if conversation.model != model or self._has_other_tokenizer(conversation):
@@ -299,13 +299,13 @@ class Conversations:
         if isinstance(session, CountedSession):
             model = model or session.model or self.workspace.model
             await self.look_up_window(model)
-            return await self._draft_of_size(session, model)
+            return await self._make_draft_of_size(session, model)
         name = session_id or DEFAULT_ID if session is None else session.id
         model = model or self.model_of(name)
         await self.look_up_window(model)
-        return await self._draft(name, session, model)
+        return await self._make_draft(name, session, model)
 
-    async def _draft_of_size(self, session: CountedSession, model: str) -> Draft:
+    async def _make_draft_of_size(self, session: CountedSession, model: str) -> Draft:
         conversation = Conversation(session.id, self.counter(model))
         conversation.limit = session.limit if model == session.model else None
         size = session.tokens or 0
@@ -326,7 +326,7 @@ class Conversations:
         await self.services.counts.look_up(model, self.workspace.settings)
         if not self._is_stale(session, model):
             return session
-        draft = await self._draft(session.id, session, model)
+        draft = await self._make_draft(session.id, session, model)
         await self._run(draft.conversation.total)
         return draft.conversation
 
@@ -407,10 +407,10 @@ class Conversations:
         """
         settings = self.workspace.settings
         await self._sections.ask(conversation, conversation.model, settings)
-        draft = await self._draft(conversation.id, conversation, conversation.model)
+        draft = await self._make_draft(conversation.id, conversation, conversation.model)
         answer = await _count_chat(self.services.counts, draft.conversation, settings)
         if answer.is_due:
-            self._miss(conversation)
+            self._note_missed_count(conversation)
         elif answer.is_missing and settings != self.workspace.settings:
             self._ask_later(conversation)  # the endpoint's connection may have been closed
         change = ApplyCounts(
@@ -464,10 +464,10 @@ class Conversations:
 
     def _ask_later(self, conversation: Conversation) -> None:
         """Ask again soon, although the endpoint may be available."""
-        self._miss(conversation)
+        self._note_missed_count(conversation)
         self.services.counts.report_miss(conversation.model, self.workspace.settings, "late")
 
-    def _miss(self, conversation: Conversation) -> None:
+    def _note_missed_count(self, conversation: Conversation) -> None:
         self._missed[conversation.id] = self._endpoints.fingerprint(conversation.model)
 
     # -- persistence ------------------------------------------------------------------------
@@ -552,7 +552,7 @@ async def _count_chat(counts: Counts, conversation: Conversation, settings: Sett
     endpoints, model = counts.endpoints(settings), conversation.model
     if conversation.known_by_counts or not endpoints.serves(model):
         return _ChatCount()
-    chat = await counts.workers.run(partial(_as_messages, conversation))
+    chat = await counts.workers.run(partial(_messages_of, conversation))
     tools = getattr(conversation.tools, "tools", None)
     answer = await endpoints.count_chat(model, chat, tools, counts.seconds)
     if isinstance(answer, EndpointCount):
@@ -587,7 +587,7 @@ async def _count_texts(
     return counted, server, None
 
 
-def _as_messages(conversation: Conversation) -> list[dict[str, Any]]:
+def _messages_of(conversation: Conversation) -> list[dict[str, Any]]:
     """Return the system prompt and the turns as messages."""
     system = getattr(conversation.system, "turn", None)
     turns = conversation.turns if system is None else [system, *conversation.turns]
@@ -613,7 +613,9 @@ class SectionCounts:
             return True
         if count.cache_key != self._counts.count_cache_key(model, settings):
             return True
-        return not count.final and self._counts.has_answer(self._snapshot(source), model, settings)
+        return not count.final and self._counts.has_answer(
+            self._snapshot_of(source), model, settings
+        )
 
     async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
         """Await the endpoint's counts of sections, which `refresh` then uses."""
@@ -626,7 +628,7 @@ class SectionCounts:
                 if not isinstance(section.source, RestoredPart)
             ]
             asked = [
-                self._counts.choose_counter(self._snapshot(source), model, settings)
+                self._counts.choose_counter(self._snapshot_of(source), model, settings)
                 for source in sources
             ]
             await asyncio.gather(*asked)
@@ -648,7 +650,7 @@ class SectionCounts:
     ) -> tuple[SectionCount, SectionCount | None]:
         """Count a section, and the text it had at the last report, in the same way."""
         counts, source = self._counts, section.source
-        snapshot = self._snapshot(source)
+        snapshot = self._snapshot_of(source)
         choice = counts.choose_counter_now(snapshot, model, settings)
         cache_key = counts.count_cache_key(model, settings)
         measure = await counts.measure(snapshot, choice)
@@ -667,7 +669,7 @@ class SectionCounts:
             return now
         if then.is_like(now):
             return then
-        snapshot = self._snapshot(then.source)
+        snapshot = self._snapshot_of(then.source)
         if choice.whole is not None:  # the endpoint's number for one text corrects the other
             choice = choice._replace(whole=None)
         else:
@@ -675,7 +677,7 @@ class SectionCounts:
         measure = await self._counts.measure(snapshot, choice)
         return SectionCount(now.model, measure, then.source, now.cache_key, now.final)
 
-    def _snapshot(self, source: SectionSource) -> Snapshot:
+    def _snapshot_of(self, source: SectionSource) -> Snapshot:
         if isinstance(source, FollowedText):
             return source.snapshot
         snapshot = self._snapshots.get(source)

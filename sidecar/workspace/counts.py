@@ -152,7 +152,7 @@ class Counts(CounterChooser):
     ) -> CounterChoice:
         """Choose how a text is counted, with the endpoint's count only if it is known already."""
         if snapshot.characters and self.asks_endpoint(model, settings):
-            whole = self._answer_to(self._asked(snapshot, model, settings))
+            whole = self._answer_to(self._make_request(snapshot, model, settings))
             if whole is not None:
                 return CounterChoice(
                     model, self._scaled_tokenizer(snapshot, model, settings, whole), whole
@@ -163,9 +163,9 @@ class Counts(CounterChooser):
         """Whether an endpoint has counted this text."""
         if not snapshot.characters or not self.asks_endpoint(model, settings):
             return False
-        return self._answer_to(self._asked(snapshot, model, settings)) is not None
+        return self._answer_to(self._make_request(snapshot, model, settings)) is not None
 
-    def _asked(self, snapshot: Snapshot, model: str, settings: Settings) -> _AskedText:
+    def _make_request(self, snapshot: Snapshot, model: str, settings: Settings) -> _AskedText:
         return _AskedText(self.endpoints(settings), model, hash(snapshot.text), len(snapshot.text))
 
     def _answer_to(self, text: _AskedText) -> Measure | None:
@@ -178,7 +178,7 @@ class Counts(CounterChooser):
 
         Concurrent callers share one request. A late answer is kept, and published.
         """
-        text = self._asked(snapshot, model, settings)
+        text = self._make_request(snapshot, model, settings)
         measure = self._answer_to(text)
         if measure is not None:
             return measure, None
@@ -196,14 +196,14 @@ class Counts(CounterChooser):
             """Whether the text should still be sent: a request waits, or a document shows it."""
             return self._asking.waiting(text) > 0 or self._documents.is_newest(snapshot)
 
-        if not await self._typing_pauses(snapshot):
+        if not await self._wait_for_typing_pause(snapshot):
             return None, "the document is being edited"
         answer = await text.endpoints.count_text(model, snapshot.text, LATEST_SECONDS, is_wanted)
         if not isinstance(answer, EndpointCount):
             self._record_outcome(text, None)
             self.report_miss(model, settings, answer.kind)
             return None, answer.reason
-        measure = _to_measure(answer)
+        measure = _measure_of(answer)
         fingerprint = text.endpoints.fingerprint(model)
         if fingerprint is not None:
             self._answers[fingerprint, text] = measure
@@ -212,7 +212,7 @@ class Counts(CounterChooser):
         self._record_outcome(text, measure.tokens)
         return measure, None
 
-    async def _typing_pauses(self, snapshot: Snapshot) -> bool:
+    async def _wait_for_typing_pause(self, snapshot: Snapshot) -> bool:
         """Wait for a pause in typing. Returns False if the document is edited first."""
         if (seconds := quiet_seconds(snapshot)) <= 0:
             return True
@@ -384,7 +384,7 @@ class Counts(CounterChooser):
             asked = self.endpoints(settings).count_chat(name, messages, tools, ENDPOINT_SECONDS)
             answer = await asked
             if isinstance(answer, EndpointCount):
-                return self.to_count(_to_measure(answer), name, characters, workspace)
+                return self.to_count(_measure_of(answer), name, characters, workspace)
             note = answer.reason
         tokenizer = self.tokenizer(name, settings, Snapshot(text=sample))
         measure = await self.workers.run(
@@ -426,7 +426,7 @@ class Counts(CounterChooser):
             self.windows.mark_loaded(model, settings)
 
 
-def _to_measure(count: EndpointCount) -> Measure:
+def _measure_of(count: EndpointCount) -> Measure:
     return Measure(count.tokens, "endpoint", f"{count.server}:{count.model}", 0.0)
 
 

@@ -255,7 +255,7 @@ class Documents(dict[str, TextDocument]):
         document, place = self.get_open(uri), FollowedPlace(uri)
         if span is not None:
             self._ranges[place] = document.offsets(span)
-        return FollowedText(place, self._at(place, document))
+        return FollowedText(place, self._snapshot_at(place, document))
 
     def is_stale(self, text: FollowedText) -> bool:
         """Whether the followed document was edited since.
@@ -270,9 +270,9 @@ class Documents(dict[str, TextDocument]):
         """Return the current text of the same place; the same object until the next edit."""
         if not self.is_stale(text):
             return text
-        return FollowedText(text.place, self._at(text.place, self[text.place.uri]))
+        return FollowedText(text.place, self._snapshot_at(text.place, self[text.place.uri]))
 
-    def _at(self, place: FollowedPlace, document: TextDocument) -> Snapshot:
+    def _snapshot_at(self, place: FollowedPlace, document: TextDocument) -> Snapshot:
         offsets = self._ranges.get(place)
         if offsets is None:
             return self.snapshot_of(document)

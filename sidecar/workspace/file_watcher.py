@@ -183,7 +183,7 @@ class FileWatcher:
         """When to report changes, and the latest time for it."""
         tick_at = time.monotonic() + TICK_SECONDS
         while not self._closed.is_set():
-            message = _next(self._inbox, min(report_at, tick_at))
+            message = _next_message(self._inbox, min(report_at, tick_at))
             now = time.monotonic()
             if isinstance(message, Subscription):
                 self._subscriptions.append(message)
@@ -193,7 +193,7 @@ class FileWatcher:
                 report_at = min(now + QUIET_SECONDS, latest_at)
             if now >= tick_at:
                 report_at, latest_at, tick_at = math.inf, math.inf, now + TICK_SECONDS
-                self._tick(watches)
+                self._check_watches(watches)
             elif now >= report_at:
                 report_at, latest_at = math.inf, math.inf
                 self._report(watches)
@@ -212,7 +212,7 @@ class FileWatcher:
         if stale or has_ended:
             self._follow(watches, stale)
 
-    def _tick(self, watches: _Watches) -> None:
+    def _check_watches(self, watches: _Watches) -> None:
         are_outdated = watches.are_outdated()
         for subscription in self._subscriptions:
             subscription.compare_stamps()
@@ -236,7 +236,7 @@ class FileWatcher:
                 subscription.report_anything()
 
 
-def _next(
+def _next_message(
     inbox: queue.SimpleQueue[str | Subscription | None], until: float
 ) -> str | Subscription | None:
     """Return the next message, or None if none arrives in time."""
@@ -315,7 +315,7 @@ class _Watches:
     def _schedule(self, folder: _Folder, names: list[str]) -> None:
         identity = _identity(folder.path)
         try:
-            observer = self._started()
+            observer = self._running_observer()
             handler = _Handler(folder.path, names, self._report)
             watch = observer.schedule(
                 handler,  # type: ignore[arg-type]
@@ -350,7 +350,7 @@ class _Watches:
             f" To see changes at once, raise {limit} with sysctl." if limit else "",
         )
 
-    def _started(self) -> BaseObserver:
+    def _running_observer(self) -> BaseObserver:
         """Return the running observer. Raises OSError."""
         if self._observer is None:
             from watchdog.observers import Observer

@@ -91,25 +91,25 @@ def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
         try:
             status = os.stat(path)
         except (OSError, ValueError) as error:
-            yield Skipped(path, _reason(error), failed=True)
+            yield Skipped(path, _reason_of(error), failed=True)
             continue
         if stat.S_ISDIR(status.st_mode):
-            yield from map(_sized, filter(_no_link, walk(path)))
+            yield from map(_file_or_skipped, filter(_is_no_link, walk(path)))
         else:
             yield File(path, status.st_size, named=True)
 
 
-def _no_link(path: str | Link | Skipped) -> TypeGuard[str | Skipped]:
+def _is_no_link(path: str | Link | Skipped) -> TypeGuard[str | Skipped]:
     return not isinstance(path, Link)
 
 
-def _sized(path: str | Skipped) -> File | Skipped:
+def _file_or_skipped(path: str | Skipped) -> File | Skipped:
     if isinstance(path, Skipped):
         return path
     try:
         return File(path, os.lstat(path).st_size, named=False)
     except OSError as error:
-        return Skipped(path, _reason(error), failed=False)
+        return Skipped(path, _reason_of(error), failed=False)
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
@@ -126,7 +126,7 @@ def read(file: File) -> Text | Skipped:
     try:
         data = sys.stdin.buffer.read() if file.path == STDIN else read_bytes(file.path)
     except OSError as error:
-        return Skipped(file.path, _reason(error), failed=file.named)
+        return Skipped(file.path, _reason_of(error), failed=file.named)
     return decode(data) or Skipped(file.path, "binary file", failed=False)
 
 
@@ -171,18 +171,18 @@ def walk(top: str) -> Iterator[str | Link | Skipped]:
 
     Uses a stack, because folders may be nested deeper than Python's recursion limit.
     """
-    stack = [_entries(top, read_parent_rules(top), named=True)]
+    stack = [_walk_folder(top, read_parent_rules(top), named=True)]
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
             stack.pop()
         elif isinstance(entry, _Folder):
-            stack.append(_entries(entry.path, entry.rules, named=False))
+            stack.append(_walk_folder(entry.path, entry.rules, named=False))
         else:
             yield entry
 
 
-def _entries(
+def _walk_folder(
     folder: str, rules: list[IgnoreRules], *, named: bool
 ) -> Iterator[str | Link | Skipped | _Folder]:
     """Yield a folder's entries by name; `rules` are those of the folders above."""
@@ -190,7 +190,7 @@ def _entries(
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=attrgetter("name"))
     except OSError as error:
-        yield Skipped(folder, _reason(error), named)
+        yield Skipped(folder, _reason_of(error), named)
         return
     if any(entry.name == NAME for entry in entries):
         own = read_rules(folder, rules)
@@ -216,5 +216,5 @@ def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
     yield from [Skipped(path, rule.problem, failed=False) for rule in rules if rule.problem]
 
 
-def _reason(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()

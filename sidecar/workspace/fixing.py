@@ -73,30 +73,30 @@ def _fixes_of(
 ) -> Iterator[Proposal]:
     text = subject.snapshot.text
     for fix in fixes.fit_fixes(text, finding, choices[finding.model].tokenizer):
-        yield _in_document(fix)
-    if (moved := _move(subject, finding, place, counter)) is not None:
+        yield _document_proposal(fix)
+    if (moved := _propose_move(subject, finding, place, counter)) is not None:
         yield moved
     if (dropped := fixes.drop_fix(text, finding, counter)) is not None:
-        yield _in_document(dropped)
-    if (raised := _raise(finding, place, text)) is not None:
+        yield _document_proposal(dropped)
+    if (raised := _propose_raise(finding, place, text)) is not None:
         yield raised
     if (
         ignored := fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding)
     ) is not None:
-        yield _in_document(ignored)
+        yield _document_proposal(ignored)
 
 
-def _in_document(fix: Fix) -> Proposal:
+def _document_proposal(fix: Fix) -> Proposal:
     return Proposal(kind=fix.kind, title=fix.title, edits=fix.edits, preferred=fix.preferred)
 
 
-def _move(
+def _propose_move(
     subject: Subject, finding: Finding, place: RootOrigins, counter: TextCounter
 ) -> Proposal | None:
     if place.root is None:
         return None
     free = _free_name(place.root / subject.name)
-    if not _inside(free, place.root):
+    if not _is_inside(free, place.root):
         return None
     fix = fixes.move_fix(subject.snapshot.text, finding, counter, free.name)
     if fix is None:
@@ -115,16 +115,16 @@ def _free_name(path: Path) -> Path:
     return path.with_name(f"{path.stem}.excess{_TRIES}{path.suffix}")
 
 
-def _inside(path: Path, root: Path) -> bool:
+def _is_inside(path: Path, root: Path) -> bool:
     """Whether a path is inside the root after links are resolved."""
     return path.resolve().is_relative_to(root.resolve())
 
 
-def _raise(finding: Finding, place: RootOrigins, text: str) -> Proposal | None:
+def _propose_raise(finding: Finding, place: RootOrigins, text: str) -> Proposal | None:
     """Return a fix that raises the limit, in the settings file or in the region's mark."""
     if finding.kind == "region":
         fix = fixes.raise_fix(finding, "", (), "", text)
-        return None if fix is None else _in_document(fix)
+        return None if fix is None else _document_proposal(fix)
     origin = place.origins.get(finding.rule)
     if origin is None or origin.file is None:
         return None

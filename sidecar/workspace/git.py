@@ -44,8 +44,8 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
     git = find_git(folder)
     if git is None:
         raise GitError("there is no git on the PATH")
-    off = _filters_off(git, folder)
-    ran = _call(git, folder, *off, verb, *_OF_VERB.get(verb, ()), *arguments, stdin=stdin)
+    off = _filter_options(git, folder)
+    ran = _run_git(git, folder, *off, verb, *_OF_VERB.get(verb, ()), *arguments, stdin=stdin)
     if ran.returncode != 0:
         raise GitError(ran.stderr.decode("utf-8", "replace").strip())
     return ran.stdout
@@ -53,7 +53,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 def find_git(folder: Path) -> str | None:
     """Return the path of git on PATH, but never one inside the repository of `folder`."""
-    own = _repository(folder)
+    own = _find_repository(folder)
     for entry in filter(os.path.isabs, os.get_exec_path()):
         path = Path(entry).resolve() / _PROGRAM
         if own and (path.is_relative_to(own) or path.resolve().is_relative_to(own)):
@@ -63,7 +63,7 @@ def find_git(folder: Path) -> str | None:
     return None
 
 
-def _repository(folder: Path) -> Path | None:
+def _find_repository(folder: Path) -> Path | None:
     """Return the top of the outermost work tree around a folder, else the folder itself.
 
     Folders that contain the user's home are not considered; None if no other is left.
@@ -75,19 +75,19 @@ def _repository(folder: Path) -> Path | None:
     return tops[-1] if tops else next(iter(around), None)
 
 
-def _filters_off(git: str, folder: Path) -> list[str]:
+def _filter_options(git: str, folder: Path) -> list[str]:
     """Return options that disable each configured filter; git has no option for all of them.
 
     git runs filters when it compares a file with its blob.
     """
-    listed = _call(git, folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
+    listed = _run_git(git, folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
     if any("=" in name for name in names):
         raise GitError("a filter in git's configuration has = in its name")
     return [word for name in names for word in ("-c", f"{name}=")]
 
 
-def _call(
+def _run_git(
     git: str, folder: Path, *arguments: str, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     try:

@@ -47,7 +47,7 @@ def ingest_all(
     Raises:
         LedgerError: The ledger cannot be written.
     """
-    with _only_process(book.ledger.path) as alone:
+    with _try_process_lock(book.ledger.path) as alone:
         if not alone:
             return Ingested(is_complete=False)
         index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
@@ -73,7 +73,7 @@ _here = threading.Lock()
 
 
 @contextmanager
-def _only_process(ledger: Path) -> Iterator[bool]:
+def _try_process_lock(ledger: Path) -> Iterator[bool]:
     """Yield whether this is the only reader into a ledger. Raises LedgerError.
 
     The lock is released when the process ends.
@@ -90,13 +90,13 @@ def _only_process(ledger: Path) -> Iterator[bool]:
         _here.release()
         raise
     try:
-        yield _begun(connection)
+        yield _lock_exclusively(connection)
     finally:
         connection.close()
         _here.release()
 
 
-def _begun(connection: sqlite3.Connection) -> bool:
+def _lock_exclusively(connection: sqlite3.Connection) -> bool:
     try:
         connection.execute("BEGIN EXCLUSIVE")
     except sqlite3.OperationalError:

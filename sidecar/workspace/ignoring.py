@@ -45,7 +45,7 @@ def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRul
         return [IgnoreRules(prefix, IgnoreGlobs(()), error.strerror)]
     except OSError:
         return []
-    return [_rules(prefix, _lines(data), above)]
+    return [_parse_rules(prefix, _split_lines(data), above)]
 
 
 def read_parent_rules(folder: str) -> list[IgnoreRules]:
@@ -86,12 +86,12 @@ def is_ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool
     return False
 
 
-def _lines(data: bytes) -> list[str]:
+def _split_lines(data: bytes) -> list[str]:
     text = os.fsdecode(data).removeprefix("\ufeff")
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
-def _rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> IgnoreRules:
+def _parse_rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> IgnoreRules:
     most_lines = MAX_LINES - sum(rule.lines for rule in above)
     most_wildcards = MAX_WILDCARDS - sum(rule.wildcards for rule in above)
     problem = f"there are more than {MAX_LINES:,} lines" if len(lines) > most_lines else None
@@ -99,7 +99,7 @@ def _rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> Ignor
     for line in lines[: max(0, most_lines)]:
         if line.startswith("#"):
             continue
-        wrong, more = path_glob_problem(line), _wildcards(line)
+        wrong, more = path_glob_problem(line), _count_wildcards(line)
         if used + more > most_wildcards:
             wrong = wrong or f"there are more than {MAX_WILDCARDS:,} wildcards"
         problem = problem or wrong
@@ -110,7 +110,7 @@ def _rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> Ignor
     return IgnoreRules(prefix, IgnoreGlobs(kept), cut, min(len(lines), max(0, most_lines)), used)
 
 
-def _wildcards(line: str) -> int:
+def _count_wildcards(line: str) -> int:
     pattern = line.removeprefix("!")
     known = "/" not in pattern[:-1] and pattern.startswith("*")
     return sum(pattern.count(wildcard) for wildcard in "*?[") - known

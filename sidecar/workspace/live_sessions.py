@@ -58,32 +58,32 @@ class LiveSessions:
                 return
             run = self._workers.run
             if self._process_lock is None:
-                self._process_lock = await run(partial(_begin, self.folder, self._lock_path))
+                self._process_lock = await run(partial(_lock_files, self.folder, self._lock_path))
             self._written[workspace] = None
-            await run(partial(_replace, self._file(workspace), data))
+            await run(partial(_replace_file, self._file_of(workspace), data))
             self._written[workspace] = data
 
     async def aclose(self) -> None:
         """Remove the files and the lock. Never raises."""
         async with self._writing:
             lock, self._process_lock = self._process_lock, None
-            files = tuple(self._file(workspace) for workspace in self._written)
+            files = tuple(self._file_of(workspace) for workspace in self._written)
             self._written.clear()
             if lock is not None:
-                await self._workers.run(partial(_end, files, lock, self._lock_path))
+                await self._workers.run(partial(_remove_files, files, lock, self._lock_path))
 
     @property
     def _lock_path(self) -> Path:
         return self.folder / f"{self._name}.lock"
 
-    def _file(self, workspace: str) -> Path:
-        return self.folder / f"{self._name}.{_digest(workspace)}.json"
+    def _file_of(self, workspace: str) -> Path:
+        return self.folder / f"{self._name}.{_name_digest(workspace)}.json"
 
 
 def read(folder: Path, workspace: str) -> list[ContextUsage]:
     """Return the conversations of all running servers in a workspace. Never raises."""
     usages: list[ContextUsage] = []
-    for path in folder.glob(f"*.{_digest(workspace)}.json"):
+    for path in folder.glob(f"*.{_name_digest(workspace)}.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
             if _is_held(_lock_of(path)):
                 with path.open("rb") as file:
@@ -91,7 +91,7 @@ def read(folder: Path, workspace: str) -> list[ContextUsage]:
     return usages
 
 
-def _begin(folder: Path, lock: Path) -> contextlib.ExitStack:
+def _lock_files(folder: Path, lock: Path) -> contextlib.ExitStack:
     """Remove the files of ended processes, and lock this one's. Raises OSError."""
     make_folder(folder)
     for path in folder.glob("*.lock"):
@@ -105,14 +105,14 @@ def _begin(folder: Path, lock: Path) -> contextlib.ExitStack:
         return held.pop_all()
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace_file(path: Path, data: bytes) -> None:
     if data:
         write(path, data)
     else:
         path.unlink(missing_ok=True)
 
 
-def _end(files: tuple[Path, ...], lock: contextlib.ExitStack, lock_path: Path) -> None:
+def _remove_files(files: tuple[Path, ...], lock: contextlib.ExitStack, lock_path: Path) -> None:
     with contextlib.suppress(OSError), lock:
         for path in files:
             path.unlink(missing_ok=True)
@@ -132,5 +132,5 @@ def _is_held(lock: Path) -> bool:
         return not is_free
 
 
-def _digest(workspace: str) -> str:
+def _name_digest(workspace: str) -> str:
     return hashlib.sha256(workspace.encode()).hexdigest()[:32]

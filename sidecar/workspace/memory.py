@@ -23,7 +23,7 @@ _KILOBYTES = re.compile(r"(\w+): +(\d+) kB")
 
 def use_one_arena() -> None:
     """Make all threads share one arena. Call it before there is a second thread."""
-    _call("mallopt", _M_ARENA_MAX, 1)
+    _call_libc("mallopt", _M_ARENA_MAX, 1)
 
 
 def release_memory() -> None:
@@ -31,9 +31,9 @@ def release_memory() -> None:
 
     Blocking: some milliseconds, during which a thread that needs more memory waits.
     """
-    _call("malloc_trim", 0)
+    _call_libc("malloc_trim", 0)
     for start, length in library_tables():
-        _call("madvise", start, length, _MADV_DONTNEED)
+        _call_libc("madvise", start, length, _MADV_DONTNEED)
 
 
 def library_tables() -> Iterator[tuple[int, int]]:
@@ -51,7 +51,7 @@ def library_tables() -> Iterator[tuple[int, int]]:
                 yield start, end - start
 
 
-def _call(name: str, *arguments: int) -> None:
+def _call_libc(name: str, *arguments: int) -> None:
     if sys.platform != "linux":
         return
     import ctypes

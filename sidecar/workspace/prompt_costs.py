@@ -36,19 +36,19 @@ async def file_costs(
     if workspace.path is None:
         return []
     run = services.workers.run
-    files = await run(partial(_files, workspace, params.uris))
+    files = await run(partial(_read_prompt_files, workspace, params.uris))
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     spending = services.spending(workspace)
     used = await run(partial(spending.agents_models, since))
-    models = [_model(file, used) or workspace.budget_model for file in files]
+    models = [_most_called_model(file, used) or workspace.budget_model for file in files]
     counts = [
-        await _count(services, workspace, file, model)
+        await _count_file(services, workspace, file, model)
         for file, model in zip(files, models, strict=True)
     ]
     sizes = [count.tokens for count in counts if count is not None]
     groups = await run(partial(spending.prompt_file_calls, since, sizes))
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
-    rows = [_row(file, count, groups, span) for file, count in zip(files, counts, strict=True)]
+    rows = [_make_row(file, count, groups, span) for file, count in zip(files, counts, strict=True)]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
 
 
@@ -57,7 +57,7 @@ def is_prompt_file(workspace: Workspace, path: Path) -> bool:
     return workspace.path is not None and bool(agents_of(workspace.path, path))
 
 
-def _files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]:
+def _read_prompt_files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]:
     """Read the prompt files. Blocking. Skips imports and the user's memory without agents."""
     from sidecar.agents.places import Places
 
@@ -68,7 +68,7 @@ def _files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]
     return [file for file in files if wanted is None or unquote(Path(file.path).as_uri()) in wanted]
 
 
-def _model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
+def _most_called_model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
     """Return the model that the agents which send the file call most."""
     calls = Counter[str]()
     for agent in file.agents:
@@ -76,7 +76,7 @@ def _model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | Non
     return min(calls, key=lambda model: (-calls[model], model), default=None)
 
 
-async def _count(
+async def _count_file(
     services: Services, workspace: Workspace, file: PromptFile, model: str
 ) -> Count | None:
     """Count a file, as it is in the editor if it is open; None if it was not read."""
@@ -87,7 +87,9 @@ async def _count(
     return await services.counts.count(Snapshot(text=text), model, workspace)
 
 
-def _row(file: PromptFile, count: Count | None, groups: list[CallGroup], span: str) -> FileCost:
+def _make_row(
+    file: PromptFile, count: Count | None, groups: list[CallGroup], span: str
+) -> FileCost:
     uri = Path(file.path).as_uri()
     if count is None:
         return FileCost(
@@ -105,13 +107,13 @@ def _row(file: PromptFile, count: Count | None, groups: list[CallGroup], span: s
         requests=cost.requests,
         cost_usd=None if cost.cost is None else float(cost.cost),
         cached_percent=100 * cost.cached // cost.requests if cost.requests else None,
-        text=_text(count, cost, span),
+        text=_row_text(count, cost, span),
         model=count.model,
         method=count.method,
     )
 
 
-def _text(count: Count, cost: PromptFileCost, span: str) -> str:
+def _row_text(count: Count, cost: PromptFileCost, span: str) -> str:
     """`612 tokens · 1,204 requests in 30 days · about $0.41, 93 % from cache · counted for o3`."""
     head, model = tokens_text(count.tokens, count.method), f"counted for {printable(count.model)}"
     if not cost.requests:

@@ -39,7 +39,7 @@ class PromptFileRule(msgspec.Struct, frozen=True):
     source: str
 
 
-def _rule(pattern: str, agents: str, source: str) -> PromptFileRule:
+def _make_rule(pattern: str, agents: str, source: str) -> PromptFileRule:
     return PromptFileRule(pattern, frozenset(agents.split()), source)
 
 
@@ -48,27 +48,27 @@ _AGENTS_MD = (
     "kimi-code pi zed"
 )
 RULES = (
-    _rule("AGENTS.md", _AGENTS_MD, "agents.md"),
-    _rule("AGENTS.override.md", "codex", "developers.openai.com/codex/guides/agents-md"),
-    _rule("CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
-    _rule("CLAUDE.local.md", "claude-code", "code.claude.com/docs/en/memory"),
-    _rule(".claude/CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
-    _rule("GEMINI.md", "gemini-cli", "geminicli.com/docs/cli/gemini-md"),
-    _rule("QWEN.md", "qwen-code", "qwenlm.github.io/qwen-code-docs"),
-    _rule(
+    _make_rule("AGENTS.md", _AGENTS_MD, "agents.md"),
+    _make_rule("AGENTS.override.md", "codex", "developers.openai.com/codex/guides/agents-md"),
+    _make_rule("CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
+    _make_rule("CLAUDE.local.md", "claude-code", "code.claude.com/docs/en/memory"),
+    _make_rule(".claude/CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
+    _make_rule("GEMINI.md", "gemini-cli", "geminicli.com/docs/cli/gemini-md"),
+    _make_rule("QWEN.md", "qwen-code", "qwenlm.github.io/qwen-code-docs"),
+    _make_rule(
         ".github/copilot-instructions.md",
         "copilot-chat copilot-cli",
         "docs.github.com/en/copilot/how-tos/configure-custom-instructions",
     ),
-    _rule(".cursorrules", "cursor", "cursor.com/docs/context/rules"),
-    _rule(".cursor/rules/*.mdc", "cursor", "cursor.com/docs/context/rules"),
-    _rule(".clinerules", "cline", "docs.cline.bot/features/cline-rules"),
-    _rule(".clinerules/*.md", "cline", "docs.cline.bot/features/cline-rules"),
-    _rule(".roo/rules/*.md", "roo-code", "docs.roocode.com/features/custom-instructions"),
-    _rule(".kilocode/rules/*.md", "kilo-code", "kilo.ai/docs/customize/custom-rules"),
-    _rule(".goosehints", "goose", "block.github.io/goose/docs/guides/using-goosehints"),
-    _rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
-    _rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
+    _make_rule(".cursorrules", "cursor", "cursor.com/docs/context/rules"),
+    _make_rule(".cursor/rules/*.mdc", "cursor", "cursor.com/docs/context/rules"),
+    _make_rule(".clinerules", "cline", "docs.cline.bot/features/cline-rules"),
+    _make_rule(".clinerules/*.md", "cline", "docs.cline.bot/features/cline-rules"),
+    _make_rule(".roo/rules/*.md", "roo-code", "docs.roocode.com/features/custom-instructions"),
+    _make_rule(".kilocode/rules/*.md", "kilo-code", "kilo.ai/docs/customize/custom-rules"),
+    _make_rule(".goosehints", "goose", "block.github.io/goose/docs/guides/using-goosehints"),
+    _make_rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
+    _make_rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
 )
 """Files of a repository. Those that apply to a part of it count with every request."""
 
@@ -111,7 +111,7 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
     for rule in RULES:
         for path in _find_matching(root, rule.pattern)[: _MOST_FILES - len(files)]:
             if not _is_full(files):
-                _add(files, _read_inside(root, path, rule.agents))
+                _add_file(files, _read_inside(root, path, rule.agents))
     if places is None:
         return list(files.values())
     for file in list(files.values()):
@@ -121,7 +121,9 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
         own = places.home / memory.folder
         for folder in places.folders(memory.agent, memory.variable, own):
             if (folder / memory.name).is_file():
-                _add(files, _read_inside(folder, folder / memory.name, frozenset({memory.agent})))
+                _add_file(
+                    files, _read_inside(folder, folder / memory.name, frozenset({memory.agent}))
+                )
     return list(files.values())
 
 
@@ -157,7 +159,7 @@ def _is_full(files: Mapping[str, PromptFile]) -> bool:
     return len(files) >= _MOST_FILES or size > _MOST_TEXT
 
 
-def _add(files: dict[str, PromptFile], file: PromptFile) -> None:
+def _add_file(files: dict[str, PromptFile], file: PromptFile) -> None:
     earlier = files.get(file.path)
     agents = file.agents | earlier.agents if earlier else file.agents
     files[file.path] = msgspec.structs.replace(earlier or file, agents=agents)
@@ -195,7 +197,7 @@ def _add_imports(files: dict[str, PromptFile], root: Path, file: PromptFile, hop
             if inside
             else PromptFile(str(path), claude, None, OUTSIDE)
         )
-        _add(files, imported)
+        _add_file(files, imported)
         if imported.text is not None:
             _add_imports(files, root, imported, hops - 1)
 
@@ -207,12 +209,12 @@ _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 
 def find_imports(text: str) -> Iterator[str]:
     """Yield the paths named by `@path` in Markdown, outside code."""
-    for line in _prose(text.splitlines()):
-        for match in _IMPORT.finditer(_without_spans(line)):
+    for line in _lines_outside_code(text.splitlines()):
+        for match in _IMPORT.finditer(_remove_code_spans(line)):
             yield match[1]
 
 
-def _without_spans(line: str) -> str:
+def _remove_code_spans(line: str) -> str:
     """Return a line without code spans (from a run of backticks to the next of the same length)."""
     runs = list(_TICKS.finditer(line))
     closing: dict[int, int] = {}
@@ -232,7 +234,7 @@ def _without_spans(line: str) -> str:
     return "".join([*parts, line[at:]])
 
 
-def _prose(lines: Iterable[str]) -> Iterator[str]:
+def _lines_outside_code(lines: Iterable[str]) -> Iterator[str]:
     fence = ""
     for line in lines:
         mark = _FENCE.match(line)

@@ -73,10 +73,10 @@ class Workspaces:
         if owner is None:
             if len(self._by_document) > _DOCUMENTS_KEPT:
                 self._by_document.clear()
-            owner = self._by_document[uri] = self._innermost(uri)
+            owner = self._by_document[uri] = self._innermost_root(uri)
         return owner
 
-    def _innermost(self, uri: str) -> Workspace:
+    def _innermost_root(self, uri: str) -> Workspace:
         path = path_of(uri)
         best = self.outside
         for workspace in self._by_uri.values():
@@ -96,7 +96,7 @@ class Workspaces:
             BadParamsError: None is named and several are open, or the named one is in no root.
         """
         if workspace is None:
-            return self._only()
+            return self._only_root()
         uri = _as_uri(workspace)
         match = self._by_uri.get(uri.rstrip("/"))
         if match is None and path_of(uri) is not None:
@@ -105,7 +105,7 @@ class Workspaces:
             raise BadParamsError("the workspace named is in no open root folder")
         return match
 
-    def _only(self) -> Workspace:
+    def _only_root(self) -> Workspace:
         if len(self._by_uri) > 1:
             raise BadParamsError("several root folders are open: name a workspace")
         return next(iter(self._by_uri.values()), self.outside)

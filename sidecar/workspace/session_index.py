@@ -185,11 +185,11 @@ class SessionIndex:
         wanted = list(stores)
         if wanted:
             with self._ledger.transaction() as connection:
-                _prepare(connection)
+                _create_tables(connection)
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = Ingested(), time.monotonic()
-        for some in _batches(_readings(by_agent, wanted, self._rows_of, preview=preview)):
-            events, refused = _checked(
+        for some in _batches(_read_stores(by_agent, wanted, self._rows_of, preview=preview)):
+            events, refused = _events_of(
                 call
                 for one in some
                 if not one.preview
@@ -198,9 +198,9 @@ class SessionIndex:
             )
 
             def also(connection: sqlite3.Connection, some: list[_Reading] = some) -> None:
-                _prepare(connection)
+                _create_tables(connection)
                 for one in some:
-                    _write(connection, one)
+                    _save_reading(connection, one)
 
             batch = record(events, amend=True, also=also)
             done = Ingested(
@@ -258,11 +258,13 @@ class SessionIndex:
         """
         by_agent = {one.agent: one for one in readers}
         with self._ledger.reader() as connection:
-            found = _sessions(connection, by_agent, roots)
+            found = _rows_of_roots(connection, by_agent, roots)
         best: dict[tuple[str, str], list[_Row]] = {}
         for row in found:
             best.setdefault((row.store.agent, row.session.name), []).append(row)
-        merged = [_merged(sorted(rows, key=_order, reverse=True)) for rows in best.values()]
+        merged = [
+            _merge_rows(sorted(rows, key=_rank_of_row, reverse=True)) for rows in best.values()
+        ]
         merged.sort(key=lambda one: one[0].updated_at, reverse=True)
         shown: list[StoredSession] = []
         agents: set[str] = set()
@@ -274,7 +276,7 @@ class SessionIndex:
             reader = by_agent[session.source]
             limit = session.occupancy.limit or reader.window(places, session)
             size = msgspec.structs.replace(session.occupancy, limit=limit)
-            title = next(filter(None, (_title(reader, row) for row in rows)), None)
+            title = next(filter(None, (_read_title(reader, row) for row in rows)), None)
             shown.append(msgspec.structs.replace(session, occupancy=size, title=title))
         return shown
 
@@ -303,7 +305,7 @@ class _Row(NamedTuple):
     session: SessionSnapshot
 
 
-def _readings(
+def _read_stores(
     readers: dict[str, StoreReader],
     stores: Sequence[Store],
     rows_of: Callable[[Sequence[Store]], dict[str, StoreRow]],
@@ -316,7 +318,7 @@ def _readings(
         for store in some:
             row = rows.get(store.path)
             try:
-                yield from _steps(readers[store.agent], store, row, preview=preview)
+                yield from _read_in_steps(readers[store.agent], store, row, preview=preview)
             except OSError as error:
                 why = error.strerror or "damaged"
                 _log.info("%s: a session file cannot be read: %s", store.agent, why)
@@ -327,7 +329,7 @@ def _readings(
                 yield _Reading(store, row, failed, preview and (row is None or row.previewed))
 
 
-def _steps(
+def _read_in_steps(
     reader: StoreReader, store: Store, before: StoreRow | None, *, preview: bool
 ) -> Iterator[_Reading]:
     if before is not None and before.is_current(store, preview=preview):
@@ -357,7 +359,7 @@ def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
         yield some
 
 
-def _write(connection: sqlite3.Connection, one: _Reading) -> None:
+def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
     """Save a step's state and sessions, unless another process has read the store meanwhile."""
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
@@ -379,32 +381,32 @@ def _write(connection: sqlite3.Connection, one: _Reading) -> None:
     connection.executemany(
         _UPSERT,
         (
-            (number, *msgspec.structs.astuple(_bounded(session)))
+            (number, *msgspec.structs.astuple(_without_impossible_values(session)))
             for session in read.sessions
             if _is_name(session.name)
         ),
     )
 
 
-def _bounded(session: SessionSnapshot) -> SessionSnapshot:
+def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
     """Return a session without impossible names and numbers, which a hostile store may contain."""
     return msgspec.structs.replace(
         session,
-        first_folder=_text(session.first_folder),
-        folder=_text(session.folder),
+        first_folder=_text_or_none(session.first_folder),
+        folder=_text_or_none(session.folder),
         model=session.model if _is_name(session.model) else None,
         parent=session.parent if _is_name(session.parent) else None,
         title_at=session.title_at if _is_name(session.title_at) else None,
-        tokens=_tokens(session.tokens),
-        window=_tokens(session.window),
+        tokens=_tokens_or_none(session.tokens),
+        window=_tokens_or_none(session.window),
     )
 
 
 def _is_name(name: object) -> bool:
-    return isinstance(name, str) and 0 < len(name) <= LONGEST_ID and _text(name) is not None
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_ID and _text_or_none(name) is not None
 
 
-def _text(text: object) -> str | None:
+def _text_or_none(text: object) -> str | None:
     """Return a text if the database can store it, else None."""
     if not isinstance(text, str):
         return None
@@ -415,11 +417,11 @@ def _text(text: object) -> str | None:
     return text
 
 
-def _tokens(number: object) -> int | None:
+def _tokens_or_none(number: object) -> int | None:
     return number if isinstance(number, int) and 0 <= number <= MOST_TOKENS else None
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables. Of another version's tables, keep only which stores were read."""
     if _has_tables(connection):
         return
@@ -471,12 +473,14 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-def _indexed(row: Sequence[Any]) -> SessionSnapshot:
+def _snapshot_of_row(row: Sequence[Any]) -> SessionSnapshot:
     fields = dict(zip(_FIELDS, row, strict=True))
     return typed.convert(fields, SessionSnapshot, strict=False)
 
 
-def _sessions(connection: sqlite3.Connection, readers: Collection[str], roots: Roots) -> list[_Row]:
+def _rows_of_roots(
+    connection: sqlite3.Connection, readers: Collection[str], roots: Roots
+) -> list[_Row]:
     """Return the sessions of the roots, from all their stores."""
     if not _has_tables(connection):
         return []
@@ -489,13 +493,13 @@ def _sessions(connection: sqlite3.Connection, readers: Collection[str], roots: R
     )
     rows = (row for pair in ours for row in connection.execute(query, pair))
     return [
-        _Row(Store(row[0], row[1], row[2], row[3], row[4], bool(row[5])), _indexed(row[6:]))
+        _Row(Store(row[0], row[1], row[2], row[3], row[4], bool(row[5])), _snapshot_of_row(row[6:]))
         for row in rows
         if row[0] in readers
     ]
 
 
-def _merged(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
+def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     """Merge the rows of one session, best first: later rows fill in what the best lacks."""
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
@@ -511,7 +515,7 @@ def _merged(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
         source=best.store.agent,
         path=best.store.path,
         cwd=best.session.folder,
-        updated_at=_updated(best),
+        updated_at=_updated_at(best),
         model=first("model"),
         occupancy=Occupancy(
             tokens=size.tokens,
@@ -529,16 +533,16 @@ def _merged(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     return session, rows
 
 
-def _order(row: _Row) -> tuple[int, float]:
-    return row.session.rank, _updated(row).timestamp()
+def _rank_of_row(row: _Row) -> tuple[int, float]:
+    return row.session.rank, _updated_at(row).timestamp()
 
 
-def _updated(row: _Row) -> datetime:
+def _updated_at(row: _Row) -> datetime:
     at = row.session.updated_at
     return datetime.fromtimestamp(row.store.mtime_ns / 1e9 if at is None else at / 1000, UTC)
 
 
-def _title(reader: StoreReader, row: _Row) -> str | None:
+def _read_title(reader: StoreReader, row: _Row) -> str | None:
     if row.session.title_at is None:
         return None
     try:
@@ -587,7 +591,7 @@ def _folder_uri(folder: str) -> str:
     return Path(os.path.realpath(folder)).as_uri()
 
 
-def _checked(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
+def _events_of(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
     """Return the valid calls, and the number of invalid ones, which would undo the whole batch."""
     events, refused = [], 0
     for call in calls:

@@ -299,23 +299,23 @@ class SessionRegistry:
         """Return the sessions of the last day, or `every` known one; newest first."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         agents = self._older_agent_sessions if every else {}
-        own = {one.id: one for one in self._used_conversations()}
+        own = {one.id: one for one in self._nonempty_conversations()}
         sessions = agents | self._agent_sessions | own | self._remote_conversations
         newest_first = sorted(sessions.values(), key=_updated_at, reverse=True)
-        return [self._row(one) for one in newest_first if one.updated_at >= since]
+        return [self._row_of(one) for one in newest_first if one.updated_at >= since]
 
     def conversation_usages(self) -> list[ContextUsage]:
         """Return the usages of this server's conversations, for other processes to show."""
-        newest_first = sorted(self._used_conversations(), key=_updated_at, reverse=True)
+        newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)
             for one in newest_first[:_SHARED]
         ]
 
-    def _used_conversations(self) -> list[Conversation]:
+    def _nonempty_conversations(self) -> list[Conversation]:
         return [one for one in self.conversations.values() if not _is_unused(one)]
 
-    def _row(self, session: Conversation | CountedSession) -> SessionRow:
+    def _row_of(self, session: Conversation | CountedSession) -> SessionRow:
         counted = session if isinstance(session, CountedSession) else None
         usage = self.usage(session)
         info = usage.session

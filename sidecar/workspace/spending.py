@@ -167,16 +167,16 @@ class Spending:
         """
         since = (datetime.now(UTC) - RECENT).date().isoformat()
         with contextlib.suppress(SidecarError):
-            rows = self._rows("model", since=since)
+            rows = self._report_rows("model", since=since)
             return [row.model for row in sorted(rows, key=lambda row: -row.calls) if row.model]
         return []
 
-    def _by_session(self) -> dict[str, float | None]:
+    def _cost_by_session(self) -> dict[str, float | None]:
         """Return the USD of each session of this workspace; None for unpriced ones."""
-        rows = self._rows("session")
+        rows = self._report_rows("session")
         return {row.session: row.cost_usd for row in rows if isinstance(row.session, str)}
 
-    def _rows(self, *by: CostKey, since: str | None = None) -> list[CostRow]:
+    def _report_rows(self, *by: CostKey, since: str | None = None) -> list[CostRow]:
         from sidecar.cost.protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since)
@@ -190,7 +190,7 @@ class Spending:
             LedgerError: The ledger cannot be read.
         """
         found: dict[str, dict[str, int]] = {}
-        for row in self._rows("agent", "model", since=since):
+        for row in self._report_rows("agent", "model", since=since):
             if row.agent and row.model:
                 found.setdefault(row.agent, {})[row.model] = row.calls
         return found
@@ -240,7 +240,7 @@ class Spending:
             spend.day if recorded and "day" not in spend.unknown else None,
             spend.workspace,
             severities[verdict],
-            self._by_session() if every else {},
+            self._cost_by_session() if every else {},
             read_number,
         )
 

@@ -77,38 +77,40 @@ class Targets:
         """Yield each file of these paths once."""
         seen: set[str] = set()
         for path in paths:
-            for target in self._below(os.path.normpath(path)):
+            for target in self._targets_below(os.path.normpath(path)):
                 if target.relative not in seen:
                     seen.add(target.relative)
                     yield target
 
-    def _below(self, start: str) -> Iterator[Target]:
-        if os.path.isdir(start) and self._inside(start):
-            yield from self._folder(start)
+    def _targets_below(self, start: str) -> Iterator[Target]:
+        if os.path.isdir(start) and self._is_inside(start):
+            yield from self._targets_in_folder(start)
             return
         for entry in find([start]):
             if isinstance(entry, File):
-                yield self._linked(start, self._relative(start))
+                yield self._link_target(start, self._relative_name(start))
             else:
-                yield Target(start, self._relative(start), fault=entry)
+                yield Target(start, self._relative_name(start), fault=entry)
 
-    def _folder(self, start: str) -> Iterator[Target]:
+    def _targets_in_folder(self, start: str) -> Iterator[Target]:
         strip = 0 if start == os.curdir else len(os.path.join(start, ""))
-        below = f"{self._relative(start)}/".removeprefix("/")
+        below = f"{self._relative_name(start)}/".removeprefix("/")
         walked: set[str] = set()
         for file in walk(start):
             if isinstance(file, str):
                 walked.add(file)
                 yield Target(file, below + with_slashes(file[strip:]))
             elif isinstance(file, Link):
-                yield self._linked(file.path, below + with_slashes(file.path[strip:]), is_link=True)
+                yield self._link_target(
+                    file.path, below + with_slashes(file.path[strip:]), is_link=True
+                )
             else:
                 end = "/" if os.path.isdir(file.path) else ""  # else a .gitignore that is refused
                 relative = f"{below}{with_slashes(file.path[strip:])}{end}"
                 yield Target(file.path, relative, fault=file)
-        yield from self._tracked(start, below, walked)
+        yield from self._tracked_targets(start, below, walked)
 
-    def _tracked(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
+    def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
         """Yield tracked files that walking omits, such as those in a `.gitignore`."""
         names = tracked_files(start)
         self.git_failed = self.git_failed or names is None
@@ -118,13 +120,13 @@ class Targets:
                 continue
             link = os.path.islink(path)
             if link or (os.path.exists(path) and not os.path.isdir(path)):
-                yield self._linked(path, below + with_slashes(name), is_link=link)
+                yield self._link_target(path, below + with_slashes(name), is_link=link)
 
-    def _linked(self, path: str, relative: str, *, is_link: bool = False) -> Target:
+    def _link_target(self, path: str, relative: str, *, is_link: bool = False) -> Target:
         """Return the target of a path with links; only links inside the root are followed."""
         folder = os.path.isdir(path)
         fault = None
-        if not self._inside(path):
+        if not self._is_inside(path):
             fault = Skipped(path, OUTSIDE, failed=False)
         elif folder:
             fault = Skipped(path, LINKED_FOLDER, failed=False)
@@ -132,10 +134,10 @@ class Targets:
             fault = Skipped(path, IRREGULAR, failed=False)
         return Target(path, f"{relative}/" if folder else relative, link=is_link, fault=fault)
 
-    def _inside(self, path: str) -> bool:
+    def _is_inside(self, path: str) -> bool:
         return Path(os.path.realpath(path)).is_relative_to(self._real)
 
-    def _relative(self, path: str) -> str:
+    def _relative_name(self, path: str) -> str:
         absolute = with_slashes(os.path.abspath(path))
         return f"{absolute.rstrip('/')}/".removeprefix(self._top).rstrip("/")
 

@@ -66,17 +66,19 @@ def session_rows(
     if not rows:
         return []
     now = now or datetime.now(UTC)
-    cells = [_cells(row, costs, now) for row in rows]
+    cells = [_row_cells(row, costs, now) for row in rows]
     lines = align_columns(
-        [_line(row, *each) for row, each in zip(rows, cells, strict=True)], left=3
+        [_terminal_cells(row, *each) for row, each in zip(rows, cells, strict=True)], left=3
     )
     return [
-        msgspec.structs.replace(row, label=_label(row), detail=_detail(row, *each), text=line)
+        msgspec.structs.replace(
+            row, label=_short_label(row), detail=_tree_detail(row, *each), text=line
+        )
         for row, each, line in zip(rows, cells, lines, strict=True)
     ]
 
 
-def _cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str, str]:
+def _row_cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str, str]:
     """Return cost, age, state and model."""
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     state = f"{row.state}, pinned" if row.pinned else row.state
@@ -84,36 +86,36 @@ def _cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str,
     return session_cost(costs, info), age_text(row.updated_at, now), state, model
 
 
-def _line(row: SessionRow, cost: str, age: str, state: str, model: str) -> list[str]:
+def _terminal_cells(row: SessionRow, cost: str, age: str, state: str, model: str) -> list[str]:
     mark = "●" if row.shown else " "
-    tokens, fill = "", _size(row, _BAR)
+    tokens, fill = "", _size_text(row, _BAR)
     if row.percent is not None:
         tokens = number_text(row.tokens or 0, row.method or "estimate")
     identity = _short_id(row) if row.title else ""
-    head = [mark, row.source, _title(row, _TITLE), tokens, fill]
+    head = [mark, row.source, _short_title(row, _TITLE), tokens, fill]
     return [*head, cost, age, state, "  ".join(filter(None, (model, identity)))]
 
 
-def _detail(row: SessionRow, cost: str, age: str, state: str, model: str) -> str:
+def _tree_detail(row: SessionRow, cost: str, age: str, state: str, model: str) -> str:
     rest = row.source if row.title else _short_id(row)
-    parts = (_size(row, _SHORT_BAR), cost, age, state, model, rest)
+    parts = (_size_text(row, _SHORT_BAR), cost, age, state, model, rest)
     return " · ".join(part for part in parts if part)
 
 
-def _label(row: SessionRow) -> str:
-    return _title(row, _SHORT_TITLE) if row.title else row.source
+def _short_label(row: SessionRow) -> str:
+    return _short_title(row, _SHORT_TITLE) if row.title else row.source
 
 
 def _short_id(row: SessionRow) -> str:
     return printable(row.id[:_SHORT_ID])
 
 
-def _title(row: SessionRow, longest: int) -> str:
+def _short_title(row: SessionRow, longest: int) -> str:
     title = printable(" ".join(row.title.split())) if row.title else _short_id(row)
     return title if len(title) <= longest else f"{title[: longest - 1]}…"
 
 
-def _size(row: SessionRow, width: int) -> str:
+def _size_text(row: SessionRow, width: int) -> str:
     if row.tokens is None or row.method is None:
         return row.note or "size unknown"
     if row.percent is None:

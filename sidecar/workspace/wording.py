@@ -26,7 +26,7 @@ def unknown_model_text(similar: Sequence[str]) -> str:
 def comparison_text(counts: Iterable[Count]) -> str:
     """Render one text's counts for several models as a plain table, fewest tokens first."""
     rows = [
-        [printable(cell) for cell in _compared(count)]
+        [printable(cell) for cell in _comparison_cells(count)]
         for count in sorted(counts, key=lambda count: count.tokens)
     ]
     return "\n".join(align_columns([_COMPARED, *rows]))
@@ -34,14 +34,14 @@ def comparison_text(counts: Iterable[Count]) -> str:
 
 def comparison_markdown(title: str, counts: Sequence[Count]) -> str:
     """Render one text's counts for several models as a Markdown table."""
-    lines = [f"**{markdown(title)}**\n", _row(_COMPARED), "|---|---:|---:|---:|---|"]
+    lines = [f"**{markdown(title)}**\n", _markdown_row(_COMPARED), "|---|---:|---:|---:|---|"]
     for count in counts:
-        model, *numbers = _compared(count)
-        lines.append(_row((markdown(model), *numbers)))
+        model, *numbers = _comparison_cells(count)
+        lines.append(_markdown_row((markdown(model), *numbers)))
     return "\n".join(lines)
 
 
-def _compared(count: Count) -> tuple[str, str, str, str, str]:
+def _comparison_cells(count: Count) -> tuple[str, str, str, str, str]:
     return (
         count.model,
         number_text(count.tokens, count.method),
@@ -51,7 +51,7 @@ def _compared(count: Count) -> tuple[str, str, str, str, str]:
     )
 
 
-def _row(cells: Sequence[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 

@@ -120,11 +120,11 @@ class Workers:
 
     async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
         """Load tokenizers ahead of their first counts."""
-        await self.run(partial(_load, tokenizers))
+        await self.run(partial(_load_tokenizers, tokenizers))
         self._loaded.update(one.base for one in tokenizers)
 
 
-def _load(tokenizers: Sequence[Tokenizer]) -> None:
+def _load_tokenizers(tokenizers: Sequence[Tokenizer]) -> None:
     for tokenizer in tokenizers:
         tokenizer.count("a")
 

@@ -286,7 +286,7 @@ def test_a_change_that_a_tick_reported_is_not_reported_again(
     monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 0.25)
     steps: list[str] = []
     changed, ticked = threading.Event(), threading.Semaphore(0)
-    tick, report = FileWatcher._tick, FileWatcher._report
+    tick, report = FileWatcher._check_watches, FileWatcher._report
 
     def tick_(watcher: FileWatcher, watches: _Watches) -> None:
         steps.append("tick")
@@ -300,7 +300,7 @@ def test_a_change_that_a_tick_reported_is_not_reported_again(
         steps.append("report" if has_changes else "empty report")
         report(watcher, watches)
 
-    monkeypatch.setattr(FileWatcher, "_tick", tick_)
+    monkeypatch.setattr(FileWatcher, "_check_watches", tick_)
     monkeypatch.setattr(FileWatcher, "_report", report_)
     watched, watcher = threading.Event(), FileWatcher()
 
@@ -368,7 +368,7 @@ def test_a_poll_comes_and_the_limit_is_named_where_nothing_can_be_watched(
     def refuse(_watches: _Watches) -> None:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(_Watches, "_started", refuse)
+    monkeypatch.setattr(_Watches, "_running_observer", refuse)
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
     reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
     watcher = FileWatcher()
@@ -386,19 +386,19 @@ def test_a_folder_that_could_not_be_watched_is_watched_once_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Watching is tried again with every poll."""
-    started, refused = _Watches._started, threading.Event()
+    started, refused = _Watches._running_observer, threading.Event()
 
     def refuse(_watches: _Watches) -> None:
         refused.set()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(_Watches, "_started", refuse)
+    monkeypatch.setattr(_Watches, "_running_observer", refuse)
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
     reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
     watcher = FileWatcher()
     watcher.subscribe(lambda: [str(tmp_path)], reports.put, 0.1)
     assert refused.wait(60)
-    monkeypatch.setattr(_Watches, "_started", started)
+    monkeypatch.setattr(_Watches, "_running_observer", started)
     file, lines = tmp_path / "session", ""
     while str(file) not in (reports.get(timeout=60) or ()):  # None comes with every poll
         file.write_text(lines := lines + "a line")

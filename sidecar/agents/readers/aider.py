@@ -99,7 +99,7 @@ class _History(msgspec.Struct, dict=True):
             elif line.startswith(b"#### "):
                 self.chat.active = not line.startswith(b"#### /")  # a prompt, and no command
             elif numbers := _TOKENS.match(line):
-                yield from self._calls(numbers)
+                yield from self._make_calls(numbers)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         for chat in (*self.ended, self.chat):
@@ -115,9 +115,9 @@ class _History(msgspec.Struct, dict=True):
             self.started = datetime.fromisoformat(started).astimezone()
         self.chat = SessionState(f"{self.folder}#{started}", self.folder, self.folder)
 
-    def _calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
+    def _make_calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
         """Yield one call for each message: aider adds up the message's calls."""
-        prompt, write, read, output = _counts(numbers)
+        prompt, write, read, output = _parse_counts(numbers)
         cost, chat = numbers.group(9), self.chat
         chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
         if self.started is None:
@@ -137,13 +137,13 @@ class _History(msgspec.Struct, dict=True):
         )
 
 
-def _counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:
+def _parse_counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:
     """Return the tokens that were sent, cache writes and reads among them, and received."""
     pairs = zip(numbers.groups()[0:8:2], numbers.groups()[1:8:2], strict=True)
-    sent, write, read, output = (_count(number, scale) for number, scale in pairs)
+    sent, write, read, output = (_parse_count(number, scale) for number, scale in pairs)
     return sent, write, read, output
 
 
-def _count(number: bytes | None, scale: bytes | None) -> int:
+def _parse_count(number: bytes | None, scale: bytes | None) -> int:
     text = (number or b"0").decode().replace(",", "").rstrip(".")
     return int(Decimal(text or "0") * _SCALE[scale or b""])

@@ -107,7 +107,7 @@ class Amp(LineFiles, StoreReader):
         return super().is_store(path) and os.path.basename(path).startswith("T-")
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_events, Path(store.path).stem))
+        return read_document(store, partial(_parse_thread, Path(store.path).stem))
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         return decode_file(store.path, _Thread).title
@@ -116,7 +116,7 @@ class Amp(LineFiles, StoreReader):
 READER = Amp()
 
 
-def _events(stem: str, data: bytes) -> StoreContents:
+def _parse_thread(stem: str, data: bytes) -> StoreContents:
     thread = decode_document(data, _Thread)
     folders = thread.folders
     session = SessionState(thread.id or stem, at=time_from_ms(thread.created))

@@ -53,19 +53,25 @@ class ClaudeCode(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(folder) for folder in _projects(places))
+        return tuple(str(folder) for folder in _project_folders(places))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
-        slugs = None if roots is None else (*map(_slug, roots.paths), *_given(places))
-        for projects in _projects(places):
+        slugs = (
+            None
+            if roots is None
+            else (*map(_project_name_prefix, roots.paths), *_custom_folder_names(places))
+        )
+        for projects in _project_folders(places):
             for project in list_folder(projects):
                 if project.is_dir():
                     ours = slugs is None or project.name.startswith(slugs)
-                    yield from _of_project(project.path) if ours else _newest(project.path)
+                    yield from (
+                        _stores_of_project(project.path) if ours else _newest_store(project.path)
+                    )
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        for projects in _projects(places):
-            parts = _below(projects, path)
+        for projects in _project_folders(places):
+            parts = _parts_below(projects, path)
             if parts and path.endswith(".jsonl"):
                 if len(parts) == 2:
                     return store_from_path(AGENT, path, live=not parts[1].startswith("agent-"))
@@ -131,7 +137,7 @@ class _Transcript(msgspec.Struct):
             call = line.call
             self._apply(line, call, lines)
             if line.type == "cost-state":
-                yield from self._summary(line, lines.path)
+                yield from self._summary_calls(line, lines.path)
                 self._keep_call(newest, replies)
                 yield from self._call_with_own_cost(line)
             if call is None:
@@ -145,7 +151,7 @@ class _Transcript(msgspec.Struct):
             self.costs.add_message(name, message.model, usage)
         self._keep_call(newest, replies)
         for name, (_, line) in replies.items():
-            yield from _calls(name, line, self.session.id)
+            yield from _calls_of_line(name, line, self.session.id)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         session = self.session
@@ -190,7 +196,7 @@ class _Transcript(msgspec.Struct):
         self.message, session.model = message.id, message.model
         session.track = session.track.call(reading)
 
-    def _summary(self, line: TranscriptLine, path: str) -> Iterator[CallFinished]:
+    def _summary_calls(self, line: TranscriptLine, path: str) -> Iterator[CallFinished]:
         """Yield the calls that made a compaction's summary, as one."""
         made, at = self.costs.apply(line, path), parse_iso_time(line.timestamp)
         if made is None or at is None:
@@ -210,7 +216,7 @@ class _Transcript(msgspec.Struct):
 
     def _keep_call(self, name: str | None, replies: dict[str, tuple[int, TranscriptLine]]) -> None:
         """Remember the newest call of the main conversation, with its cost so far."""
-        call = next(_calls(name, replies[name][1], self.session.id), None) if name else None
+        call = next(_calls_of_line(name, replies[name][1], self.session.id), None) if name else None
         known = self.newest_call
         if call is not None and known is not None and call.request == known.request:
             call = msgspec.structs.replace(call, agent_cost_usd=known.agent_cost_usd)
@@ -229,7 +235,7 @@ class _Transcript(msgspec.Struct):
         yield self.newest_call
 
 
-def _calls(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFinished]:
+def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFinished]:
     """Yield the calls of a line: several if other models contributed to the message."""
     at = parse_iso_time(entry.timestamp)
     if entry.call is None or at is None:
@@ -266,13 +272,13 @@ def _calls(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFi
         )
 
 
-def _projects(places: Places) -> Iterator[Path]:
+def _project_folders(places: Places) -> Iterator[Path]:
     """Return the folders that contain a folder per project."""
     for folder in agent_folders(places, AGENT):
         yield folder if folder.name == "projects" else folder / "projects"
 
 
-def _of_project(folder: str) -> Iterator[Store]:
+def _stores_of_project(folder: str) -> Iterator[Store]:
     for entry in list_folder(folder):
         if entry.name.endswith(".jsonl"):
             yield from stores_from_entry(AGENT, entry, live=_is_main(entry.name))
@@ -283,7 +289,7 @@ def _of_project(folder: str) -> Iterator[Store]:
                     yield found
 
 
-def _newest(folder: str) -> list[Store]:
+def _newest_store(folder: str) -> list[Store]:
     """Return the newest session in a folder whose name does not match its project.
 
     A folder may have been renamed; its lines name the project. Folders of sub-agents are skipped.
@@ -297,7 +303,7 @@ def _is_main(name: str) -> bool:
     return name.endswith(".jsonl") and not name.startswith("agent-")
 
 
-def _slug(path: str) -> str:
+def _project_name_prefix(path: str) -> str:
     """Return the beginning of the folder name of projects at or below `path`.
 
     Several paths may have the same slug; the lines tell them apart.
@@ -306,13 +312,13 @@ def _slug(path: str) -> str:
     return name[:_LONGEST_SLUG]
 
 
-def _given(places: Places) -> tuple[str, ...]:
+def _custom_folder_names(places: Places) -> tuple[str, ...]:
     """Return the name that the user gave to the folder of every project."""
     name = places.variable("CLAUDE_CODE_PROJECT_DIR_NAME")
     return (name,) if name else ()
 
 
-def _below(folder: Path, path: str) -> tuple[str, ...]:
+def _parts_below(folder: Path, path: str) -> tuple[str, ...]:
     """Return the parts of `path` below a folder; None if it is elsewhere."""
     with suppress(ValueError):
         return Path(path).relative_to(folder).parts

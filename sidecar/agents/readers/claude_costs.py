@@ -50,22 +50,26 @@ class CostCheck(msgspec.Struct):
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
         """Add a message, keeping the line with the most output."""
         if len(self.messages) <= _MOST_MESSAGES:
-            _add(self.messages, name, model, usage)
+            _add_message(self.messages, name, model, usage)
 
     def apply(self, line: TranscriptLine, path: str) -> tuple[str, Usage] | None:
         """Apply a `cost-state`; return the model and usage of summaries since the last one."""
         totals: dict[str, ModelParts] = {}
         for name, used in (line.model_usage or {}).items():
-            totals[_bare(name)] = _sum((totals.get(_bare(name), _NOTHING), used.parts))
+            totals[_without_window_marker(name)] = _sum_usage(
+                (totals.get(_without_window_marker(name), _NOTHING), used.parts)
+            )
         rest, model = _NOTHING, self.compacted_model
         if model is not None and len(self.messages) <= _MOST_MESSAGES:
             messages = {
                 **self.messages,
-                **_of_subagents(path, parse_iso_time(self.at), parse_iso_time(line.timestamp)),
+                **_subagent_usage(path, parse_iso_time(self.at), parse_iso_time(line.timestamp)),
             }
-            total = _growth(self.totals, totals).get(_bare(model), _NOTHING)
-            taken = (parts for name, parts in messages.values() if name == _bare(model))
-            rest = _less(total, _sum(taken))
+            total = _usage_between(self.totals, totals).get(_without_window_marker(model), _NOTHING)
+            taken = (
+                parts for name, parts in messages.values() if name == _without_window_marker(model)
+            )
+            rest = _subtract_usage(total, _sum_usage(taken))
         self.totals, self.at, self.messages = totals, line.timestamp, {}
         self.compacted_model = None
         fresh, read, write, hour, output = (max(0, number) for number in rest)
@@ -74,30 +78,34 @@ class CostCheck(msgspec.Struct):
         return model, usage_from_parts(fresh, read, write, min(hour, write), output, 0)
 
 
-def _growth(before: dict[str, ModelParts], after: dict[str, ModelParts]) -> dict[str, ModelParts]:
+def _usage_between(
+    before: dict[str, ModelParts], after: dict[str, ModelParts]
+) -> dict[str, ModelParts]:
     """Return each model's usage between two totals; the whole of the second if they restarted."""
-    grown = {name: _less(parts, before.get(name, _NOTHING)) for name, parts in after.items()}
+    grown = {
+        name: _subtract_usage(parts, before.get(name, _NOTHING)) for name, parts in after.items()
+    }
     has_all = before.keys() <= after.keys()
     return grown if has_all and all(min(parts) >= 0 for parts in grown.values()) else after
 
 
-def _bare(model: str) -> str:
+def _without_window_marker(model: str) -> str:
     """Return a model's name without the marker of a large window that totals contain."""
     return parse(model.removesuffix("[1m]")).bare
 
 
-def _sum(all_parts: Iterable[ModelParts]) -> ModelParts:
+def _sum_usage(all_parts: Iterable[ModelParts]) -> ModelParts:
     sums = [0] * len(_NOTHING)
     for parts in all_parts:
         sums = [one + other for one, other in zip(sums, parts, strict=True)]
     return sums[0], sums[1], sums[2], sums[3], sums[4]
 
 
-def _less(one: ModelParts, other: ModelParts) -> ModelParts:
-    return _sum((one, tuple(-number for number in other)))  # type: ignore[arg-type]
+def _subtract_usage(one: ModelParts, other: ModelParts) -> ModelParts:
+    return _sum_usage((one, tuple(-number for number in other)))  # type: ignore[arg-type]
 
 
-def _of_subagents(
+def _subagent_usage(
     path: str, since: datetime | None, until: datetime | None
 ) -> dict[str, tuple[str, ModelParts]]:
     """Return the usage of each message of the transcript's sub-agents between two times."""
@@ -111,14 +119,14 @@ def _of_subagents(
                         continue
                     if since is None or at > since:
                         message, usage = line.call
-                        _add(messages, message.id or line.uuid or "", message.model, usage)
+                        _add_message(messages, message.id or line.uuid or "", message.model, usage)
     return messages
 
 
-def _add(
+def _add_message(
     messages: dict[str, tuple[str, ModelParts]], name: str, model: str | None, usage: MessageUsage
 ) -> None:
-    new = _bare(model or ""), _parts_of(usage_of(usage))
+    new = _without_window_marker(model or ""), _parts_of(usage_of(usage))
     messages[name] = max(messages.get(name, new), new, key=lambda one: one[1][-1])
 
 

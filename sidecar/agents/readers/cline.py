@@ -128,22 +128,22 @@ class Tasks(NamedFiles, StoreReader):
         return tuple(str(user / extension) for user in editor_folders(places, self.agent))
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_events, self.agent, Path(store.path)))
+        return read_document(store, partial(_parse_task, self.agent, Path(store.path)))
 
 
-def _events(agent: str, path: Path, data: bytes) -> StoreContents:
+def _parse_task(agent: str, path: Path, data: bytes) -> StoreContents:
     """Return a task and all its calls."""
-    messages, models = decode_document(data, list[_Message]), _models(path)
+    messages, models = decode_document(data, list[_Message]), _read_models(path)
     session, calls = SessionState(path.parent.name), list[CallFinished]()
-    session.work_in(_folder(path.parent))
+    session.work_in(_folder_of_task(path.parent))
     session.at = time_from_ms(messages[-1].ts if messages else None)
     for message in messages:
         if message.say == "condense_context" and not message.partial:
-            session.track = _condensed(session.track, message)
+            session.track = _after_summary(session.track, message)
         numbers, at = message.numbers, time_from_ms(message.ts)
         if numbers is None:
             continue
-        usage, (model, provider) = numbers.usage, _model(message, models)
+        usage, (model, provider) = numbers.usage, _model_of_call(message, models)
         session.model = model
         session.track = session.track.call(CallSize.of(usage, model))
         if at is None:
@@ -169,13 +169,13 @@ def reported_usd(cost: Number) -> Decimal | None:
     return None if cost is None or cost < 0 else Decimal(repr(cost))
 
 
-def _condensed(track: ContextTrack, one: _Message) -> ContextTrack:
+def _after_summary(track: ContextTrack, one: _Message) -> ContextTrack:
     """Return the size after a summary, if recorded."""
     size = token_count(one.context_condense.new_context_tokens if one.context_condense else None)
     return track.call(CallSize(size)) if size else track.compaction()
 
 
-def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
+def _model_of_call(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
     """Return model and provider of a call, from its message or those in use at the time."""
     info = one.model_info
     if info is not None and info.model_id:
@@ -185,12 +185,12 @@ def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
     return name, (used[-1].model_provider_id or provider_of(name or "")) if used else ""
 
 
-def _models(path: Path) -> Sequence[_Used]:
+def _read_models(path: Path) -> Sequence[_Used]:
     metadata = try_decode_file(path.with_name("task_metadata.json"), _Metadata)
     return (metadata.model_usage if metadata else None) or ()
 
 
-def _folder(task: Path) -> str:
+def _folder_of_task(task: Path) -> str:
     """Return the folder that a task works in."""
     if item := try_decode_file(task / "history_item.json", _Item):
         return item.folder

@@ -116,7 +116,7 @@ class ClineSessions(StoreReader):
         return _store_at(changed) if changed.name.endswith(_MESSAGES) else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_events, store))
+        return read_document(store, partial(_parse_session, store))
 
 
 READER = TwoStores(
@@ -126,9 +126,9 @@ READER = TwoStores(
 )
 
 
-def _events(store: Store, data: bytes) -> StoreContents:
+def _parse_session(store: Store, data: bytes) -> StoreContents:
     """Return the calls of a conversation, and its session unless it is a sub-agent's."""
-    document, manifest = decode_document(data, _File), _manifest(store.path)
+    document, manifest = decode_document(data, _File), _read_manifest(store.path)
     session = SessionState(document.session_id or Path(store.path).parent.name)
     session.work_in(manifest.folder)
     session.ended = manifest.ended_at is not None and manifest.status != "running"
@@ -175,7 +175,7 @@ def _store_at(messages: Path) -> Store | None:
     return msgspec.structs.replace(store, size=store.size + manifest.size, mtime_ns=newest)
 
 
-def _manifest(path: str) -> _Manifest:
+def _read_manifest(path: str) -> _Manifest:
     """Return the manifest of a file's session; an empty one if it is unreadable."""
     folder = Path(path).parent
     return try_decode_file(folder / f"{folder.name}.json", _Manifest) or _Manifest()

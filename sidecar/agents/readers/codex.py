@@ -200,7 +200,7 @@ class _Rollout(RolloutState):
             agent=AGENT,
             session=self.thread if self.resumed else self.owner or self.thread,
             model=named,
-            provider=_provider(self.provider, named),
+            provider=_billing_provider(self.provider, named),
             usage=usage_of(parts),
             request=request,
             workspace=self.cwd or "",
@@ -208,7 +208,7 @@ class _Rollout(RolloutState):
         )
 
 
-def _provider(named: str | None, model: str) -> str:
+def _billing_provider(named: str | None, model: str) -> str:
     """Return our name of a provider, or the model's maker if the user defined the provider."""
     known = {"openai": "openai", "ollama": "ollama", "oss": "ollama", "lmstudio": "lmstudio"}
     return known.get(named or "openai") or provider_of(model) or str(named)

@@ -62,7 +62,7 @@ def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
     began, at = parse_iso_time(state.began), parse_iso_time(one.timestamp)
     if began is None or at is None or at < began:
         return False
-    started = _time(payload.started_at)
+    started = _parse_time(payload.started_at)
     if started is not None:
         # Whole seconds, while the thread's own time has milliseconds.
         return started >= began.replace(microsecond=0)
@@ -70,7 +70,7 @@ def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
     return not state.copied or copied_at is None or at - copied_at > _PAUSE
 
 
-def _time(value: float | str | None) -> datetime | None:
+def _parse_time(value: float | str | None) -> datetime | None:
     if isinstance(value, str):
         return parse_iso_time(value)
     return None if not value or value > 1e11 else datetime.fromtimestamp(value, UTC)
@@ -83,14 +83,14 @@ def parent_of(path: str, thread: str | None) -> Parent:
     for found in _files_of(path, thread):
         try:
             status = os.stat(found)
-            return _read(found, status.st_size, status.st_mtime_ns)
+            return _read_parent(found, status.st_size, status.st_mtime_ns)
         except OSError:
             continue
     return Parent()
 
 
 @lru_cache(maxsize=8)
-def _read(path: str, _size: int, _mtime_ns: int) -> Parent:
+def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
     """Return the turns and totals of a rollout of a given size and time. Raises OSError."""
     turns: set[str] = set()
     totals: set[UsageParts] = set()
@@ -113,14 +113,18 @@ def _files_of(path: str, thread: str) -> Iterator[str]:
     )
     if home is None:
         return
-    folders = [*_days(home / "sessions", thread), home / "archived_sessions", Path(path).parent]
+    folders = [
+        *_possible_day_folders(home / "sessions", thread),
+        home / "archived_sessions",
+        Path(path).parent,
+    ]
     for folder in dict.fromkeys(folders):
         for item in list_folder(folder):
             if item.name.endswith((f"{thread}.jsonl", f"{thread}.jsonl.zst")):
                 yield item.path
 
 
-def _days(sessions: Path, thread: str) -> list[Path]:
+def _possible_day_folders(sessions: Path, thread: str) -> list[Path]:
     """Return the folders in which a thread may have begun: its id (UUIDv7) starts with the time."""
     try:
         at = datetime.fromtimestamp(int(thread.replace("-", "")[:12], 16) / 1000, UTC)

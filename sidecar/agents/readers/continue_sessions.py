@@ -142,7 +142,7 @@ class _State(msgspec.Struct):
     """The state of a session. A summary replaces its messages."""
 
     replies: dict[str, tuple[int, int]] = {}
-    """Prompt and output of each reply, by `_numbered`; 0 for replies copied from a parent."""
+    """Prompt and output of each reply, by `_replies_by_key`; 0 for replies copied from a parent."""
     rest: tuple[int, int] = (0, 0)
     """Prompt and output of all calls without a reply."""
 
@@ -173,7 +173,7 @@ class ContinueSessions(StoreReader):
         return _store_at(path) if os.path.dirname(path) in self.folders(places) else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_store(store, state, _State, partial(_events, store))
+        return read_store(store, state, _State, partial(_read_session, store))
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         session = try_decode_file(store.path, _Session)
@@ -181,13 +181,13 @@ class ContinueSessions(StoreReader):
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         """Return the window in the user's settings."""
-        return _window(Path(session.path).parents[1], session.model or "")
+        return _read_window(Path(session.path).parents[1], session.model or "")
 
 
 READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.endswith(".json"))
 
 
-def _events(store: Store, state: _State) -> StoreContents:
+def _read_session(store: Store, state: _State) -> StoreContents:
     """Return the session and the calls that are new since `state`."""
     document = decode_file(store.path, _Session)
     session = SessionState(
@@ -201,7 +201,7 @@ def _events(store: Store, state: _State) -> StoreContents:
         session.track = session.track.call(CallSize.of(newest.usage, newest.model))
     is_first = not state.replies
     calls = [*_reply_calls(store, document, session, state)]
-    if rest := _rest(store, document, session, state, has_new=bool(calls)):
+    if rest := _call_of_unlisted_usage(store, document, session, state, has_new=bool(calls)):
         calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
     prompt = token_count((document.usage or _SessionUsage()).prompt_tokens)
     is_settled = prompt <= state.prompt + state.rest[0]
@@ -212,7 +212,7 @@ def _reply_calls(
     store: Store, document: _Session, session: SessionState, state: _State
 ) -> Iterator[CallFinished]:
     """Yield the calls of new replies, newest first, and add them to the state."""
-    numbered, total = _numbered(document.replies), document.usage or _SessionUsage()
+    numbered, total = _replies_by_key(document.replies), document.usage or _SessionUsage()
     left = token_count(total.prompt_tokens) - state.prompt - state.rest[0]
     new = {key: reply for key, reply in numbered.items() if key not in state.replies}
     state.replies |= dict.fromkeys(new, (0, 0))
@@ -223,11 +223,11 @@ def _reply_calls(
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
         cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
-        call = _call(store, session, reply.model or "unknown", usage, key)
+        call = _make_call(store, session, reply.model or "unknown", usage, key)
         yield msgspec.structs.replace(call, agent_cost_usd=cost)
 
 
-def _rest(
+def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> CallFinished | None:
     """Return all new calls without a reply as one call, because only their sum is known."""
@@ -241,10 +241,10 @@ def _rest(
         return None
     state.rest = prompt, output
     usage = usage_from_parts(prompt - before, 0, 0, 0, max(0, output - output_before), 0)
-    return _call(store, session, session.model or "unknown", usage, f"rest/{prompt}")
+    return _make_call(store, session, session.model or "unknown", usage, f"rest/{prompt}")
 
 
-def _numbered(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
+def _replies_by_key(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
     """Return replies by keys that don't change when other messages are removed."""
     found: dict[str, _MessageUsage] = {}
     for one in replies:
@@ -256,7 +256,9 @@ def _numbered(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
     return found
 
 
-def _call(store: Store, session: SessionState, model: str, usage: Usage, key: str) -> CallFinished:
+def _make_call(
+    store: Store, session: SessionState, model: str, usage: Usage, key: str
+) -> CallFinished:
     """Return a call with the file's time, because messages have none."""
     return CallFinished(
         at=time_from_ns(store.mtime_ns),
@@ -298,7 +300,7 @@ _ITEM = re.compile(rb"( *)- ")
 _FIELD = re.compile(rb"[ -]*(model|contextLength): *[\"']?([^\s\"'#]+)")
 
 
-def _window(home: Path, model: str) -> int | None:
+def _read_window(home: Path, model: str) -> int | None:
     """Return a model's context window in the user's settings, in tokens."""
     windows = _windows_of_yaml(home / "config.yaml")
     for name in ("config.json", "config.yaml"):

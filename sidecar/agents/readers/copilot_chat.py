@@ -51,14 +51,16 @@ class CopilotChat(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(path for user in editor_folders(places, AGENT) for path in _watched(user))
+        return tuple(
+            path for user in editor_folders(places, AGENT) for path in _folders_to_watch(user)
+        )
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         for user in editor_folders(places, AGENT):
             for one in storages(user):
                 if roots is None or roots.contains("\n".join(one.named_folders)):
-                    yield from _of_storage(one.path)
-            yield from _chats(user / "globalStorage" / _EMPTY)
+                    yield from _stores_of_project(one.path)
+            yield from _chat_stores(user / "globalStorage" / _EMPTY)
             yield from _stores_at(str(user / "globalStorage" / _EXTENSION.lower() / _TRACES))
 
     def store_at(self, places: Places, path: str) -> Store | None:
@@ -67,9 +69,9 @@ class CopilotChat(StoreReader):
         return next(_stores_at(path), None) if inside else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        kind, path = _kind(store.path), Path(store.path)
+        kind, path = _kind_of_file(store.path), Path(store.path)
         if kind == _TRACE:
-            events_of = partial(spans.trace_events, partial(_project_of, path.parents[2]))
+            events_of = partial(spans.trace_events, partial(_project_with_session, path.parents[2]))
             return read_database(store, state, spans.TraceState, events_of)
         if kind == _TRANSCRIPT:
             session = _transcript_session(store)
@@ -84,11 +86,11 @@ class CopilotChat(StoreReader):
     def title(self, store: Store, title_at: str) -> str | None:
         if store.path.endswith(".json"):
             return decode_file(store.path, Chat).custom_title
-        return _title(store.path, title_at)
+        return _title_of_line(store.path, title_at)
 
 
 @lru_cache(maxsize=256)
-def _title(path: str, title_at: str) -> str | None:
+def _title_of_line(path: str, title_at: str) -> str | None:
     """Return the title in a line, which may contain a whole session."""
     with open_quietly(path) as file:
         file.seek(int(title_at.partition("@")[0]))
@@ -122,19 +124,19 @@ class _State(msgspec.Struct):
 
     @property
     def workspace(self) -> str:
-        return _project(self.path).workspace
+        return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         """Replay some lines. Turns that are removed in them were billed nevertheless."""
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
-        for one in lines.records_of(mutations.entry, _matters, within=_KIND_WITHIN):
+        for one in lines.records_of(mutations.entry, _may_change_state, within=_KIND_WITHIN):
             try:
                 if _moves_turns(one):
                     calls |= self.calls(changed)
                 known = len(self.chat.requests or ())
-                self.chat = _replayed(self.chat, one)
+                self.chat = _apply_line(self.chat, one)
             except msgspec.DecodeError:
                 lines.skipped += 1
                 continue
@@ -142,7 +144,7 @@ class _State(msgspec.Struct):
                 # Include the time: after the file was rewritten, another line has this position.
                 self.session.title_at = f"{lines.position}@{os.stat(self.path).st_mtime_ns}"
                 self.chat.custom_title = None
-            changed = _changed(self.chat, one, changed, known)
+            changed = _changed_turns(self.chat, one, changed, known)
         calls |= self.calls(changed)
         return calls.values()
 
@@ -172,12 +174,12 @@ class _State(msgspec.Struct):
         self.is_shown = True
         newest = chat.turns[-1]
         own = local_path(chat.working_directory, on_server=is_server(self.path))
-        folders = (*_project(self.path).named_folders, own or "")
+        folders = (*_project_of(self.path).named_folders, own or "")
         session.id = chat.session_id or session.id
         session.first_folder = session.folder = "\n".join(filter(None, folders)) or None
         session.at = newest.ended_at or time_from_ns(os.stat(self.path).st_mtime_ns)
         session.model, session.active, session.track = newest.model, newest.is_live, chat.track
-        session.window = _window(self.path, chat)
+        session.window = _window_of_model(self.path, chat)
         return (session.snapshot(),)
 
 
@@ -210,7 +212,7 @@ def _moves_turns(one: mutations.Mutation) -> bool:
     return one.kind == mutations.INITIAL or (one.path[:1] == ("requests",) and len(one.path) < 3)
 
 
-def _changed(chat: Chat, one: mutations.Mutation, before: set[int], known: int) -> set[int]:
+def _changed_turns(chat: Chat, one: mutations.Mutation, before: set[int], known: int) -> set[int]:
     """Return the indexes of the turns whose calls a line may change."""
     if not _moves_turns(one):
         number = one.path[1] if one.path[:1] == ("requests",) else None
@@ -221,7 +223,7 @@ def _changed(chat: Chat, one: mutations.Mutation, before: set[int], known: int) 
     return set(range(start, len(chat.requests or ())))
 
 
-def _replayed(chat: Chat, one: mutations.Mutation) -> Chat:
+def _apply_line(chat: Chat, one: mutations.Mutation) -> Chat:
     """Return the session after one more line. Raises msgspec.DecodeError."""
     if one.kind == mutations.INITIAL:
         return typed.decode(one.value, Chat)
@@ -229,14 +231,14 @@ def _replayed(chat: Chat, one: mutations.Mutation) -> Chat:
     return chat
 
 
-def _matters(data: bytes, start: int, end: int) -> bool:
+def _may_change_state(data: bytes, start: int, end: int) -> bool:
     """Return whether a line may change the state, judged by its beginning. Most lines don't."""
     path = data[start : data.find(b"]", start, end) + 1]
     is_initial = data.find(b'"kind":0', start, min(end, start + 40)) >= 0
     return is_initial or not any(name in path for name in _CONTENT)
 
 
-def _window(path: str, chat: Chat) -> int | None:
+def _window_of_model(path: str, chat: Chat) -> int | None:
     """Return the selected model's context window: from the session, the debug log or the user."""
     window = chat.window
     name, user = (chat.selected or "").rpartition("/")[2], _user_of(path)
@@ -247,7 +249,7 @@ def _window(path: str, chat: Chat) -> int | None:
 
 def _log_state(path: Path) -> spans.LogState:
     """Return the initial state of a debug log."""
-    project, name = _project(str(path)), _session_of(str(path))
+    project, name = _project_of(str(path)), _session_of(str(path))
     session = SessionState(name, rank=_LOG)
     session.work_in("\n".join(project.named_folders))
     return spans.LogState(
@@ -262,11 +264,11 @@ def _log_state(path: Path) -> spans.LogState:
 def _transcript_session(store: Store) -> SessionSnapshot:
     """Return a session whose numbers are on the machine that runs its window."""
     session = SessionState(_session_of(store.path), rank=_TRANSCRIPT)
-    session.work_in("\n".join(_project(store.path).named_folders))
+    session.work_in("\n".join(_project_of(store.path).named_folders))
     return session.snapshot("lower bound", note=NOT_VISIBLE)
 
 
-def _watched(user: Path) -> Iterator[str]:
+def _folders_to_watch(user: Path) -> Iterator[str]:
     """Yield the folders with stores. Other extensions keep thousands of files next to them."""
     for entry in list_folder(user / "workspaceStorage"):
         yield os.path.join(entry.path, _CHATS)
@@ -275,10 +277,10 @@ def _watched(user: Path) -> Iterator[str]:
         yield str(user / "globalStorage" / name)
 
 
-def _of_storage(path: str) -> Iterator[Store]:
+def _stores_of_project(path: str) -> Iterator[Store]:
     """Yield the stores of a project."""
     folder = Path(path)
-    yield from _chats(folder / _CHATS)
+    yield from _chat_stores(folder / _CHATS)
     extension = folder / _EXTENSION
     for session in list_folder(extension / _LOGS):
         for entry in list_folder(session.path):
@@ -288,7 +290,7 @@ def _of_storage(path: str) -> Iterator[Store]:
             yield from _stores_at(entry.path)
 
 
-def _chats(folder: Path) -> Iterator[Store]:
+def _chat_stores(folder: Path) -> Iterator[Store]:
     """Yield the chat sessions in a folder. Of a session in both formats, VS Code reads the log."""
     names = {entry.name for entry in list_folder(folder)}
     for name in sorted(names):
@@ -298,7 +300,7 @@ def _chats(folder: Path) -> Iterator[Store]:
 
 def _stores_at(path: str) -> Iterator[Store]:
     """Yield the store at a path, if it is one."""
-    kind, store = _kind(path), None
+    kind, store = _kind_of_file(path), None
     if kind == _TRACE:
         store = database_store(AGENT, path)
     elif kind is not None:
@@ -307,7 +309,7 @@ def _stores_at(path: str) -> Iterator[Store]:
         yield store
 
 
-def _kind(path: str) -> int | None:
+def _kind_of_file(path: str) -> int | None:
     """Return which kind of store a file is."""
     parts = Path(path).parts[-4:]
     if parts[-2:] == (_EXTENSION.lower(), _TRACES):
@@ -324,15 +326,15 @@ def _kind(path: str) -> int | None:
 def _storage_of(path: str) -> Path:
     """Return the `workspaceStorage` folder of a store."""
     above = Path(path).parents
-    return above[{_CHAT: 1, _TRANSCRIPT: 2, _LOG: 3}[_kind(path) or _CHAT]]
+    return above[{_CHAT: 1, _TRANSCRIPT: 2, _LOG: 3}[_kind_of_file(path) or _CHAT]]
 
 
-def _project(path: str) -> Storage:
+def _project_of(path: str) -> Storage:
     return storage(str(_storage_of(path)))
 
 
 def _session_of(path: str) -> str:
-    return Path(path).parent.name if _kind(path) == _LOG else Path(path).stem
+    return Path(path).parent.name if _kind_of_file(path) == _LOG else Path(path).stem
 
 
 def _log_of(chat: str) -> Path:
@@ -350,7 +352,7 @@ def _traces_of(path: str) -> Path:
     return user / "globalStorage" / _EXTENSION.lower() / _TRACES
 
 
-def _project_of(user: Path, session: str) -> Storage:
+def _project_with_session(user: Path, session: str) -> Storage:
     """Return the project of a session."""
     for one in storages(user):
         folder = Path(one.path)

@@ -196,9 +196,9 @@ def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -
     newest = _newest_row(connection)
     if newest < state.row:  # the rows were replaced
         state.row, state.sessions = 0, {}
-    folders = _folders(connection)
+    folders = _read_folders(connection)
     calls: list[CallFinished] = []
-    for row in _rows(connection, "id > ?", (state.row,)):
+    for row in _read_rows(connection, "id > ?", (state.row,)):
         state.call(row)
         if row.at is None:
             continue
@@ -220,12 +220,14 @@ def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -
     state.sessions = {name: one for name, one in state.sessions.items() if name in folders}
     sessions = []
     for name, session in state.sessions.items():
-        session.work_in(folders[name] or session.folder or _cwd_in(os.path.join(folder, name)))
+        session.work_in(folders[name] or session.folder or _read_folder(os.path.join(folder, name)))
         sessions.append(session.snapshot())
     return StoreContents(calls, sessions)
 
 
-def _rows(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[_Row]:
+def _read_rows(
+    connection: sqlite3.Connection, where: str, values: tuple[object, ...]
+) -> Iterator[_Row]:
     known = columns(connection, _TABLE)
     if not {"id", "session_id"} <= known:
         return
@@ -241,7 +243,7 @@ def _newest_row(connection: sqlite3.Connection) -> int:
     return int(connection.execute(f"SELECT max(id) FROM {_TABLE}").fetchone()[0] or 0)  # noqa: S608
 
 
-def _folders(connection: sqlite3.Connection) -> dict[str, str | None]:
+def _read_folders(connection: sqlite3.Connection) -> dict[str, str | None]:
     """Return the folders of all sessions."""
     if not {"id", "cwd"} <= columns(connection, "sessions"):
         return {}
@@ -257,7 +259,7 @@ def _rows_since(path: str) -> str | None:
     if not os.path.exists(path):
         return None
     with read_only(path) as connection:
-        first = next(_rows(connection, "TRUE", ()), None)
+        first = next(_read_rows(connection, "TRUE", ()), None)
     return first.at.isoformat() if first and first.at else None
 
 
@@ -277,7 +279,7 @@ class _Events(msgspec.Struct):
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         """Yield the calls from before the database recorded them."""
         folder, session = Path(lines.path).parent, self.session
-        session.work_in(_cwd_in(str(folder)))
+        session.work_in(_read_folder(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
         begins = parse_iso_time(self.until)
         for event in lines.records(_event):
@@ -325,7 +327,7 @@ class _Events(msgspec.Struct):
         )
 
 
-def _cwd_in(folder: str) -> str | None:
+def _read_folder(folder: str) -> str | None:
     """Return the folder in a session's `workspace.yaml`."""
     try:
         with open_quietly(os.path.join(folder, "workspace.yaml")) as file:

@@ -261,7 +261,7 @@ class Chat(CamelRecord):
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
     """Return the billed calls of a turn: one per model if totals exist, else what is known."""
     at = time_from_ms(request.timestamp)
-    parts = _parts(request)
+    parts = _usage_by_model(request)
     if at is None or request.request_id is None:
         return
     usd = credits_to_usd(request.copilot_credits) if request.copilot_credits else None
@@ -279,7 +279,7 @@ def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Cal
         )
 
 
-def _parts(request: CopilotTurn) -> Sequence[tuple[str | None, Usage]]:
+def _usage_by_model(request: CopilotTurn) -> Sequence[tuple[str | None, Usage]]:
     """Return models and their usage; at least one."""
     totals = [one for one in request.model_totals or () if one is not None]
     if totals:

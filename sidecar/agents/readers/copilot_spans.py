@@ -101,7 +101,7 @@ class LogState(msgspec.Struct):
                 session.track = session.track.compaction()
             elif line.is_main:
                 session.track = session.track.call(CallSize.of(line.attrs.usage, line.attrs.model))
-            yield from self._calls(line, line.attrs)
+            yield from self._calls_of_line(line, line.attrs)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         if self.child:
@@ -110,7 +110,7 @@ class LogState(msgspec.Struct):
         self.session.window = window_in(self.folder, newest.model if newest else None)
         yield self.session.snapshot()
 
-    def _calls(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
+    def _calls_of_line(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
         """Yield the call that a line reports, including a failed one that got a reply."""
         at, nano = time_from_ms(line.ts), attrs.copilot_usage_nano_aiu
         if at is None or (self.until is not None and (line.ts or 0) >= self.until):
@@ -165,13 +165,13 @@ def window_in(folder: str, model: str | None) -> int | None:
     """Return a model's context window in a debug log's list. Its three limits don't add up."""
     path = os.path.join(folder, "models.json")
     try:
-        return _windows(path, os.stat(path).st_mtime_ns).get(model or "")
+        return _read_windows(path, os.stat(path).st_mtime_ns).get(model or "")
     except OSError:
         return None
 
 
 @lru_cache(maxsize=16)
-def _windows(path: str, _mtime_ns: int) -> dict[str, int]:
+def _read_windows(path: str, _mtime_ns: int) -> dict[str, int]:
     found = {}
     for one in decode_file(path, list[_Model]):
         limits = one.capabilities.limits if one.capabilities else None
@@ -193,7 +193,7 @@ class CallSpan(msgspec.Struct, frozen=True):
     name: str
 
 
-def _spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
+def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
     """Yield the calls after a row; none if the format is unknown."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
@@ -212,11 +212,11 @@ def _spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
         (_WRITTEN, _NANO_AIU, _PARENT, after),
     )
     for row in rows:
-        prompt, cached, output, reasoning = (_whole(number) for number in row[4:8])
-        usage = usage_from_prompt(prompt, cached, _whole(row[11]), 0, output, reasoning)
+        prompt, cached, output, reasoning = (_whole_number(number) for number in row[4:8])
+        usage = usage_from_prompt(prompt, cached, _whole_number(row[11]), 0, output, reasoning)
         yield CallSpan(
             row[0], str(row[1]), float(row[2] or 0), str(row[3] or ""), row[9] or row[8], usage,
-            _whole(row[12]) or None, row[13], str(row[10] or ""),
+            _whole_number(row[12]) or None, row[13], str(row[10] or ""),
         )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def trace_events(
         state.row, state.sessions = 0, {}
     project = lru_cache(project_of)
     calls: list[CallFinished] = []
-    for span in _spans(connection, state.row):
+    for span in _read_spans(connection, state.row):
         name, at = span.parent or span.session, time_from_ms(span.at_ms)
         if not span.parent and span.usage.prompt_tokens and not _is_aside(span.name):
             track = ContextTrack(newest=CallSize.of(span.usage, span.model))
@@ -247,13 +247,13 @@ def trace_events(
             session.work_in("\n".join(project(name).named_folders))
             state.sessions[name] = session
         if at is not None:
-            calls.append(_call(span, name, at, project(name).workspace))
+            calls.append(_call_of_span(span, name, at, project(name).workspace))
     state.row = newest
     sessions = [session.snapshot() for session in state.sessions.values()]
     return StoreContents(calls, sessions)
 
 
-def _call(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFinished:
+def _call_of_span(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFinished:
     return CallFinished(
         at=at,
         agent=AGENT,
@@ -290,7 +290,7 @@ def _is_aside(name: str) -> bool:
     return any(part in name.lower() for part in _ASIDE)
 
 
-def _whole(number: object) -> int:
+def _whole_number(number: object) -> int:
     """Return a number of an attribute, which may be text; 0 if it is none."""
     try:
         return token_count(float(number))  # type: ignore[arg-type]

@@ -42,14 +42,14 @@ class _Projects(Record):
 
 
 @lru_cache(maxsize=8)
-def _listed(path: str, _mtime_ns: int) -> tuple[Path, ...]:
+def _databases_in_list(path: str, _mtime_ns: int) -> tuple[Path, ...]:
     """Return the databases in a list of a given time. Raises OSError."""
     projects = decode_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
 
 
-def _model(connection: sqlite3.Connection, session: str) -> tuple[str | None, str]:
+def _newest_model(connection: sqlite3.Connection, session: str) -> tuple[str | None, str]:
     """Return model and provider of a session's newest reply."""
     if not {"model", "provider", "session_id", "created_at"} <= columns(connection, "messages"):
         return None, ""
@@ -62,7 +62,7 @@ def _model(connection: sqlite3.Connection, session: str) -> tuple[str | None, st
     return (model, text(row[1]) or provider_of(model)) if model else (None, "")
 
 
-def _folder(path: str) -> str:
+def _folder_of_database(path: str) -> str:
     """Return the project of a database."""
     folder = os.path.dirname(path)
     return os.path.dirname(folder) if os.path.basename(folder) == ".crush" else folder
@@ -79,7 +79,7 @@ class Crush(OneDatabase):
         for home in agent_folders(places, AGENT):
             with suppress(OSError):
                 path = home / "projects.json"
-                found += _listed(str(path), path.stat().st_mtime_ns)
+                found += _databases_in_list(str(path), path.stat().st_mtime_ns)
         return tuple(dict.fromkeys(found))
 
     def title_of(self, row: dict[str, Any]) -> object:
@@ -88,7 +88,7 @@ class Crush(OneDatabase):
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterator[CallFinished]:
-        folder, since = _folder(path), state.at
+        folder, since = _folder_of_database(path), state.at
         if not {"id", "updated_at"} <= columns(connection, self.table):
             return
         for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
@@ -96,10 +96,10 @@ class Crush(OneDatabase):
             name, parent = text(row["id"]), text(row.get("parent_session_id"))
             if name is None:
                 continue
-            model, provider = _model(connection, name)
+            model, provider = _newest_model(connection, name)
             if not parent:
-                state.sessions[name] = _session(name, folder, row, model)
-            at, cost = _at(row.get("created_at") or row["updated_at"]), row.get("cost")
+                state.sessions[name] = _make_session(name, folder, row, model)
+            at, cost = _time_of(row.get("created_at") or row["updated_at"]), row.get("cost")
             if at is None or not isinstance(cost, int | float) or cost <= 0:
                 continue
             yield CallFinished(
@@ -119,18 +119,18 @@ class Crush(OneDatabase):
 READER = Crush()
 
 
-def _session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:
+def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:
     prompt, output = whole(row.get("prompt_tokens")), whole(row.get("completion_tokens"))
     track = ContextTrack().call(CallSize(prompt, output, model))
     if not prompt and row.get("summary_message_id"):
         track = track.compaction()
-    session = SessionState(name, at=_at(row["updated_at"]), model=model, track=track)
+    session = SessionState(name, at=_time_of(row["updated_at"]), model=model, track=track)
     session.work_in(folder)
     session.title_at = name if row.get("title") else None
     return session
 
 
-def _at(value: object) -> datetime | None:
+def _time_of(value: object) -> datetime | None:
     """Return a time in seconds since 1970; older versions wrote milliseconds."""
     if not isinstance(value, int | float):
         return None

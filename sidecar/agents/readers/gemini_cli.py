@@ -134,8 +134,8 @@ class GeminiCli(StoreReader):
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         for folder in self.folders(places):
             for project in list_folder(folder):
-                if roots is None or roots.contains(_folder(project.path)):
-                    yield from _of_project(project.path)
+                if roots is None or roots.contains(_folder_of_project(project.path)):
+                    yield from _stores_of_project(project.path)
 
     def store_at(self, places: Places, path: str) -> Store | None:
         for folder in self.folders(places):
@@ -179,8 +179,8 @@ class _Log(msgspec.Struct):
         path = Path(store.path)
         project, name = (path.parents[1], path.stem) if store.live else _parent_of(path)
         session = SessionState(name)
-        session.work_in(_folder(str(project)))
-        return cls(session, _workspace(str(project)) or "", not store.live)
+        session.work_in(_folder_of_project(str(project)))
+        return cls(session, _folder_in_list(str(project)) or "", not store.live)
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         calls: dict[str, CallFinished] = {}
@@ -210,7 +210,7 @@ class _Log(msgspec.Struct):
         """Apply a line; return its messages."""
         self._name(line.session_id)
         if line.rewind_to is not None:
-            self._rewind(line.rewind_to)
+            self._rewind_to(line.rewind_to)
         elif line.set_ is not None:
             return self.change(line.set_)
         elif line.id is not None:
@@ -281,7 +281,7 @@ class _Log(msgspec.Struct):
         if not self._measure() and not is_new:
             self.session.track = self.session.track.compaction()
 
-    def _rewind(self, message: str) -> None:
+    def _rewind_to(self, message: str) -> None:
         names = [name for name, _ in self.messages]
         self.messages = self.messages[: names.index(message)] if message in names else []
         if not self._measure():
@@ -315,7 +315,7 @@ def _events_of(store: Store, data: bytes) -> StoreContents:
     return StoreContents(calls, log.snapshots())
 
 
-def _of_project(folder: str) -> Iterator[Store]:
+def _stores_of_project(folder: str) -> Iterator[Store]:
     chats = os.path.join(folder, "chats")
     for store in find_files(AGENT, chats, *_SUFFIXES):
         live = os.path.dirname(store.path) == chats
@@ -327,16 +327,16 @@ def _parent_of(path: Path) -> tuple[Path, str]:
     return path.parents[2], path.parent.name
 
 
-def _folder(project: str) -> str:
+def _folder_of_project(project: str) -> str:
     """Return the folder of a project, or its digest as in `SessionSnapshot.folder`."""
-    return _workspace(project) or f"sha256:{os.path.basename(project)}"
+    return _folder_in_list(project) or f"sha256:{os.path.basename(project)}"
 
 
-def _workspace(project: str) -> str | None:
+def _folder_in_list(project: str) -> str | None:
     """Return the folder of a project, from Gemini CLI's own list of projects."""
     path = os.path.join(os.path.dirname(project), os.pardir, "projects.json")
     try:
-        listed = _listed(path, os.stat(path).st_mtime_ns)
+        listed = _read_list(path, os.stat(path).st_mtime_ns)
     except OSError:
         return None
     return listed.get(os.path.basename(project))
@@ -347,12 +347,12 @@ class _Projects(Record):
 
 
 @lru_cache(maxsize=8)
-def _listed(path: str, _mtime_ns: int) -> dict[str, str]:
+def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
     """Return folders by the names and older hashes of their projects. Raises OSError."""
     projects = decode_file(path, _Projects).projects
-    hashed = {_hash(folder): folder for folder in projects}
+    hashed = {_folder_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}
 
 
-def _hash(folder: str) -> str:
+def _folder_hash(folder: str) -> str:
     return sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()

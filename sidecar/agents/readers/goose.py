@@ -36,14 +36,14 @@ class _Config(Record):
     context_limit: int | None = None
 
 
-def _config(row: dict[str, Any]) -> _Config:
+def _parse_config(row: dict[str, Any]) -> _Config:
     try:
         return typed.decode(row.get("model_config_json") or "{}", _Config)
     except msgspec.DecodeError:
         return _Config()
 
 
-def _at(value: object) -> datetime | None:
+def _time_of(value: object) -> datetime | None:
     """Return a time from text, or from seconds or milliseconds since 1970."""
     if isinstance(value, int | float):
         return time_from_ms(value if value > 1e11 else value * 1000)
@@ -71,19 +71,23 @@ class Goose(OneDatabase):
         for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
             state.passed(row.get("updated_at"))
             name = str(row["id"])
-            state.sessions[name] = self._session(name, row)
+            state.sessions[name] = self._make_session(name, row)
             requests = list(rows(connection, _LEDGER, "session_id = ?", row["id"]))
-            calls = [_of_request(row, one) for one in requests] if requests else [_of_session(row)]
+            calls = (
+                [_call_of_request(row, one) for one in requests]
+                if requests
+                else [_call_of_session(row)]
+            )
             yield from filter(None, calls)
 
-    def _session(self, name: str, row: dict[str, Any]) -> SessionState:
-        config = _config(row)
+    def _make_session(self, name: str, row: dict[str, Any]) -> SessionState:
+        config = _parse_config(row)
         prompt, output = whole(row.get("input_tokens")), whole(row.get("output_tokens"))
         total = whole(row.get("total_tokens"))
         reading = CallSize(prompt or total, output if prompt else 0, config.model_name)
         session = SessionState(
             name,
-            at=_at(row.get("updated_at")),
+            at=_time_of(row.get("updated_at")),
             model=config.model_name,
             track=ContextTrack().call(reading),
             window=config.context_limit,
@@ -96,9 +100,9 @@ class Goose(OneDatabase):
 READER = Goose()
 
 
-def _of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | None:
+def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | None:
     """Return the call of a row of the ledger."""
-    at = _at(row.get("created_at") or row.get("timestamp") or session.get("updated_at"))
+    at = _time_of(row.get("created_at") or row.get("timestamp") or session.get("updated_at"))
     prompt, output = whole(row.get("input_tokens")), whole(row.get("output_tokens"))
     read = whole(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))
     write = whole(row.get("cache_write_tokens") or row.get("cache_write_input_tokens"))
@@ -124,14 +128,14 @@ def _of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | 
     )
 
 
-def _of_session(row: dict[str, Any]) -> CallFinished | None:
+def _call_of_session(row: dict[str, Any]) -> CallFinished | None:
     """Return all calls of a session as one, because older databases contain no more."""
-    at = _at(row.get("updated_at"))
+    at = _time_of(row.get("updated_at"))
     prompt = whole(row.get("accumulated_input_tokens"))
     output = whole(row.get("accumulated_output_tokens"))
     if at is None or not prompt + output:
         return None
-    model = _config(row).model_name or "unknown"
+    model = _parse_config(row).model_name or "unknown"
     return CallFinished(
         at=at,
         agent=AGENT,

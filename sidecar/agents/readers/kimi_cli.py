@@ -103,7 +103,7 @@ class _Wire(msgspec.Struct):
     @classmethod
     def of(cls, folder: Path) -> _Wire:
         """Return the initial state."""
-        session, known = SessionState(folder.name), _workspace(folder)
+        session, known = SessionState(folder.name), _folder_of_session(folder)
         session.work_in(known or f"md5:{folder.parent.name}")
         return cls(session, known or "")
 
@@ -117,7 +117,7 @@ class _Wire(msgspec.Struct):
                 session.track = session.track.compaction()
             elif entry.status is not None:
                 self._measure(entry.status)
-                yield from self._calls(entry, entry.status)
+                yield from self._calls_of_status(entry, entry.status)
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         return (self.session.snapshot(),)
@@ -131,7 +131,7 @@ class _Wire(msgspec.Struct):
         elif status.context_tokens:
             session.track = session.track.call(CallSize(status.context_tokens, 0, status.model))
 
-    def _calls(self, entry: _Entry, status: _Payload) -> Iterator[CallFinished]:
+    def _calls_of_status(self, entry: _Entry, status: _Payload) -> Iterator[CallFinished]:
         if status.token_usage is None or entry.at is None:
             return
         yield CallFinished(
@@ -146,12 +146,12 @@ class _Wire(msgspec.Struct):
         )
 
 
-def _workspace(session: Path) -> str | None:
+def _folder_of_session(session: Path) -> str | None:
     """Return the folder of a session, from Kimi's own list of folders."""
     known = try_decode_file(session.parents[2] / "kimi.json", _Known) or _Known()
     paths = (one.path for one in known.work_dirs or () if one.path)
-    return next((path for path in paths if _hash(path) == session.parent.name), None)
+    return next((path for path in paths if _folder_hash(path) == session.parent.name), None)
 
 
-def _hash(folder: str) -> str:
+def _folder_hash(folder: str) -> str:
     return md5(folder.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()

@@ -106,17 +106,17 @@ class KimiCode(LineFiles, StoreReader):
     suffixes = (_WIRE,)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
-        return map(_with_state, super().find(places, roots))
+        return map(_store_with_state, super().find(places, roots))
 
     def store_at(self, places: Places, path: str) -> Store | None:
         if os.path.basename(path) == _STATE:
             path = os.path.join(os.path.dirname(path), "agents", _MAIN, _WIRE)
         store = super().store_at(places, path)
-        return _with_state(store) if store else None
+        return _store_with_state(store) if store else None
 
     def is_copy(self, store: Store) -> bool:
         """Return whether the session is a fork, which names its origin."""
-        return _session(store.path).forked_from is not None
+        return _read_session_info(store.path).forked_from is not None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         name = _session_folder(store.path).name
@@ -124,7 +124,7 @@ class KimiCode(LineFiles, StoreReader):
         return read_lines(store, state, new)
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        return _session(store.path).own_title
+        return _read_session_info(store.path).own_title
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         """Return the context window in the user's settings, the smallest of the model's aliases."""
@@ -161,7 +161,7 @@ class _Wire(msgspec.Struct):
 
     def _read_state_file(self) -> None:
         """Apply `state.json`, which may change without new lines."""
-        kept, session = _session(self.path), self.session
+        kept, session = _read_session_info(self.path), self.session
         session.work_in(kept.cwd)
         session.parent, session.ended = kept.forked_from, bool(kept.archived)
         session.title_at = _STATE if kept.own_title else None
@@ -207,12 +207,12 @@ class _Wire(msgspec.Struct):
         )
 
 
-def _session(path: str) -> _Session:
+def _read_session_info(path: str) -> _Session:
     """Return the `state.json` of a file's session."""
     return try_decode_file(_session_folder(path) / _STATE, _Session) or _Session()
 
 
-def _with_state(store: Store) -> Store:
+def _store_with_state(store: Store) -> Store:
     """Return the store of an agent's file; the conversation's also changes with `state.json`."""
     if os.path.basename(os.path.dirname(store.path)) != _MAIN:
         return msgspec.structs.replace(store, live=False)

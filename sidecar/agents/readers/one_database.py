@@ -75,7 +75,7 @@ class OneDatabase(StoreReader):
         return database_store(self.agent, path) if path in known else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_database(store, state, DatabaseState, partial(self._contents, store.path))
+        return read_database(store, state, DatabaseState, partial(self._read_contents, store.path))
 
     def title(self, store: Store, title_at: str) -> str | None:
         with read_only(store.path) as connection:
@@ -83,7 +83,7 @@ class OneDatabase(StoreReader):
                 return text(self.title_of(row))
         return None
 
-    def _contents(
+    def _read_contents(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> StoreContents:
         state.skipped = 0

@@ -103,7 +103,7 @@ class OpenCode(StoreReader):
         homes = self._homes(places)
         # Include the usual database before it exists, to see the first session immediately.
         databases = [os.path.join(home, f"{self._files}.db") for home in homes]
-        databases += [path for home in homes for path in self._databases(places, home)]
+        databases += [path for home in homes for path in self._find_databases(places, home)]
         files = (os.path.join(home, part) for home in homes for part in (_SESSIONS, _MESSAGES))
         return tuple(
             dict.fromkeys((*(file for path in databases for file in database_files(path)), *files))
@@ -116,7 +116,7 @@ class OpenCode(StoreReader):
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for home in self._homes(places):
-            for path in self._databases(places, home):
+            for path in self._find_databases(places, home):
                 found = database_store(self.agent, path)
                 if found is not None:
                     yield found
@@ -141,13 +141,13 @@ class OpenCode(StoreReader):
         return read_document(store, self._events_of_message)
 
     def title(self, store: Store, title_at: str) -> str | None:
-        return _titles(store).get(title_at)
+        return _read_titles(store).get(title_at)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         """Return the context window of the session's model in the user's settings."""
         return own_window(places, self.agent, session.cwd or "", session.model or "")
 
-    def _databases(self, places: Places, home: str) -> list[str]:
+    def _find_databases(self, places: Places, home: str) -> list[str]:
         paths = (entry.path for entry in list_folder(home))
         return [path for path in paths if self._is_database(places, path)]
 
@@ -165,11 +165,13 @@ class OpenCode(StoreReader):
 
         opencode updates its rows in place.
         """
-        rows, changed = _sessions(connection), set[str]()
+        rows, changed = _read_sessions(connection), set[str]()
         calls: list[CallFinished] = []
         skipped = 0
         for table in ("message", "session_message"):
-            for name, updated, seq, data in _changed(connection, table, getattr(state, table)):
+            for name, updated, seq, data in _changed_messages(
+                connection, table, getattr(state, table)
+            ):
                 setattr(state, table, max(getattr(state, table), updated))
                 changed.add(name)
                 row = rows.get(name)
@@ -180,13 +182,13 @@ class OpenCode(StoreReader):
                 except msgspec.DecodeError:
                     skipped += 1
                     continue
-                calls += self._calls(message, name, row)
+                calls += self._calls_of_message(message, name, row)
         known = state.sessions
         state.sessions = {row.id: row.updated for row in rows.values() if row.parent is None}
         is_whole = not known or not known.keys() <= state.sessions.keys()
         changed |= {name for name, at in state.sessions.items() if known.get(name) != at}
         wanted = state.sessions.keys() if is_whole else changed & state.sessions.keys()
-        measured = (_measured(connection, rows[name]) for name in wanted)
+        measured = (_session_with_size(connection, rows[name]) for name in wanted)
         sessions = [session.snapshot() for session in measured]
         return StoreContents(calls, sessions, skipped, is_whole)
 
@@ -194,9 +196,9 @@ class OpenCode(StoreReader):
         message = decode_document(data, OpenCodeMessage)
         if message.role != "assistant":
             return StoreContents()
-        return StoreContents(self._calls(message, message.session_id or "", None))
+        return StoreContents(self._calls_of_message(message, message.session_id or "", None))
 
-    def _calls(
+    def _calls_of_message(
         self, message: OpenCodeMessage, session: str, row: _Row | None
     ) -> Iterator[CallFinished]:
         folder = row.folder if row else (message.path or MessagePath()).cwd
@@ -210,7 +212,7 @@ class OpenCode(StoreReader):
 READER = OpenCode("opencode")
 
 
-def _sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
+def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
     """Return all sessions; those of the newer table take precedence."""
     found: dict[str, _Row] = {}
     wanted = ("parent_id", "title", "time_updated", "fork_session_id", "fork_boundary")
@@ -228,13 +230,13 @@ def _sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
 
 
 @lru_cache(maxsize=8)
-def _titles(store: Store) -> dict[str, str]:
+def _read_titles(store: Store) -> dict[str, str]:
     """Return the sessions' titles by id."""
     if store.path.endswith(".json"):
         session = decode_file(store.path, _SessionFile)
         return {session.id: session.title} if session.id and session.title else {}
     with read_only(store.path) as connection:
-        rows = _sessions(connection)
+        rows = _read_sessions(connection)
     return {row.id: row.title for row in rows.values() if row.title}
 
 
@@ -245,7 +247,7 @@ def _is_copied(row: _Row, seq: int | None) -> bool:
     return isinstance(boundary, int) and seq is not None and seq <= boundary
 
 
-def _changed(
+def _changed_messages(
     connection: sqlite3.Connection, table: str, since: int
 ) -> Iterator[tuple[str, int, int | None, bytes | None]]:
     """Yield the messages that changed at `since` (milliseconds) or later.
@@ -267,7 +269,7 @@ def _changed(
     )
 
 
-def _session(row: _Row, rank: int) -> SessionState:
+def _make_session(row: _Row, rank: int) -> SessionState:
     session = SessionState(
         row.id,
         at=time_from_ms(row.updated),
@@ -279,7 +281,7 @@ def _session(row: _Row, rank: int) -> SessionState:
     return session
 
 
-def _apply(session: SessionState, message: OpenCodeMessage) -> bool:
+def _apply_message(session: SessionState, message: OpenCodeMessage) -> bool:
     """Apply the next older message to a session; return whether no older one is needed."""
     if message.role not in ("user", "assistant"):
         return False
@@ -301,17 +303,17 @@ def _apply(session: SessionState, message: OpenCodeMessage) -> bool:
     return session.track.newest is not None
 
 
-def _measured(connection: sqlite3.Connection, row: _Row) -> SessionState:
+def _session_with_size(connection: sqlite3.Connection, row: _Row) -> SessionState:
     """Return a session with its size, read backwards from its newest message to the last call."""
-    session = _session(row, rank=1)
-    compacted = _compacted_at(connection, row.id)
-    for kind, at, data in _messages(connection, row.id):
+    session = _make_session(row, rank=1)
+    compacted = _time_of_compaction(connection, row.id)
+    for kind, at, data in _newest_messages(connection, row.id):
         if at < compacted or kind in _COMPACTIONS:
             break
         with suppress(msgspec.DecodeError):
             message = decode(data)
             message.role = message.role or kind
-            if _apply(session, message):
+            if _apply_message(session, message):
                 return session
     else:
         if not compacted:
@@ -320,7 +322,7 @@ def _measured(connection: sqlite3.Connection, row: _Row) -> SessionState:
     return session
 
 
-def _messages(
+def _newest_messages(
     connection: sqlite3.Connection, session: str
 ) -> Iterator[tuple[str | None, int, bytes]]:
     """Yield kind, time and data of a session's messages, newest first."""
@@ -343,7 +345,7 @@ def _messages(
             return
 
 
-def _compacted_at(connection: sqlite3.Connection, session: str) -> int:
+def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
     """Return when a session was last compacted, in milliseconds since 1970, or 0.
 
     The type is at the beginning of a part; only that is searched.
@@ -364,11 +366,11 @@ def _events_of_session(path: str, data: bytes) -> StoreContents:
     if file.id is None or file.parent_id:
         return StoreContents()
     updated = (file.time or _SessionTime()).updated
-    session = _session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
+    session = _make_session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
     messages = Path(path).parents[2] / "message" / file.id
     # Their names rise with time.
     for name in sorted((entry.path for entry in list_folder(messages)), reverse=True)[:_NEWEST]:
         message = try_decode_file(name, OpenCodeMessage)
-        if message is not None and _apply(session, message):
+        if message is not None and _apply_message(session, message):
             break
     return StoreContents(sessions=[session.snapshot()])

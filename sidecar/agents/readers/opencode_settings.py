@@ -42,9 +42,9 @@ def own_window(places: Places, agent: str, folder: str, model: str) -> int | Non
 
     If several providers of the model have windows, the smallest one counts.
     """
-    for path in _paths(places, agent, folder):
+    for path in _settings_files(places, agent, folder):
         try:
-            settings = _settings(path, os.stat(path).st_mtime_ns)
+            settings = _read_settings(path, os.stat(path).st_mtime_ns)
         except OSError:
             continue
         models = ((one.models or {}).get(model) for one in (settings.provider or {}).values())
@@ -54,7 +54,7 @@ def own_window(places: Places, agent: str, folder: str, model: str) -> int | Non
     return None
 
 
-def _paths(places: Places, agent: str, folder: str) -> list[str]:
+def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
     folders = [folder, os.path.join(folder, f".{agent}"), str(places.xdg_config / agent)]
     named = places.variable(f"{agent.upper()}_CONFIG")
     paths = [os.path.join(one, name.format(agent)) for one in folders for name in _NAMES]
@@ -62,7 +62,7 @@ def _paths(places: Places, agent: str, folder: str) -> list[str]:
 
 
 @lru_cache(maxsize=32)
-def _settings(path: str, _mtime_ns: int) -> _Settings:
+def _read_settings(path: str, _mtime_ns: int) -> _Settings:
     """Read settings, which are JSON with comments. Raises OSError."""
     with open_quietly(path) as file:
         text = file.read(_LARGEST).decode("utf-8", "replace")

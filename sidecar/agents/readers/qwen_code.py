@@ -44,7 +44,7 @@ class _Usage(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        return _usage(
+        return _make_usage(
             self.prompt_token_count,
             self.cached_content_token_count,
             self.candidates_token_count,
@@ -69,7 +69,7 @@ class _Event(Record):
 
     @property
     def usage(self) -> Usage:
-        return _usage(
+        return _make_usage(
             self.input_token_count,
             self.cached_content_token_count,
             self.output_token_count,
@@ -164,14 +164,14 @@ class _Chat(msgspec.Struct):
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records_of(_line, _KINDS.search, within=_KIND_WITHIN):
-            yield from self._calls(line)
+            yield from self._calls_of_line(line)
             if line.title:
                 self.session.title_at = lines.position
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         return (self.session.snapshot(),)
 
-    def _calls(self, line: _Line) -> Iterator[CallFinished]:
+    def _calls_of_line(self, line: _Line) -> Iterator[CallFinished]:
         """Apply a line; yield the calls that it reports or categorises."""
         session, payload = self.session, line.system_payload or _Payload()
         session.id = line.session_id or session.id
@@ -179,19 +179,19 @@ class _Chat(msgspec.Struct):
         if line.type in ("user", "assistant", "tool_result"):
             session.at = parse_iso_time(line.timestamp) or session.at
             session.active = line.type != "assistant" or line.calls_tools
-            yield from self._decide("main")
+            yield from self._categorise_pending("main")
         if line.type == "assistant" and line.usage_metadata is not None:
             yield from self._reply(line, line.usage_metadata.usage)
         elif line.subtype == "chat_compression":
-            yield from self._decide("summary")
+            yield from self._categorise_pending("summary")
             left = payload.info.new_token_count if payload.info else None
             session.track = session.track.compaction().estimate(left or 0, session.model)
         elif line.subtype == "ui_telemetry":
             event = payload.ui_event
             if event is not None and event.name == _RESPONSE:
-                yield from self._response(line, event)
+                yield from self._call_of_telemetry(line, event)
 
-    def _decide(self, category: Literal["main", "summary"]) -> Iterator[CallFinished]:
+    def _categorise_pending(self, category: Literal["main", "summary"]) -> Iterator[CallFinished]:
         for call in self.undecided:
             yield msgspec.structs.replace(call, category=category)
         self.undecided.clear()
@@ -206,7 +206,7 @@ class _Chat(msgspec.Struct):
             request = f"{session.id}/{line.uuid or line.timestamp}"
             yield from self._call(line, line.model, usage, request)
 
-    def _response(self, line: _Line, event: _Event) -> Iterator[CallFinished]:
+    def _call_of_telemetry(self, line: _Line, event: _Event) -> Iterator[CallFinished]:
         """Apply a telemetry call; yield it if its category is known and no reply reported it."""
         usage = event.usage
         is_own = event.subagent_name is None
@@ -249,7 +249,7 @@ def _is_matched(usage: Usage, others: list[tuple[int, int]], own: list[tuple[int
     return False
 
 
-def _usage(
+def _make_usage(
     prompt: int | None,
     cached: int | None,
     output: int | None,

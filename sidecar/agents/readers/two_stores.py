@@ -35,16 +35,16 @@ class TwoStores(StoreReader):
         return self._new.store_at(places, path) or self._old.store_at(places, path)
 
     def is_copy(self, store: Store) -> bool:
-        return self._of(store).is_copy(store)
+        return self._reader_of(store).is_copy(store)
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return self._of(store).read(store, state)
+        return self._reader_of(store).read(store, state)
 
     def title(self, store: Store, title_at: str) -> str | None:
-        return self._of(store).title(store, title_at)
+        return self._reader_of(store).title(store, title_at)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        return self._of(session).window(places, session)
+        return self._reader_of(session).window(places, session)
 
-    def _of(self, stored: Store | StoredSession) -> StoreReader:
+    def _reader_of(self, stored: Store | StoredSession) -> StoreReader:
         return self._old if self._is_old(stored.path) else self._new

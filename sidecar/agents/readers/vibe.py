@@ -174,14 +174,14 @@ class VibeSessions(StoreReader):
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for folder in self.folders(places):
             for entry in list_folder(folder):
-                if store := _session_at(entry.path):
+                if store := _store_of_session(entry.path):
                     yield store
 
     def store_at(self, places: Places, path: str) -> Store | None:
         for folder in self.folders(places):
             if path.startswith(folder + os.sep):
                 name = path[len(folder) + 1 :].partition(os.sep)[0]
-                return _session_at(os.path.join(folder, name))
+                return _store_of_session(os.path.join(folder, name))
         return None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -221,7 +221,7 @@ class _Session(msgspec.Struct):
 
     def read(self, folder: Path) -> StoreContents:
         """Read what is new of the session."""
-        meta = _meta(folder)
+        meta = _read_meta(folder)
         calls = [*self._missed_calls(folder, meta)]
         skipped, before, self.offsets = 0, self.offsets, {}
         for name in sorted(entry.name for entry in list_folder(folder / "journal")):
@@ -256,11 +256,11 @@ class _Session(msgspec.Struct):
         public = saved.snapshot.session if saved and saved.snapshot else None
         if saved is None or public is None or saved.snapshot_sequence <= self.sequence:
             return
-        total, session = _parts(public.token_usage), self.session
+        total, session = _split_tokens(public.token_usage), self.session
         prompt, cached, output = (max(0, a - b) for a, b in zip(total, self.billed, strict=True))
         self.sequence, self.billed = saved.snapshot_sequence, total
         session.at = time_from_ms(public.updated_at)
-        size = _parts(public.context_usage)
+        size = _split_tokens(public.context_usage)
         session.track = session.track.call(CallSize(size[0], size[2], meta.model))
         usage = usage_from_prompt(prompt, cached, 0, 0, output, 0)
         for call in self._call(meta, usage, f"{session.id}/{saved.snapshot_sequence}"):
@@ -277,7 +277,7 @@ class _Session(msgspec.Struct):
         session.at = time_from_ms(determinism.time_unix_ms) or session.at
         session.active = shape.turn == "running"
         command = given.command or _Command()
-        parts = _parts(command.result.usage if command.result else None)
+        parts = _split_tokens(command.result.usage if command.result else None)
         if command.type != "completion_succeeded" or not any(parts):
             return
         prompt, cached, output = parts
@@ -311,7 +311,7 @@ class _Session(msgspec.Struct):
         )
 
 
-def _parts(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
+def _split_tokens(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
     """Return input, cached input among it, and output."""
     if tokens is None:
         return 0, 0, 0
@@ -323,7 +323,7 @@ def _oldest_generation(folder: Path) -> _Projection | None:
     return try_decode_file(folder / "generations" / oldest / "projection-state.json", _Projection)
 
 
-def _meta(folder: Path) -> _Meta:
+def _read_meta(folder: Path) -> _Meta:
     """Return `meta.json`, or that of the main session for a sub-agent."""
     if meta := try_decode_file(folder / _META, _Meta):
         return meta
@@ -336,7 +336,7 @@ def _meta(folder: Path) -> _Meta:
     return msgspec.structs.replace(meta, parent_session_id=root)
 
 
-def _session_at(folder: str) -> Store | None:
+def _store_of_session(folder: str) -> Store | None:
     """Return a session's store, with the size and time of its journals and `meta.json`."""
     meta, current = os.path.join(folder, _META), os.path.join(folder, _CURRENT)
     found = store_from_path(AGENT, meta) or store_from_path(AGENT, current, live=False)

@@ -62,10 +62,10 @@ class VibeStats(NamedFiles, StoreReader):
     name = "meta.json"
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_events, Path(store.path).parent.name))
+        return read_document(store, partial(_parse_stats, Path(store.path).parent.name))
 
 
-def _events(folder: str, data: bytes) -> StoreContents:
+def _parse_stats(folder: str, data: bytes) -> StoreContents:
     """Return a session and the sum of its calls, because there is no more detail."""
     meta = decode_document(data, _Meta)
     stats, session = meta.stats or _Stats(), SessionState(meta.session_id or folder)

@@ -103,7 +103,7 @@ class _Thread(Record):
 _thread = typed.decoder(_Thread)
 
 
-def _rows(
+def _read_rows(
     connection: sqlite3.Connection, since: str | float | None = None
 ) -> Iterator[tuple[str, str, str | None, str, str | None, str | None, bytes]]:
     """Yield id, time, title, format, parent, folders and document of threads."""
@@ -120,7 +120,7 @@ def _rows(
     )
 
 
-def _decoded(form: str, data: bytes | str) -> _Thread:
+def _decode_thread(form: str, data: bytes | str) -> _Thread:
     """Decode a thread. Raises OSError or msgspec.DecodeError if it is damaged."""
     found = data.encode() if isinstance(data, str) else data
     return _thread(decompress(found, _MOST) if form == "zstd" else found)
@@ -140,11 +140,11 @@ class Zed(OneDatabase):
     def changes(
         self, _path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterator[CallFinished]:
-        for name, updated, title, form, parent, folders, data in _rows(connection, state.at):
+        for name, updated, title, form, parent, folders, data in _read_rows(connection, state.at):
             state.passed(updated)
             state.sessions.pop(name, None)
             try:
-                thread = _decoded(form, data)
+                thread = _decode_thread(form, data)
             except (OSError, msgspec.DecodeError):
                 state.skipped += 1
                 continue
@@ -157,13 +157,13 @@ class Zed(OneDatabase):
                     session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
                 state.sessions[name] = session
             if at is not None:
-                yield _bill(name, parent, folders, at, thread)
+                yield _call_of_thread(name, parent, folders, at, thread)
 
 
 READER = Zed()
 
 
-def _bill(
+def _call_of_thread(
     name: str, parent: str | None, folders: str | None, at: datetime, thread: _Thread
 ) -> CallFinished:
     """Return all calls of a thread as one, from its cumulative usage."""

@@ -106,11 +106,11 @@ class EndpointRetries:
             self.retry_later(model, settings, "unreachable")
             return
         self._services.publish(Event("endpoint"))
-        for workspace in self._roots(settings):
+        for workspace in self._roots_using(settings):
             if self._services.known_sessions(workspace) is not None:
                 await self._services.conversations(workspace).retry_missed_counts(model)
 
-    def _roots(self, settings: Settings) -> list[Workspace]:
+    def _roots_using(self, settings: Settings) -> list[Workspace]:
         return [
             workspace
             for workspace in self._services.roots
@@ -120,9 +120,11 @@ class EndpointRetries:
 
     def _is_used(self, model: str, settings: Settings) -> bool:
         """Return whether an open document or a conversation uses the model and its endpoints."""
-        return any(self._counts_for(workspace, model) for workspace in self._roots(settings))
+        return any(
+            self._is_counted_for(workspace, model) for workspace in self._roots_using(settings)
+        )
 
-    def _counts_for(self, workspace: Workspace, model: str) -> bool:
+    def _is_counted_for(self, workspace: Workspace, model: str) -> bool:
         services = self._services
         sessions = services.known_sessions(workspace)
         if sessions is not None and any(
@@ -145,14 +147,14 @@ class ConversationSharing:
     def share_soon(self, workspace: Workspace) -> None:
         """Schedule writing a workspace's conversations."""
         self._scheduler.schedule(
-            ("sharing", workspace), SHARE_SECONDS, partial(self._share, workspace)
+            ("sharing", workspace), SHARE_SECONDS, partial(self._write_conversations, workspace)
         )
 
     def forget_closed_soon(self) -> None:
         """Schedule removing the files of closed workspaces."""
         self._scheduler.schedule(("sharing",), SHARE_SECONDS, self._forget_closed)
 
-    async def _share(self, workspace: Workspace) -> None:
+    async def _write_conversations(self, workspace: Workspace) -> None:
         sessions, uri = self._services.known_sessions(workspace), workspace.uri
         if sessions is None or uri is None or not (sessions.conversations or uri in self._shared):
             return

@@ -85,11 +85,11 @@ class _ActionBuilder:
         """Yield the action and, for a fit, a variant with a preview if the client supports it."""
         if proposal.new_file is not None and not self._can_create_files():
             return
-        yield self._action(proposal, preview=False)
+        yield self._make_action(proposal, preview=False)
         if proposal.kind == "fit" and self._can_preview():
-            yield self._action(proposal, preview=True)
+            yield self._make_action(proposal, preview=True)
 
-    def _action(self, proposal: Proposal, *, preview: bool) -> types.CodeAction:
+    def _make_action(self, proposal: Proposal, *, preview: bool) -> types.CodeAction:
         title = printable(f"{proposal.title} (preview)" if preview else proposal.title)
         return types.CodeAction(
             title=title,
@@ -103,13 +103,13 @@ class _ActionBuilder:
         changes: list[Change] = []
         if proposal.new_file is not None:
             changes += _create_file(proposal.new_file)
-        changes.append(self._text_edit(proposal.target, proposal.edits, preview=preview))
+        changes.append(self._make_text_edit(proposal.target, proposal.edits, preview=preview))
         annotations = None
         if preview:
             annotations = {ANNOTATION: types.ChangeAnnotation(title, needs_confirmation=True)}
         return types.WorkspaceEdit(document_changes=changes, change_annotations=annotations)
 
-    def _text_edit(
+    def _make_text_edit(
         self, target: FixTarget | None, edits: Sequence[TextEdit], *, preview: bool
     ) -> types.TextDocumentEdit:
         document, version = self._document, self._document.version
@@ -118,7 +118,7 @@ class _ActionBuilder:
             version = open_document.version if open_document is not None else None
             document = TextDocument(target.uri, target.text, version, document.encoding)
         identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, version)
-        lsp_edits = [_lsp_edit(document, edit, preview=preview) for edit in edits]
+        lsp_edits = [_make_lsp_edit(document, edit, preview=preview) for edit in edits]
         return types.TextDocumentEdit(identifier, lsp_edits)
 
     def _can_create_files(self) -> bool:
@@ -129,7 +129,7 @@ class _ActionBuilder:
         return bool(self._capabilities and self._capabilities.change_annotation_support)
 
 
-def _lsp_edit(
+def _make_lsp_edit(
     document: TextDocument, edit: TextEdit, *, preview: bool
 ) -> types.TextEdit | types.AnnotatedTextEdit:
     start, end = document.position_at(edit.start), document.position_at(edit.end)

@@ -25,7 +25,7 @@ def register(server: SidecarServer) -> None:
 
     @server.command(f"{PREFIX}heaviestSections")
     async def heaviest(*arguments: Any) -> list[dict[str, Any]]:
-        parts = await server.services.parts_of(_uri(arguments))
+        parts = await server.services.parts_of(_uri_of(arguments))
         rows: list[dict[str, Any]] = [
             {"title": part.part.title, "line": part.part.start_line, "tokens": part.tokens}
             for part in sorted(parts, key=lambda part: -part.tokens)[:HEAVIEST_SHOWN]
@@ -40,7 +40,7 @@ def register(server: SidecarServer) -> None:
 
     @server.command(f"{PREFIX}compareModels")
     async def compare(*arguments: Any) -> str:
-        services, uri = server.services, _uri(arguments)
+        services, uri = server.services, _uri_of(arguments)
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
         models = dict.fromkeys((workspace.model, *map(str, arguments[1:])))
@@ -50,7 +50,7 @@ def register(server: SidecarServer) -> None:
         return comparison_markdown("This document", counts)
 
 
-def _uri(arguments: tuple[Any, ...]) -> str:
+def _uri_of(arguments: tuple[Any, ...]) -> str:
     if not arguments or not isinstance(arguments[0], str):
         raise BadParamsError("the first argument is the document's URI")
     return arguments[0]

@@ -60,7 +60,7 @@ class SettingsLoader:
         """Identifies the reload that is running; None between reloads."""
         self._reading: SharedTasks[object, None]
         self._reading = SharedTasks("configuration", outlives_waiters=True)
-        self._times: dict[Path, Stamp | None] = {}
+        self._modification_times: dict[Path, Stamp | None] = {}
 
     def initialized(self) -> None:
         """Allow requests to the client."""
@@ -91,15 +91,15 @@ class SettingsLoader:
 
     async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
         # Read times before contents, so that a change in between triggers another read.
-        await self._read(partial(self._read_times, paths))
+        await self._load_settings(partial(self._read_times, paths))
         await asyncio.gather(*(self._load(workspace) for workspace in roots))
         # Sessions need no tokenizers, and loading those blocks all threads.
         self._server.agent_sessions.read_all()
         await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
-        await self._read(self._read_calibrations)
-        await self._read(partial(self._services.workers.load, self._services.tokenizers()))
+        await self._load_settings(self._read_calibrations)
+        await self._load_settings(partial(self._services.workers.load, self._services.tokenizers()))
 
-    async def _read(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _load_settings(self, work: Callable[[], Awaitable[None]]) -> None:
         """Await work that reads a disk; after `READ_SECONDS` it continues in the background."""
         try:
             await self._reading.run(object(), work, READ_SECONDS)
@@ -109,7 +109,9 @@ class SettingsLoader:
             log_defect(exc, "configuration")
 
     async def _read_times(self, paths: set[Path]) -> None:
-        self._times = await self._services.workers.run(partial(_times, paths))
+        self._modification_times = await self._services.workers.run(
+            partial(_modification_times, paths)
+        )
 
     async def _read_calibrations(self) -> None:
         calibrations = self._services.calibrations
@@ -134,7 +136,7 @@ class SettingsLoader:
 
     async def _load(self, workspace: Workspace) -> None:
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
-        await self._read(
+        await self._load_settings(
             partial(self._read_settings, workspace, running=self._running, reloads=self._reloads)
         )
 
@@ -144,7 +146,7 @@ class SettingsLoader:
         If a slow disk returns them after the reload has ended, they are published here, unless a
         newer reload has started.
         """
-        work = partial(_read, workspace.path, workspace.editor, workspace.loaded)
+        work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
         loaded, rules = await self._services.workers.run(work)
         is_late = running is not self._running
         if is_late and reloads != self._reloads:
@@ -186,15 +188,18 @@ class SettingsLoader:
 
     async def _reload_if_changed(self) -> None:
         """Read the settings again if a file has changed since it was read."""
-        if await self._services.workers.run(partial(_times, self._watched)) != self._times:
+        if (
+            await self._services.workers.run(partial(_modification_times, self._watched))
+            != self._modification_times
+        ):
             self.reload()
 
 
-def _times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
+def _modification_times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
     return {path: stamp_of(path) for path in paths}
 
 
-def _read(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
+def _load_settings(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
     if not editor and LIMIT_VARIABLE not in os.environ and not _has_file(path):
         # No settings at all: skip importing the reader, which would delay the start.
         return Loaded(Settings(), (), {}), Rules(Settings())

@@ -33,19 +33,19 @@ def register(server: SidecarServer) -> None:
     services = server.services
 
     def count(params: CountParams) -> Awaitable[CountResult] | CountResult:
-        _check(params)
+        _check_params(params)
         if (result := _count_now(services, params)) is not None:
             return result
         if params.messages is not None:
             return _count_messages(services, params, params.messages)
-        return _count(services, params, _pin(services, params))
+        return _count_text(services, params, _pin(services, params))
 
     def fit(params: FitTextParams) -> Awaitable[FitTextResult]:
         _check_fit(params)
         return fit_pinned(params, _pin(services, params))
 
     async def fit_pinned(params: FitTextParams, pinned: PinnedDocument | None) -> FitTextResult:
-        snapshot, _, workspace = await _read(services, params, pinned)
+        snapshot, _, workspace = await _read_text(services, params, pinned)
         model = params.model or workspace.model
         fitted, counter = await services.counts.fit(
             snapshot.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
@@ -77,7 +77,7 @@ def register(server: SidecarServer) -> None:
     server.protocol.custom["models/list"] = models
 
 
-def _check(params: CountParams) -> None:
+def _check_params(params: CountParams) -> None:
     sources = (params.text_document, params.text, params.messages)
     if sum(source is not None for source in sources) != 1:
         raise BadParamsError("give exactly one of textDocument, text and messages")
@@ -87,7 +87,7 @@ def _check(params: CountParams) -> None:
         raise BadParamsError("range and ranges go with textDocument")
 
 
-def _uri(params: CountParams | FitTextParams) -> str | None:
+def _uri_of(params: CountParams | FitTextParams) -> str | None:
     return params.text_document.uri if params.text_document else None
 
 
@@ -98,7 +98,7 @@ def _check_fit(params: FitTextParams) -> None:
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
     """Return the requested document as it is before later edits or closing; None if not open."""
-    uri = _uri(params)
+    uri = _uri_of(params)
     document = services.documents.get(uri or "")
     return None if document is None or not document.is_synced else PinnedDocument(document)
 
@@ -114,14 +114,14 @@ async def _count_messages(
 
     count = await count_for(params.model)
     models = None if params.models is None else [await count_for(name) for name in params.models]
-    return _result(count, None, None, models)
+    return _make_result(count, None, None, models)
 
 
-async def _read(
+async def _read_text(
     services: Services, params: CountParams | FitTextParams, pinned: PinnedDocument | None
 ) -> tuple[Snapshot, list[Snapshot], Workspace]:
     """Return the requested text and its ranges, all of one version, and the workspace."""
-    uri = _uri(params)
+    uri = _uri_of(params)
     if uri is None:
         await services.configured.wait()
         return Snapshot(text=params.text or ""), [], services.roots.default
@@ -143,7 +143,7 @@ async def _read(
 
 def _count_now(services: Services, params: CountParams) -> CountResult | None:
     """Count a whole document synchronously; None if that needs a worker or an endpoint."""
-    uri = _uri(params)
+    uri = _uri_of(params)
     if uri is None or params.range or params.ranges is not None or params.models is not None:
         return None
     if not services.configured.is_set():
@@ -153,13 +153,13 @@ def _count_now(services: Services, params: CountParams) -> CountResult | None:
     if not services.windows.is_loaded(model, workspace.settings):
         return None
     count = services.counts.count_if_quick(snapshot, model, workspace)
-    return None if count is None else _result(count, snapshot.version, None, None)
+    return None if count is None else _make_result(count, snapshot.version, None, None)
 
 
-async def _count(
+async def _count_text(
     services: Services, params: CountParams, pinned: PinnedDocument | None
 ) -> CountResult:
-    snapshot, parts, workspace = await _read(services, params, pinned)
+    snapshot, parts, workspace = await _read_text(services, params, pinned)
 
     async def count_for(text: Snapshot, model: str | None) -> Count:
         await asyncio.sleep(0)  # handle other messages between many small counts
@@ -168,7 +168,7 @@ async def _count(
     count = await count_for(snapshot, params.model)
     ranges = [await count_for(part, params.model) for part in parts]
     models = [await count_for(snapshot, name) for name in params.models or ()]
-    return _result(
+    return _make_result(
         count,
         snapshot.version,
         None if params.ranges is None else ranges,
@@ -176,7 +176,7 @@ async def _count(
     )
 
 
-def _result(
+def _make_result(
     count: Count, version: int | None, ranges: list[Count] | None, models: list[Count] | None
 ) -> CountResult:
     fields = msgspec.structs.asdict(count)

@@ -31,7 +31,7 @@ def register(server: SidecarServer) -> None:
             item.uri, item.text, item.version, services.encoding, str(item.language_id)
         )
         status.opened(item.uri)
-        _edited(server, item.uri)
+        _announce_edit(server, item.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(params: types.DidChangeTextDocumentParams) -> None:
@@ -39,12 +39,12 @@ def register(server: SidecarServer) -> None:
         if document is None:
             raise RequestError("unknownDocument", "the document is not open in this server")
         try:
-            _apply(server, document, params)
+            _apply_changes(server, document, params)
         except BaseException:
             document.is_synced = False
             raise
         finally:
-            _edited(server, document.uri)
+            _announce_edit(server, document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: types.DidCloseTextDocumentParams) -> None:
@@ -53,7 +53,7 @@ def register(server: SidecarServer) -> None:
         services.close_document(uri)
         status.closed(uri)
         server.diagnostics.closed(uri)
-        _edited(server, uri)
+        _announce_edit(server, uri)
         if document is not None and document.characters > _LARGE_CHARACTERS:
             release = partial(server.services.workers.run, release_memory)
             server.scheduler.schedule(("memory",), TRIM_SECONDS, release)
@@ -62,7 +62,7 @@ def register(server: SidecarServer) -> None:
         server.protocol.malformed_handlers[method] = partial(_mark_unsynced, server)
 
 
-def _apply(
+def _apply_changes(
     server: SidecarServer, document: TextDocument, params: types.DidChangeTextDocumentParams
 ) -> None:
     for change in params.content_changes:
@@ -74,7 +74,7 @@ def _apply(
     document.version = params.text_document.version
 
 
-def _edited(server: SidecarServer, uri: str) -> None:
+def _announce_edit(server: SidecarServer, uri: str) -> None:
     services = server.services
     services.counts.document_edited(uri)
     services.publish(Event("document", services.roots.of_document(uri), uri))
@@ -87,4 +87,4 @@ def _mark_unsynced(server: SidecarServer, params: object) -> None:
     for uri, document in server.services.documents.items():
         if uri == target or not isinstance(target, str):
             document.is_synced = False
-            _edited(server, uri)
+            _announce_edit(server, uri)

@@ -69,7 +69,7 @@ class HistoryRecorder:
         self._complete = False
         for workspace in self._services.roots:
             workspace.costs.set_history(read=self._is_recorded(workspace))
-        self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._idle)
+        self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
 
     def context_changed(self, workspace: Workspace) -> None:
         """Record a newly shown agent session's calls, or sum up costs if they are recorded."""
@@ -202,11 +202,11 @@ class HistoryRecorder:
         for workspace in tuple(self._services.roots) if changed else ():
             await self.refresh(workspace)
 
-    async def _idle(self) -> None:
+    async def _record_when_idle(self) -> None:
         loop = asyncio.get_running_loop()
         left = self._edited_at + IDLE_SECONDS - loop.time()
         if self._edited_at and left > 0:
-            self._server.scheduler.schedule(("idle",), left, self._idle)
+            self._server.scheduler.schedule(("idle",), left, self._record_when_idle)
             return
         for workspace in self._services.roots:
             await self.ensure_recorded(workspace)

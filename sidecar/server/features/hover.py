@@ -25,15 +25,15 @@ def register(server: SidecarServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     async def hover(params: types.HoverParams) -> types.Hover | None:
         uri, line = params.text_document.uri, params.position.line
-        text = await _section(server, uri, line)
+        text = await _hover_section(server, uri, line)
         if line == 0:
-            text = "\n\n".join(part for part in (await _document(server, uri), text) if part)
+            text = "\n\n".join(part for part in (await _hover_document(server, uri), text) if part)
         if not text:
             return None
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
 
 
-async def _document(server: SidecarServer, uri: str) -> str:
+async def _hover_document(server: SidecarServer, uri: str) -> str:
     services = server.services
     await services.configured.wait()
     snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
@@ -43,7 +43,7 @@ async def _document(server: SidecarServer, uri: str) -> str:
     return f"{tooltip}\n\nSent with every request: {markdown(cost)}" if cost else tooltip
 
 
-async def _section(server: SidecarServer, uri: str, line: int) -> str:
+async def _hover_section(server: SidecarServer, uri: str, line: int) -> str:
     """Compare models for the section whose heading is on this line; "" on other lines."""
     services = server.services
     parts = (counted.part for counted in await services.parts_of(uri))
