@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def encoding(name: str = "o200k_base") -> tiktoken.Encoding:
     """tiktoken's encoder on the shipped ranks (their sha256 is tiktoken's own)."""
-    return Reference(name)._encoding()
+    return Reference(name)._get_encoding()
 
 
 def truth(text: str, name: str = "o200k_base") -> int:

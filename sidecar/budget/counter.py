@@ -46,16 +46,16 @@ class TextCounter:
         if start == 0 and end == len(self._text) and model in self._whole:
             return self._whole[model]
         tokenizer = self._tokenizer_for(model)
-        tokens = count_pieces(self._units(tokenizer, start, end), tokenizer.base)
+        tokens = count_pieces(self._pieces_between(tokenizer, start, end), tokenizer.base)
         sample = self._text[start : min(end, start + SAMPLE_CHARACTERS)]
         return tokenizer.measure_base(tokens, sample)
 
     def seam(self, model: str, start: int, end: int, allowance: int) -> int:
         """Return the offset of the first token past `allowance`, rounded to a character."""
         tokenizer = self._tokenizer_for(model)
-        return start + seam(self._units(tokenizer, start, end), allowance, tokenizer)
+        return start + seam(self._pieces_between(tokenizer, start, end), allowance, tokenizer)
 
-    def _units(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
+    def _pieces_between(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
         """Return the part cut into pieces; cached, because pieces remember their counts."""
         can_cut = tokenizer.has_safe_cuts
         key = (start, end, can_cut)
@@ -75,13 +75,13 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
     for piece in pieces:
         tokens = count_pieces((piece,), tokenizer)
         if tokens > left:
-            return at + _within_piece(piece.text, left, tokenizer)
+            return at + _seam_in_piece(piece.text, left, tokenizer)
         left -= tokens
         at += len(piece)
     return at
 
 
-def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
+def _seam_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
     """Find the seam inside one piece that has more tokens than allowed: by lines first."""
     at, left = 0, allowance
     for part in split(text, _FINER) if tokenizer.has_safe_cuts else (text,):

@@ -88,19 +88,19 @@ class _Evaluation:
         self._together = together
 
     def findings(self, rules: Sequence[Rule], marked: bool) -> list[Finding]:
-        found = [self._whole(rule) for rule in rules if rule.budget.max_tokens is not None]
+        found = [self._file_finding(rule) for rule in rules if rule.budget.max_tokens is not None]
         if marked or any(rule.budget.sections for rule in rules):
-            found += self._parts(rules)
+            found += self._part_findings(rules)
         reported = [finding for finding in found if finding is not None]
         return sorted(reported, key=lambda finding: (finding.scope_start, -finding.scope_end))
 
-    def _whole(self, rule: Rule) -> Finding | None:
+    def _file_finding(self, rule: Rule) -> Finding | None:
         limit = rule.budget.max_tokens or 0
         scope = BudgetScope("file", 0, len(self._text), _first_line_end(self._text))
         others = self._together.get(rule.key) if rule.budget.sum else None
-        return self._finding(rule, scope, limit, others)
+        return self._make_finding(rule, scope, limit, others)
 
-    def _parts(self, rules: Sequence[Rule]) -> Iterator[Finding | None]:
+    def _part_findings(self, rules: Sequence[Rule]) -> Iterator[Finding | None]:
         lines = Lines(self._text)
         headed = list(find_sections(lines))
         quiet = find_ignored_sections(lines, headed)
@@ -108,13 +108,13 @@ class _Evaluation:
             for written, limit in rule.budget.sections.items():
                 path = normalize_heading_path(written)
                 for part in headed:
-                    if has_path(part, path) and not _inside(part, quiet):
-                        yield self._finding(rule, _scope(lines, part, written), limit)
+                    if has_path(part, path) and not _is_inside(part, quiet):
+                        yield self._make_finding(rule, _scope_of(lines, part, written), limit)
         for part in find_marked_regions(lines):
-            if part.limit and not _inside(part, quiet):
-                yield self._finding(None, _scope(lines, part), part.limit)
+            if part.limit and not _is_inside(part, quiet):
+                yield self._make_finding(None, _scope_of(lines, part), part.limit)
 
-    def _finding(
+    def _make_finding(
         self, rule: Rule | None, scope: BudgetScope, limit: int, others: Together | None = None
     ) -> Finding | None:
         model = (rule and rule.budget.model) or self._model
@@ -131,12 +131,12 @@ def _first_line_end(text: str) -> int:
     return end if carriage_return < 0 else carriage_return
 
 
-def _scope(lines: Lines, part: Part, written: str | None = None) -> BudgetScope:
+def _scope_of(lines: Lines, part: Part, written: str | None = None) -> BudgetScope:
     heading_end = part.start + len(lines.texts[part.start_line])
     section = part.path_text if part.kind == "section" else part.title
     kind: ScopeKind = "section" if part.kind == "section" else "region"
     return BudgetScope(kind, part.start, part.end, heading_end, section, written)
 
 
-def _inside(part: Part, around: Sequence[Part]) -> bool:
+def _is_inside(part: Part, around: Sequence[Part]) -> bool:
     return any(other.start <= part.start and part.end <= other.end for other in around)

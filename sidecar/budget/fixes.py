@@ -66,11 +66,11 @@ def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix
     for mode, words in MODES.items():
         edit = fit_edit(text, finding, tokenizer, mode)
         if edit is not None:
-            title = f"Fit to budget{_of(finding)}: {words}"
+            title = f"Fit to budget{_part_suffix(finding)}: {words}"
             yield Fix(kind="fit", title=title, edits=(edit,), preferred=mode == finding.truncation)
 
 
-def _of(finding: Finding) -> str:
+def _part_suffix(finding: Finding) -> str:
     """Return the section or region as a suffix for titles."""
     if finding.section is None:
         return ""
@@ -118,7 +118,7 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
     edit = TextEdit(cut, finding.scope_end - keep, "")
     return Fix(
         kind="move",
-        title=f"Move the excess{_of(finding)} to {new_name}",
+        title=f"Move the excess{_part_suffix(finding)} to {new_name}",
         edits=(edit,),
         new_file=text[edit.start : edit.end],
     )
@@ -130,7 +130,7 @@ def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
         tokens = tokens_text(finding.tokens, finding.method)
         start, end, title = finding.scope_start, finding.scope_end, finding.section or ""
     else:
-        found = _lightest_enough(text, finding, counter)
+        found = _shortest_sufficient_part(text, finding, counter)
         if found is None:
             return None
         measure, part = found
@@ -143,7 +143,7 @@ def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
     )
 
 
-def _lightest_enough(
+def _shortest_sufficient_part(
     text: str, finding: Finding, counter: TextCounter
 ) -> tuple[Measure, Part] | None:
     if finding.kind != "file" or finding.over == 0:
@@ -174,7 +174,7 @@ def raise_fix(
         return None
     return Fix(
         kind="raise",
-        title=f"Raise the budget{_of(finding)} to {number:,} in {file_name}",
+        title=f"Raise the budget{_part_suffix(finding)} to {number:,} in {file_name}",
         edits=(TextEdit(span.start, span.end, str(number)),),
     )
 
@@ -212,13 +212,13 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
         at = at if line >= FIRST_LINES else 0
     title = "Ignore the budget of this section" if at else "Ignore budgets in this file"
     if not at:
-        at, mark = _top(text, mark)
+        at, mark = _comment_at_top(text, mark)
     end = line_end_of(text)
     before = "" if at == 0 or text[at - 1] in "\r\n" else end
     return Fix(kind="ignore", title=title, edits=(TextEdit(at, at, f"{before}{mark}{end}"),))
 
 
-def _top(text: str, mark: str) -> tuple[int, str]:
+def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
     """Return the offset and text of a comment at the top; some first lines must stay first."""
     line = first_line(text)
     if line.rstrip() == "---":

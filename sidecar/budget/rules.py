@@ -52,9 +52,9 @@ class Rules:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.written = _rules("budget", settings.budgets)
+        self.written = _make_rules("budget", settings.budgets)
         """The configured rules, in order."""
-        self._presets = _rules("preset", PRESETS if settings.presets else ())
+        self._presets = _make_rules("preset", PRESETS if settings.presets else ())
         self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:
@@ -82,7 +82,7 @@ class Rules:
         if any(self.means(rule, f"{folder}/file") for rule in self.all):
             return True
         own = f"{folder}/"
-        tops = [_top(glob) for rule in self.all for glob in rule.budget.files]
+        tops = [_literal_prefix(glob) for rule in self.all for glob in rule.budget.files]
         return any(top and (top.startswith(own) or own.startswith(top)) for top in tops)
 
     @property
@@ -99,12 +99,12 @@ class Rules:
         return bool(self.written or self._presets)
 
 
-def _top(glob: str) -> str:
+def _literal_prefix(glob: str) -> str:
     """Return the folders at a glob's start without wildcards: `prompts/` for `/prompts/*/x.md`."""
     folders = glob.removeprefix("/").split("/")[:-1]
     plain = takewhile(lambda name: not set(name) & set("*?[\\!"), folders)
     return "".join(f"{name}/" for name in plain)
 
 
-def _rules(name: str, budgets: Sequence[Budget]) -> list[Rule]:
+def _make_rules(name: str, budgets: Sequence[Budget]) -> list[Rule]:
     return [Rule(f"{name}[{index}]", budget) for index, budget in enumerate(budgets)]

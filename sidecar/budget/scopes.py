@@ -47,9 +47,9 @@ def parts_of(text: str, finding: Finding) -> Parts:
     both of its marks.
     """
     scope = text[finding.scope_start : finding.scope_end]
-    head = _head(scope, finding)
+    head = _heading_of(scope, finding)
     rest = scope[len(head) :]
-    tail = _tail(rest, finding)
+    tail = _end_mark_of(rest, finding)
     return Parts(finding.scope_start, head, rest[: len(rest) - len(tail)], tail)
 
 
@@ -58,11 +58,11 @@ def minimal_edit(start: int, old: str, new: str) -> TextEdit:
 
     It never starts or ends between CR and LF, where editors have no position.
     """
-    before = _common(old, new)
+    before = _common_prefix_length(old, new)
     if old[before - 1 : before + 1] == "\r\n" or new[before - 1 : before + 1] == "\r\n":
         before -= 1
     left = min(len(old), len(new)) - before
-    after = min(_common(old[::-1], new[::-1]), left)
+    after = min(_common_prefix_length(old[::-1], new[::-1]), left)
     if after and old[len(old) - after - 1 : len(old) - after + 1] == "\r\n":
         after -= 1
     return TextEdit(start + before, start + len(old) - after, new[before : len(new) - after])
@@ -80,7 +80,7 @@ def first_line(text: str, start: int = 0) -> str:
     return found.group() if found else ""
 
 
-def _head(scope: str, finding: Finding) -> str:
+def _heading_of(scope: str, finding: Finding) -> str:
     if finding.kind == "file":
         return ""
     line = first_line(scope)
@@ -90,7 +90,7 @@ def _head(scope: str, finding: Finding) -> str:
     return scope[: underline.end()] if underline else line
 
 
-def _tail(rest: str, finding: Finding) -> str:
+def _end_mark_of(rest: str, finding: Finding) -> str:
     last = rest[-_TAIL_SEARCHED:]
     if finding.kind == "section":
         blank = _LINE_END.search(last, len(last.rstrip(" \t\r\n")))
@@ -104,7 +104,7 @@ def _tail(rest: str, finding: Finding) -> str:
     return found.group() if found else ""
 
 
-def _common(one: str, other: str) -> int:
+def _common_prefix_length(one: str, other: str) -> int:
     """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:

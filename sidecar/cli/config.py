@@ -75,7 +75,11 @@ def show(workspace: Path, as_json: bool, key: str | None) -> None:
 
     Exit codes: 0; 2 unknown KEY.
     """
-    rows = [row for row in list_values(_load(workspace)) if key is None or _is_in(row["key"], key)]
+    rows = [
+        row
+        for row in list_values(_load_settings(workspace))
+        if key is None or _is_in(row["key"], key)
+    ]
     if not rows:
         raise click.UsageError(
             f"unknown setting: {key}; `token-sidecar config show` lists all settings"
@@ -95,7 +99,7 @@ def check(workspace: Path, as_json: bool) -> None:
 
     Exit codes: 0 no problems; 2 problems found.
     """
-    problems = _load(workspace).problems
+    problems = _load_settings(workspace).problems
     if as_json:
         print_json({"problems": [str(problem) for problem in problems]})
     else:
@@ -103,7 +107,7 @@ def check(workspace: Path, as_json: bool) -> None:
     sys.exit(2 if problems else 0)
 
 
-def _load(workspace: Path) -> Loaded:
+def _load_settings(workspace: Path) -> Loaded:
     from sidecar.config.load import find_root, load
 
     return load(find_root(workspace.resolve()))
@@ -113,7 +117,7 @@ def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]
     """Return each setting in force with its source; `defaults` includes those left unset."""
     settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
-        {"key": key, "value": _value(settings, key), "from": str(origin)}
+        {"key": key, "value": _value_as_json(settings, key), "from": str(origin)}
         for key, origin in sorted(loaded.origins.items())
         if f"{key}[0]" not in loaded.origins and (defaults or origin.source != "default")
     ]
@@ -124,7 +128,7 @@ def _is_in(name: str, key: str) -> bool:
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
-def _value(settings: Any, key: str) -> str:
+def _value_as_json(settings: Any, key: str) -> str:
     """Format the value of a key such as `context.limit` or `budget[0]` as JSON."""
     value = settings
     for part in re.findall(r"[^.\[\]]+", key):

@@ -204,7 +204,7 @@ def _ingest_agents(book: CostBook, workspace: Path | None) -> None:
     from sidecar.workspace.history import ingest_all
 
     root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
-    sources = Sources.of(_settings().agents, str(root))
+    sources = Sources.of(_load_settings().agents, str(root))
     if sources is None:
         return
     ingest_all(book, sources, mine=True)  # finds agents that keep their files in the project
@@ -242,7 +242,7 @@ def _open_ledger() -> Iterator[CostBook]:
     from sidecar.cost.book import CostBook
 
     with _exit_on_errors():
-        book = CostBook(state_dir(), _settings().prices)
+        book = CostBook(state_dir(), _load_settings().prices)
         try:
             yield book
         finally:
@@ -261,7 +261,7 @@ def _exit_on_errors() -> Iterator[None]:
         sys.exit(2)
 
 
-def _settings() -> Settings:
+def _load_settings() -> Settings:
     """Return the user's settings; projects cannot set prices."""
     from sidecar.config.load import load
 
@@ -310,7 +310,7 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
         console.print("* at least partly reported by the vendor", style="dim")
     for row in report.rows:
         if row.listed_cost_usd is not None:
-            console.print(_comparison(row, params), style="dim")
+            console.print(_comparison_line(row, params), style="dim")
         if row.agent_cost_usd is not None:
             label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
             console.print(
@@ -358,7 +358,7 @@ def _number_cells(row: CostRow, fields: list[str]) -> list[str]:
     return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
 
 
-def _comparison(row: CostRow, params: CostDetailParams) -> str:
+def _comparison_line(row: CostRow, params: CostDetailParams) -> str:
     label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
     list_cost = row.listed_cost_usd or 0.0
     return f"{label}: reported {usd_text(row.reported_cost_usd)}, list price {usd_text(list_cost)}"

@@ -63,18 +63,18 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
     return {
         "version": __version__,
         "python": sys.version.split()[0],
-        "engines": [{"name": name, "version": _version(pkg)} for name, pkg in _ENGINES.items()],
-        "vocabularies": _vocabularies(),
-        "estimators": _estimators(),
-        "extras": [{"name": name, "version": _version(pkg)} for name, pkg in _EXTRAS.items()],
+        "engines": [{"name": name, "version": _version_of(pkg)} for name, pkg in _ENGINES.items()],
+        "vocabularies": _check_vocabularies(),
+        "estimators": _list_estimators(),
+        "extras": [{"name": name, "version": _version_of(pkg)} for name, pkg in _EXTRAS.items()],
         "endpoints": {
             "used": settings.tokenize.use_endpoint,
             "windowOnly": settings.tokenize.endpoint_window and not settings.tokenize.use_endpoint,
-            "unserved": _unserved(settings),
+            "unserved": _model_without_endpoint(settings),
             "declared": [without_secrets(endpoint.url) for endpoint in settings.endpoints],
-            "capabilities": _capabilities(settings),
+            "capabilities": _probe_endpoints(settings),
         },
-        "agents": _agents(settings),
+        "agents": _list_agents(settings),
         "configuration": {
             "userFile": str(config_file()),
             "userFileExists": config_file().is_file(),
@@ -88,14 +88,14 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def _version_of(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _vocabularies() -> list[dict[str, Any]]:
+def _check_vocabularies() -> list[dict[str, Any]]:
     """Count a text with each bundled vocabulary, to detect damaged rank files."""
     from sidecar.counting.engines import DamagedRanksError, engine, names
 
@@ -110,7 +110,7 @@ def _vocabularies() -> list[dict[str, Any]]:
     return rows
 
 
-def _estimators() -> list[dict[str, Any]]:
+def _list_estimators() -> list[dict[str, Any]]:
     """Return the estimators for `tokenize.estimator`, including plug-ins that cannot be used."""
     from sidecar.counting.estimators import names, unusable_plugins
 
@@ -148,7 +148,7 @@ def _state_problem() -> str | None:
     return None
 
 
-def _capabilities(settings: Settings) -> list[dict[str, Any]]:
+def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
     """Probe each configured endpoint; disabled endpoints get no request."""
     if not settings.endpoints:
         return []
@@ -170,7 +170,7 @@ def _capabilities(settings: Settings) -> list[dict[str, Any]]:
     return asyncio.run(probe())
 
 
-def _unserved(settings: Settings) -> str | None:
+def _model_without_endpoint(settings: Settings) -> str | None:
     """Return the current model if endpoints are enabled but none is configured for it."""
     from sidecar.models.names import matches
 
@@ -180,7 +180,7 @@ def _unserved(settings: Settings) -> str | None:
     return None if served else settings.model
 
 
-def _agents(settings: Settings) -> list[dict[str, Any]]:
+def _list_agents(settings: Settings) -> list[dict[str, Any]]:
     """Return the agents with session files on this machine; empty while agents are disabled."""
     from sidecar.agents.places import Places
     from sidecar.agents.registry import readers_of
@@ -194,14 +194,16 @@ def _agents(settings: Settings) -> list[dict[str, Any]]:
 def _report_text(report: dict[str, Any]) -> list[str]:
     configuration = report["configuration"]
     lines = [f"token-sidecar {report['version']}, Python {report['python']}", "", "Engines"]
-    lines += [_row(e["name"], e["version"] or "not installed") for e in report["engines"]]
+    lines += [_table_row(e["name"], e["version"] or "not installed") for e in report["engines"]]
     for entry in report["vocabularies"]:
-        lines.append(_row(entry["name"], "ok" if entry["ok"] else entry.get("problem", "INVALID")))
+        lines.append(
+            _table_row(entry["name"], "ok" if entry["ok"] else entry.get("problem", "INVALID"))
+        )
     lines += ["", "Estimators"]
-    lines += [_row(e["name"], e["problem"] or "ok") for e in report["estimators"]]
+    lines += [_table_row(e["name"], e["problem"] or "ok") for e in report["estimators"]]
     lines += ["", "Extras"]
     lines += [
-        _row(e["name"], e["version"] or f"not installed: token-sidecar[{e['name']}]")
+        _table_row(e["name"], e["version"] or f"not installed: token-sidecar[{e['name']}]")
         for e in report["extras"]
     ]
     endpoints = report["endpoints"]
@@ -218,19 +220,19 @@ def _report_text(report: dict[str, Any]) -> list[str]:
         )
         lines += [f"      {row['reason']}"] if row["reason"] else []
     lines += ["", "Agents"]
-    lines += [_row(row["agent"], _agent_text(row)) for row in report["agents"]] or [
+    lines += [_table_row(row["agent"], _agent_text(row)) for row in report["agents"]] or [
         "  No session files found."
     ]
     user_file = configuration["userFile"]
     if not configuration["userFileExists"]:
         user_file += " (missing; `token-sidecar config init --user` creates it)"
-    lines += ["", "Configuration", _row("user file", user_file)]
-    lines += [_row("project root", configuration["root"])]
-    lines += [_row("state folder", configuration["stateFolder"])]
+    lines += ["", "Configuration", _table_row("user file", user_file)]
+    lines += [_table_row("project root", configuration["root"])]
+    lines += [_table_row("state folder", configuration["stateFolder"])]
     if configuration["stateProblem"]:
         lines.append(f"  problem: {configuration['stateProblem']}")
     lines += [
-        _row(value["key"], f"{value['value']}  ({value['from']})")
+        _table_row(value["key"], f"{value['value']}  ({value['from']})")
         for value in configuration["values"]
     ]
     lines += [f"  problem: {problem}" for problem in configuration["problems"]]
@@ -256,5 +258,5 @@ def _agent_text(row: dict[str, Any]) -> str:
     return f"{files} with {counted(row['calls'], 'call')}{skipped}"
 
 
-def _row(name: str, value: str) -> str:
+def _table_row(name: str, value: str) -> str:
     return f"  {name:<24} {value}"

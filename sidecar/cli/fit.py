@@ -44,9 +44,11 @@ def fit(
     from sidecar.cli.counters import load_settings_for, warn_if_unknown_model
     from sidecar.counting.fit import parse_mode
 
-    text, (settings, has_errors) = _read(file), load_settings_for(str(file))
+    text, (settings, has_errors) = _read_text(file), load_settings_for(str(file))
     name = model or settings.model
-    fitted, measure = asyncio.run(_fit(text, max_tokens, parse_mode(mode), marker, name, settings))
+    fitted, measure = asyncio.run(
+        _fit_text(text, max_tokens, parse_mode(mode), marker, name, settings)
+    )
     if as_json:
         _print_json(fitted, name, measure)
     else:
@@ -69,7 +71,7 @@ def _print_json(fitted: FitResult, model: str, measure: Measure) -> None:
     print_json(result)
 
 
-async def _fit(
+async def _fit_text(
     text: str, max_tokens: int, mode: Mode, marker: str, model: str, settings: Settings
 ) -> tuple[FitResult, Measure]:
     from sidecar.cli.counters import open_counts
@@ -78,7 +80,7 @@ async def _fit(
         return await counts.fit(text, max_tokens, mode, marker, model, settings)
 
 
-def _read(file: Path) -> str:
+def _read_text(file: Path) -> str:
     """Return the text with its line ends; invalid UTF-8 bytes pass through unchanged.
 
     Text in UTF-16 or UTF-32, recognized by its byte order mark, is printed in UTF-8.

@@ -44,11 +44,11 @@ class SessionsView:
 
     def usage(self, session: str | None = None) -> ContextUsage:
         """Return how full a session's context is; by default that of the session in the status."""
-        return self._runner.run(self._usage(session))
+        return self._runner.run(self._read_usage(session))
 
     def rows(self) -> list[SessionRow]:
         """Return all sessions, newest first."""
-        return self._runner.run(self._rows())
+        return self._runner.run(self._read_rows())
 
     def files(self, since: str | None) -> list[FileCost]:
         """Return what the prompt files cost."""
@@ -69,7 +69,7 @@ class SessionsView:
         self.services.workers.close()
         self._runner.close()
 
-    async def _usage(self, session: str | None) -> ContextUsage:
+    async def _read_usage(self, session: str | None) -> ContextUsage:
         await self._refresh()
         conversations, costs = self.services.conversations(self.workspace), self.workspace.costs
         found = await conversations.find_counted(await self._complete_id(session))
@@ -92,7 +92,7 @@ class SessionsView:
             raise BadParamsError(f"{len(ids):,} sessions begin with {session}: {listed}")
         return ids[0] if ids else session
 
-    async def _rows(self) -> list[SessionRow]:
+    async def _read_rows(self) -> list[SessionRow]:
         await self._refresh()
         return session_rows(await self._list_rows(), self.workspace.costs)
 

@@ -59,10 +59,10 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
         has_errors = print_problems(view.problems)
         before: object = None
         try:
-            for _ in _changes(view) if watch else ((),):
+            for _ in _wait_for_changes(view) if watch else ((),):
                 shown = view.rows() if show_all else view.usage(session)
                 if shown != before:
-                    _show(shown, as_json, session, is_cost_read=view.workspace.costs.read)
+                    _print_usage(shown, as_json, session, is_cost_read=view.workspace.costs.read)
                 before = shown
         except BadParamsError as error:
             raise click.UsageError(str(error)) from error
@@ -71,7 +71,7 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
     sys.exit(2 if has_errors else 0)
 
 
-def _changes(view: SessionsView) -> Iterator[object]:
+def _wait_for_changes(view: SessionsView) -> Iterator[object]:
     """Yield now, and after each change of the files that sessions are read from."""
     from sidecar.workspace.file_watcher import Changes, FileWatcher
 
@@ -92,7 +92,7 @@ def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
     return *paths_to_watch(settings, [str(path)] if path else []), shared
 
 
-def _show(
+def _print_usage(
     shown: ContextUsage | list[SessionRow],
     as_json: bool,
     session: str | None,

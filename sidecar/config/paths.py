@@ -22,7 +22,7 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
     named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
     if named:
         return Path(named).expanduser()
-    if found := _xdg("XDG_CONFIG_HOME", ".config"):
+    if found := _xdg_folder("XDG_CONFIG_HOME", ".config"):
         return found / "config.toml"
     from platformdirs import user_config_path
 
@@ -34,7 +34,7 @@ def state_dir(env: Mapping[str, str] | None = None) -> Path:
     named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser()
-    if found := _xdg("XDG_STATE_HOME", ".local/state"):
+    if found := _xdg_folder("XDG_STATE_HOME", ".local/state"):
         return found
     from platformdirs import user_state_path
 
@@ -48,14 +48,14 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser() / "cache"
-    if found := _xdg("XDG_CACHE_HOME", ".cache"):
+    if found := _xdg_folder("XDG_CACHE_HOME", ".cache"):
         return found
     from platformdirs import user_cache_path
 
     return user_cache_path(APP, appauthor=False)
 
 
-def _xdg(variable: str, usual: str) -> Path | None:
+def _xdg_folder(variable: str, usual: str) -> Path | None:
     """Return a folder as `platformdirs` would on Linux; None if only platformdirs knows.
 
     Importing platformdirs (with `tempfile` and `shutil`) would slow down every start.

@@ -53,10 +53,10 @@ def read_file(path: Path, root: Path | None = None) -> bytes:
 
 def read_regular(path: Path | str) -> bytes:
     """Return the contents of a regular file that is not a link. Raises as `read_file`."""
-    _check(os.lstat(path))  # checked before opening: opening a device may have effects
+    _check_is_regular(os.lstat(path))  # checked before opening: opening a device may have effects
     descriptor = os.open(path, _FLAGS)
     with open(descriptor, "rb") as file:
-        _check(os.fstat(descriptor))
+        _check_is_regular(os.fstat(descriptor))
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise RefusedError(f"is larger than {MAX_BYTES:,} bytes")
@@ -79,7 +79,7 @@ def resolved(path: Path, root: Path | None) -> Path:
     return real
 
 
-def _check(status: os.stat_result) -> None:
+def _check_is_regular(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise RefusedError("is not a regular file")
     if status.st_size > MAX_BYTES:

@@ -48,7 +48,7 @@ class _Resolver:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.problems: list[Problem] = []
         self.origins: dict[str, Origin] = {}
-        self._layers = [self._without_trusted(layer) for layer in layers]
+        self._layers = [self._remove_trusted_keys(layer) for layer in layers]
 
     def table(self, kind: type[_T], path: KeyPath) -> _T:
         """Return the table at `path`, merged key by key."""
@@ -60,7 +60,7 @@ class _Resolver:
             here = (*path, field.encode_name)
             entry = _entry_type(field.type)
             if entry is not None:
-                fields[field.name] = self._entries(entry, here, tables)
+                fields[field.name] = self._resolve_entries(entry, here, tables)
             elif _is_table(field.type):
                 fields[field.name] = self.table(field.type, here)
             else:
@@ -77,7 +77,7 @@ class _Resolver:
         """Set a field to its last valid value, and report invalid values."""
         self.origins[format_key(path)] = Origin("default")
         for layer, values in tables:
-            value = _value(layer, values, field.encode_name)
+            value = _value_of(layer, values, field.encode_name)
             if value is None:
                 continue
             try:
@@ -101,14 +101,14 @@ class _Resolver:
                 self._report(layer, (*path, name), f"{error} (ignored)")
         return kept
 
-    def _entries(
+    def _resolve_entries(
         self, kind: type[Table], path: KeyPath, tables: list[tuple[Layer, Mapping[str, Any]]]
     ) -> tuple[Table, ...]:
         """Return the list of tables of the last layer that has one with a valid entry."""
         chosen: tuple[Table, ...] = ()
         self.origins[format_key(path)] = Origin("default")
         for layer, values in tables:
-            written = _value(layer, values, str(path[-1]))
+            written = _value_of(layer, values, str(path[-1]))
             if written is None:
                 continue
             if not isinstance(written, list):
@@ -132,7 +132,7 @@ class _Resolver:
     ) -> Iterator[Table]:
         kept = 0
         for index, values in enumerate(written):
-            entry = self._entry(kind, (*path, index), layer, values)
+            entry = self._resolve_entry(kind, (*path, index), layer, values)
             if entry is None:
                 continue
             # Origins use the index among the entries that are kept, as settings do.
@@ -140,7 +140,7 @@ class _Resolver:
             kept += 1
             yield entry
 
-    def _entry(
+    def _resolve_entry(
         self, kind: type[Table], path: KeyPath, layer: Layer, values: object
     ) -> Table | None:
         """Return an entry of a list of tables, or None if it is invalid."""
@@ -151,7 +151,7 @@ class _Resolver:
         problems_before = len(self.problems)
         fields: dict[str, Any] = {}
         for field in msgspec.structs.fields(kind):
-            value = _value(layer, values, field.encode_name)
+            value = _value_of(layer, values, field.encode_name)
             here = (*path, field.encode_name)
             try:
                 if value is not None:
@@ -206,13 +206,13 @@ class _Resolver:
         for layer in self._layers:
             values: Any = layer.values
             for key in path:
-                values = _value(layer, values, str(key)) if isinstance(values, dict) else None
+                values = _value_of(layer, values, str(key)) if isinstance(values, dict) else None
             if isinstance(values, dict):
                 yield layer, values
             elif values is not None:
                 self._report(layer, path, f"must be a table, [{format_key(path)}] (ignored)")
 
-    def _without_trusted(self, layer: Layer) -> Layer:
+    def _remove_trusted_keys(self, layer: Layer) -> Layer:
         if layer.source != "project":
             return layer
         for key in sorted(TRUSTED & layer.values.keys()):
@@ -297,7 +297,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
     return (entry, None) if problem is None else (None, problem)
 
 
-def _value(layer: Layer, values: Mapping[str, Any], key: str) -> object:
+def _value_of(layer: Layer, values: Mapping[str, Any], key: str) -> object:
     """Return the value of a kebab-case key in a layer's own spelling; None if unset."""
     value = values.get(key)
     return values.get(layer.spell_key(key)) if value is None else value

@@ -215,15 +215,15 @@ class _Scanner:
             if self.at >= len(self.text):
                 return
             if self.text[self.at] == "[":
-                table = self._header()
+                table = self._read_header()
             else:
-                self._pair(table)
+                self._read_pair(table)
 
-    def _header(self) -> KeyPath:
+    def _read_header(self) -> KeyPath:
         start = self.at
         many = self.text.startswith("[[", start)
         self.at += 2 if many else 1
-        path = self._key()
+        path = self._read_key()
         self._expect("]]" if many else "]")
         if many:
             index = self._lists.get(path, -1) + 1
@@ -232,19 +232,19 @@ class _Scanner:
         self._store_span(path, start, self.at)
         return path
 
-    def _pair(self, table: KeyPath) -> None:
-        path = self._key(table)
+    def _read_pair(self, table: KeyPath) -> None:
+        path = self._read_key(table)
         self._expect("=")
         self._skip(_SPACE)
-        self._value(path)
+        self._read_value(path)
 
-    def _value(self, path: KeyPath) -> None:
+    def _read_value(self, path: KeyPath) -> None:
         start = self.at
         opening = self.text[start : start + 1]
         if opening == "[":
             self._list(path)
         elif opening == "{":
-            self._inline_table(path)
+            self._read_inline_table(path)
         elif opening in ("'", '"'):
             self._match(_STRING)
         else:
@@ -255,16 +255,16 @@ class _Scanner:
         self.at += 1
         index = 0
         while not self._skip_closing("]"):
-            self._value((*path, index))
+            self._read_value((*path, index))
             index += 1
             self._skip(_BLANK)
             if self.text.startswith(",", self.at):
                 self.at += 1
 
-    def _inline_table(self, path: KeyPath) -> None:
+    def _read_inline_table(self, path: KeyPath) -> None:
         self.at += 1
         while not self._skip_closing("}"):
-            self._pair(path)
+            self._read_pair(path)
             self._skip(_BLANK)
             if self.text.startswith(",", self.at):
                 self.at += 1
@@ -276,7 +276,7 @@ class _Scanner:
         self.at += 1
         return True
 
-    def _key(self, path: KeyPath = ()) -> KeyPath:
+    def _read_key(self, path: KeyPath = ()) -> KeyPath:
         """Return the path of a key in the table at `path`.
 
         Where it passes through a list, the index of the last entry is inserted.
@@ -284,8 +284,8 @@ class _Scanner:
         while True:
             self._skip(_SPACE)
             start = self.at
-            path = (*path, self._key_part())
-            self.keys.setdefault(path, self._span(start, self.at))
+            path = (*path, self._read_key_part())
+            self.keys.setdefault(path, self._span_of(start, self.at))
             self._skip(_SPACE)
             if not self.text.startswith(".", self.at):
                 return path
@@ -293,7 +293,7 @@ class _Scanner:
             if path in self._lists:
                 path = (*path, self._lists[path])
 
-    def _key_part(self) -> str:
+    def _read_key_part(self) -> str:
         if self.text[self.at : self.at + 1] not in ("'", '"'):
             return self._match(_BARE)
         quoted = self._match(_STRING)
@@ -316,9 +316,9 @@ class _Scanner:
         self.at += len(literal)
 
     def _store_span(self, path: KeyPath, start: int, end: int) -> None:
-        self.spans.setdefault(path, self._span(start, end))
+        self.spans.setdefault(path, self._span_of(start, end))
 
-    def _span(self, start: int, end: int) -> Span:
+    def _span_of(self, start: int, end: int) -> Span:
         above = bisect_left(self._ends, start)
         return Span(above + 1, start, end, start - (self._ends[above - 1] if above else -1))
 

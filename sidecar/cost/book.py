@@ -73,7 +73,7 @@ class CostBook:
         """
         from sidecar.messages.usage import normalise_usage
 
-        is_xai = _provider_of_call(params) == "x-ai"
+        is_xai = _billing_provider_of(params) == "x-ai"
         usage = normalise_usage(params.usage, "xai" if is_xai else None)
         if usage is None:
             raise BadParamsError("`usage` does not have the form of any known vendor")
@@ -86,7 +86,7 @@ class CostBook:
         event = LedgerEvent(
             at=params.at or datetime.now(UTC),
             model=params.model,
-            provider=_provider_of_call(params),
+            provider=_billing_provider_of(params),
             buckets=buckets_of(usage, raw, params.model),
             category=params.category,
             tier=service_tier(raw),
@@ -217,6 +217,6 @@ class CostBook:
             self._exporter.export(event)
 
 
-def _provider_of_call(params: CostRecordParams) -> str:
+def _billing_provider_of(params: CostRecordParams) -> str:
     """Return who bills a call, in one spelling, so that a call counts once."""
     return provider_name(params.provider) if params.provider else provider_of(params.model)

@@ -64,7 +64,7 @@ def spend_so_far(
         "session": Scope(workspace=workspace, folders=folders, session=session),
         "workspace": Scope(workspace=workspace, folders=folders),
     }
-    totals = {span: _total(connection, prices, scope) for span, scope in scopes.items()}
+    totals = {span: _total_cost(connection, prices, scope) for span, scope in scopes.items()}
     return Spend(
         **{span: total or Decimal(0) for span, total in totals.items()},
         unknown=frozenset(span for span, total in totals.items() if total is None),
@@ -79,28 +79,28 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
     """
     reasons = [
         reason
-        for span, soft, hard in _limits(caps)
-        if (reason := _over(span, soft, hard, getattr(spend, span), estimate)) is not None
+        for span, soft, hard in _limits_of(caps)
+        if (reason := _exceeded_cap(span, soft, hard, getattr(spend, span), estimate)) is not None
     ]
     if estimate is None and has_caps(caps):
         message = f"No price is known for {printable(model)}; the caps do not cover this call."
         reasons.append(CapReason("unpriced", message))
-    return CostVerdict(_verdict(reasons), estimate, tuple(reasons))
+    return CostVerdict(_worst_verdict(reasons), estimate, tuple(reasons))
 
 
 def has_caps(caps: Caps) -> bool:
     """Return whether the user set any cap; 0 is a cap that refuses every priced call."""
-    return any(cap is not None for _span, *both in _limits(caps) for cap in both)
+    return any(cap is not None for _span, *both in _limits_of(caps) for cap in both)
 
 
-def _total(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
+def _total_cost(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
     """Return USD of the calls with a price; None if there are calls but none has one."""
     costs = [priced.cost.usd for priced in priced_sums(connection, prices, scope)]
     known = [cost for cost in costs if cost is not None]
     return None if costs and not known else sum(known, Decimal(0))
 
 
-def _limits(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | None], ...]:
+def _limits_of(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | None], ...]:
     return (
         ("day", caps.soft_cap_usd, caps.hard_cap_usd),
         ("session", caps.session_soft_cap_usd, caps.session_hard_cap_usd),
@@ -115,7 +115,7 @@ _SPANS: dict[CapSpan, str] = {
 }
 
 
-def _over(
+def _exceeded_cap(
     span: CapSpan,
     soft: Decimal | None,
     hard: Decimal | None,
@@ -133,7 +133,7 @@ def _over(
     return None
 
 
-def _verdict(reasons: list[CapReason]) -> CapVerdict:
+def _worst_verdict(reasons: list[CapReason]) -> CapVerdict:
     if any(reason.kind == "hardCap" for reason in reasons):
         return "refuse"
     return "warn" if reasons else "ok"

@@ -36,15 +36,15 @@ def time_range(
     """
     found = TimeRange()
     if since is not None:
-        start = _parse(since, zone, now)
+        start = _parse_time(since, zone, now)
         if isinstance(start, datetime):
-            found = found._replace(start_ms=_moment(start, zone))
+            found = found._replace(start_ms=_to_milliseconds(start, zone))
         else:
             found = found._replace(first_day=max(0, (start - _EPOCH).days))
     if until is not None:
-        end = _parse(until, zone, now)
+        end = _parse_time(until, zone, now)
         if isinstance(end, datetime):
-            found = found._replace(end_ms=min(_moment(end, zone) + 1, END_MS))
+            found = found._replace(end_ms=min(_to_milliseconds(end, zone) + 1, END_MS))
         else:
             found = found._replace(last_day=(end - _EPOCH).days)
     return found
@@ -68,7 +68,7 @@ def every_day(known: set[str], most: int) -> list[str]:
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
 
 
-def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
+def _parse_time(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
     """Parse a local day or a moment; a moment without an offset is local."""
     word = text.strip().lower()
     if word in ("today", "yesterday"):
@@ -84,7 +84,7 @@ def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datet
         ) from None
 
 
-def _moment(moment: datetime, zone: tzinfo | None) -> int:
+def _to_milliseconds(moment: datetime, zone: tzinfo | None) -> int:
     """Return milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`.
 
     Some times before 1970 or from 9999 on cannot be converted to UTC; no call lies there.

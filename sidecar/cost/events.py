@@ -112,7 +112,7 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
         web_searches=found.web,
         file_searches=found.files,
         other_tools=found.others,
-        **_media(modalities(raw), usage.input_tokens, usage.cache_read_tokens, output),
+        **_media_buckets(modalities(raw), usage.input_tokens, usage.cache_read_tokens, output),
     )
 
 
@@ -138,7 +138,7 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
     )
 
 
-def _media(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
+def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
     """Return the media buckets, none larger than the bucket it is a share of.
 
     If a vendor does not split media by cache, what exceeds the fresh input was read from the cache.

@@ -82,7 +82,7 @@ def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
     with ledger.reader() as connection:
         rows = connection.execute(_SELECT.format(times=times, owner=owner), (*moments, *values))
         for row in rows:
-            yield _event(row)
+            yield _event_of_row(row)
 
 
 def write_calls(
@@ -124,7 +124,7 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
     )
 
 
-def _event(row: tuple[object, ...]) -> LedgerEvent:
+def _event_of_row(row: tuple[object, ...]) -> LedgerEvent:
     at, workspace, session, agent, provider, model, category, tier, request, *numbers = row
     estimated, band, stored_cost, *buckets = numbers
     cost = None if stored_cost is None else usd(int(str(stored_cost)))
@@ -155,10 +155,10 @@ def _write_csv(calls: Iterator[ExportedCall], stream: IO[str]) -> None:
     table.writerow(ExportedCall.__struct_encode_fields__)
     for call in calls:
         values = msgspec.structs.astuple(call)
-        table.writerow(["" if value is None else _cell(value) for value in values])
+        table.writerow(["" if value is None else _format_cell(value) for value in values])
 
 
-def _cell(value: object) -> object:
+def _format_cell(value: object) -> object:
     """Format a cell: no exponents, and no text that a spreadsheet would run as a formula."""
     if isinstance(value, float):
         return f"{value:.12f}".rstrip("0").rstrip(".")

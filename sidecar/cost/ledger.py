@@ -268,15 +268,19 @@ def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> 
         ForeignLedgerError: The file has another schema.
         LedgerError: A newer version of token-sidecar created the ledger.
     """
-    if _version(connection) == VERSION:
+    if _version_of(connection) == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection)
+        version = _version_of(connection)
         if version != VERSION:
-            statements = _creation() if _is_empty(connection) else _import(connection, version)
+            statements = (
+                _creation_statements()
+                if _is_empty(connection)
+                else _import_statements(connection, version)
+            )
             connection.create_function("local_day", 1, local_day, deterministic=True)
-            connection.create_function("request_key", 1, _key, deterministic=True)
+            connection.create_function("request_key", 1, _hash_request, deterministic=True)
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -286,7 +290,7 @@ def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> 
         raise
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _version_of(connection: sqlite3.Connection) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
@@ -295,7 +299,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
 
 
-def _creation() -> Iterator[str]:
+def _creation_statements() -> Iterator[str]:
     # Sessions, providers and kinds of call repeat, so each is stored once.
     yield (
         "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
@@ -317,15 +321,15 @@ def _creation() -> Iterator[str]:
         "estimated INTEGER, reported INTEGER)"
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
-    yield from _sums()
+    yield from _sum_statements()
 
 
-def _import(connection: sqlite3.Connection, version: int) -> list[str]:
+def _import_statements(connection: sqlite3.Connection, version: int) -> list[str]:
     """Return the statements that import a ledger of the last development version."""
     if version > VERSION:
         raise LedgerError("a newer version of token-sidecar created the ledger; update this one")
     if version == 1:
-        return [*_new_keys()]
+        return [*_key_statements()]
     tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     applied = set[str]()
     if ("migration",) in connection.execute(tables).fetchall():
@@ -339,14 +343,14 @@ def _import(connection: sqlite3.Connection, version: int) -> list[str]:
         *(f"DROP TABLE {name}" for name in ("quarter", "daily", "folded", "source", "migration")),
         "ALTER TABLE event ADD COLUMN day INTEGER NOT NULL DEFAULT 0",
         "UPDATE event SET day = local_day(at)",
-        *_new_keys(),
-        *_sums(),
-        _fold("(SELECT max(id) FROM event)"),
+        *_key_statements(),
+        *_sum_statements(),
+        _fold_statement("(SELECT max(id) FROM event)"),
         "UPDATE folded SET upto = (SELECT coalesce(max(id), 0) FROM event)",
     ]
 
 
-def _new_keys() -> Iterator[str]:
+def _key_statements() -> Iterator[str]:
     """Return the statements that replace keys that included the provider."""
     for step in range(4):  # the few calls that share a request id
         yield (
@@ -356,7 +360,7 @@ def _new_keys() -> Iterator[str]:
         )
 
 
-def _sums() -> Iterator[str]:
+def _sum_statements() -> Iterator[str]:
     """Return the statements that create the sums by local day and the triggers that keep them.
 
     The sums hold the calls up to `folded.upto`; readers add the few calls after it, because
@@ -382,7 +386,7 @@ def _sums() -> Iterator[str]:
     yield "INSERT INTO folded (upto) VALUES (0)"
     yield (
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
-        f"BEGIN {_fold('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
+        f"BEGIN {_fold_statement('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
     )
     # A changed call is subtracted from its old sums and added to its new ones.
     for name, when, sign in (("before", "BEFORE", "-"), ("after", "AFTER", "+")):
@@ -399,7 +403,7 @@ _DAILY_KEYS = ("day", "utc", "session", "kind", "band")
 _DAILY_COLUMNS = ", ".join((*_DAILY_KEYS, *SUMS))
 
 
-def _fold(upto: str) -> str:
+def _fold_statement(upto: str) -> str:
     """Return the SQL that adds the calls up to an id to the sums by day."""
     keys = ", ".join(_DAILY_KEYS)
     sums = ", ".join(f"sum({name})" for name in SUMS)
@@ -462,7 +466,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
-        self._version: int | None = None
+        self._version_of: int | None = None
         """`PRAGMA data_version`: changes when another connection has written."""
         self._readers = Readers()
         self._providers: dict[str, int] = {}
@@ -483,7 +487,7 @@ class Ledger:
         with self._lock:
             try:
                 connection = self._connection or self._open()
-                row = self._row(connection, event)
+                row = self._row_of(connection, event)
                 inserted = connection.execute(_INSERT, row)
                 if inserted.rowcount == 1:
                     return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
@@ -512,7 +516,7 @@ class Ledger:
                     provider == event.provider or agent == by_agent
                 ):
                     if amend:
-                        _amend(connection, row, number, numbers)
+                        _amend_event(connection, row, number, numbers)
                     return Recorded(str(event.request_id), True)
                 row = (row[0] + 1, *row[1:])
             connection.execute(_INSERT, row)
@@ -582,13 +586,13 @@ class Ledger:
             if not self.path.exists():
                 return False
             (version,) = self._open().execute("PRAGMA data_version").fetchone()
-            before, self._version = self._version, version
+            before, self._version_of = self._version_of, version
             return bool(version != before)
 
     def close(self) -> None:
         """Close the file. The next use opens it again."""
         with self._lock:
-            self._version = None
+            self._version_of = None
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
@@ -599,14 +603,14 @@ class Ledger:
         if self._connection is None:
             create(self.path)
             try:
-                self._connection = self._prepared()
+                self._connection = self._prepared_connection()
             except ForeignLedgerError:
                 self._set_aside()
-                self._connection = self._prepared()
+                self._connection = self._prepared_connection()
             self._inode = inode_of(self.path)
         return self._connection
 
-    def _prepared(self) -> sqlite3.Connection:
+    def _prepared_connection(self) -> sqlite3.Connection:
         connection = connect(self.path)
         try:
             use_wal(connection)
@@ -623,7 +627,7 @@ class Ledger:
         """Rename a file that is not a ledger, unless another process already has."""
         with locked(self.path.with_name(f"{self.path.name}.lock"), BUSY_SECONDS):
             try:
-                self._prepared().close()
+                self._prepared_connection().close()
             except ForeignLedgerError as error:
                 set_aside(self.path, str(error), beside=("-wal", "-shm"))
                 create(self.path)
@@ -639,7 +643,7 @@ class Ledger:
             self._open()  # a ledger of an earlier version is imported first
             return self._readers.borrow(self.path)
 
-    def _row(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
+    def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
         numbers = checked_numbers(event)
         request = event.request_id
         if request is not None and (len(request) > LONGEST_ID or not request.isascii()):
@@ -647,19 +651,19 @@ class Ledger:
         is_reported = event.reported_cost is not None
         cost = event.reported_cost if is_reported else event.agent_cost
         return (
-            None if request is None else _key(request),
+            None if request is None else _hash_request(request),
             request,
             milliseconds(event.at),
             local_day(event.at, self._zone),
-            self._session(connection, event),
-            self._kind(connection, event),
+            self._session_id(connection, event),
+            self._kind_id(connection, event),
             REPORTED if is_reported else band(sum(numbers[:_PROMPT_PARTS])),
             *numbers,
             event.estimated_tokens,
-            None if cost is None else _pico(cost),
+            None if cost is None else _to_pico(cost),
         )
 
-    def _provider(self, connection: sqlite3.Connection, name: str) -> int:
+    def _provider_id(self, connection: sqlite3.Connection, name: str) -> int:
         known = self._providers.get(name)
         if known is None:
             check_names(provider=name)
@@ -667,7 +671,7 @@ class Ledger:
             self._providers[name] = known
         return known
 
-    def _session(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
+    def _session_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
         key = (event.workspace, event.session, event.agent)
         known = self._sessions.get(key)
         if known is None:
@@ -678,12 +682,12 @@ class Ledger:
             self._sessions[key] = known
         return known
 
-    def _kind(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
+    def _kind_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
         key = (event.provider, event.model, event.category, event.tier)
         known = self._kinds.get(key)
         if known is None:
             check_names(model=event.model, category=event.category, tier=event.tier)
-            provider = self._provider(connection, event.provider)
+            provider = self._provider_id(connection, event.provider)
             values = (provider, event.model, event.category, event.tier)
             columns = ("provider", "model", "category", "tier")
             known = _name_id(connection, "kind", columns, values)
@@ -721,7 +725,7 @@ def usd(pico: int) -> Decimal:
     return Decimal(pico) / _PICO
 
 
-def _pico(cost: Decimal) -> int:
+def _to_pico(cost: Decimal) -> int:
     """Return USD * 10**12 as stored: SQL adds whole numbers exactly."""
     return int((cost * _PICO).to_integral_value(rounding=ROUND_HALF_EVEN))
 
@@ -745,7 +749,7 @@ def _name_id(
     return int(found[0])
 
 
-def _key(request: str) -> int:
+def _hash_request(request: str) -> int:
     """Return a 62-bit hash of a request id. Calls that share an id get the following keys."""
     digest = blake2b(request.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest) & _KEY_MASK
@@ -763,13 +767,16 @@ def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] |
     return None if found is None else tuple(found)
 
 
-def _amend(
+def _amend_event(
     connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: Sequence[Any]
 ) -> None:
     """Replace an event's numbers with those of `row` if they have more output or cost."""
     seen = dict(zip(_EVENT_COLUMNS, row, strict=True))
     known = dict(zip(("band", "reported", *BUCKETS), stored, strict=True))
-    if (_output(seen), seen["reported"] or 0) <= (_output(known), known["reported"] or 0):
+    if (_output_tokens(seen), seen["reported"] or 0) <= (
+        _output_tokens(known),
+        known["reported"] or 0,
+    ):
         return
     if seen["reported"] is None and known["reported"] is not None:
         is_reported = known["band"] == REPORTED
@@ -778,7 +785,7 @@ def _amend(
     connection.execute(_AMEND, (*(seen[name] for name in _AMENDED), event))
 
 
-def _output(numbers: dict[str, Any]) -> int:
+def _output_tokens(numbers: dict[str, Any]) -> int:
     return int(numbers["output"] + numbers["reasoning"])
 
 

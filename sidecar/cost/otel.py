@@ -46,7 +46,7 @@ class OtelExporter:
         """
         self._prices = prices
         try:
-            self._traces, self._metrics = _providers(endpoint.rstrip("/"))
+            self._traces, self._metrics = _make_providers(endpoint.rstrip("/"))
         except ImportError as error:
             raise OtelMissingError(
                 "exporting to OpenTelemetry needs an extra: install token-sidecar[otel]"
@@ -65,7 +65,7 @@ class OtelExporter:
 
     def export(self, event: LedgerEvent) -> None:
         """Queue a call for export."""
-        shared = _shared(event)
+        shared = _metric_attributes(event)
         cost = self._prices.cost(event).usd
         for kind, tokens in (
             ("input", event.buckets.prompt),
@@ -77,9 +77,9 @@ class OtelExporter:
         at = milliseconds(event.at) * 1_000_000
         span = self._tracer.start_span(
             f"chat {event.model}",
-            kind=_client(),
+            kind=_make_client(),
             start_time=at,
-            attributes=shared | _details(event, None if cost is None else float(cost)),
+            attributes=shared | _span_attributes(event, None if cost is None else float(cost)),
         )
         span.end(at)
 
@@ -89,7 +89,7 @@ class OtelExporter:
         self._metrics.shutdown(timeout_millis=_SECONDS * 1000)
 
 
-def _providers(endpoint: str) -> tuple[Any, Any]:
+def _make_providers(endpoint: str) -> tuple[Any, Any]:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.metrics import MeterProvider
@@ -110,13 +110,13 @@ def _providers(endpoint: str) -> tuple[Any, Any]:
     return traces, metrics
 
 
-def _client() -> Any:
+def _make_client() -> Any:
     from opentelemetry.trace import SpanKind
 
     return SpanKind.CLIENT
 
 
-def _shared(event: LedgerEvent) -> dict[str, str]:
+def _metric_attributes(event: LedgerEvent) -> dict[str, str]:
     """Return the attributes of metrics; each has few values."""
     return {
         "gen_ai.operation.name": "chat",
@@ -126,7 +126,7 @@ def _shared(event: LedgerEvent) -> dict[str, str]:
     }
 
 
-def _details(event: LedgerEvent, cost: float | None) -> dict[str, str | int | float]:
+def _span_attributes(event: LedgerEvent, cost: float | None) -> dict[str, str | int | float]:
     """Return the attributes that only spans have."""
     buckets = event.buckets
     known: dict[str, str | int | float | None] = {

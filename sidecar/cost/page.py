@@ -62,29 +62,29 @@ def page(
     created = (now or datetime.now(UTC)).astimezone(zone).strftime("%Y-%m-%d %H:%M")
     whose = folder_name(scope.workspace) if scope.workspace else "all workspaces"
     sections = [
-        _section("Spend over time", "USD per day, by model.", _spend(by_day)),
-        _section(
+        _section_html("Spend over time", "USD per day, by model.", _spend_chart(by_day)),
+        _section_html(
             "Context growth",
             "Prompt tokens of each call, for the latest sessions.",
-            _growth(connection, scope),
+            _growth_chart(connection, scope),
         ),
-        _section("All models", "", _table(by_model)),
+        _section_html("All models", "", _table_html(by_model)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Token costs</title><style>{STYLE}</style></head><body>"
-        f"<h1>Token costs</h1><p>{escape(whose)}, created {created}</p>{_cards(by_model)}"
+        f"<h1>Token costs</h1><p>{escape(whose)}, created {created}</p>{_cards_html(by_model)}"
         f"{''.join(sections)}</body></html>\n"
     )
 
 
-def _section(title: str, about: str, body: str) -> str:
+def _section_html(title: str, about: str, body: str) -> str:
     main = body or "<p>No calls recorded.</p>"
     return f"<section><h2>{title}</h2>{f'<p>{about}</p>' if about else ''}{main}</section>"
 
 
-def _cards(found: CostReport) -> str:
+def _cards_html(found: CostReport) -> str:
     totals = found.totals
     cards = [
         (usd_text(totals.cost_usd), "cost"),
@@ -99,7 +99,7 @@ def _cards(found: CostReport) -> str:
     return f'<div class="cards">{body}</div>'
 
 
-def _spend(found: CostReport) -> str:
+def _spend_chart(found: CostReport) -> str:
     spent: dict[str, dict[str, float]] = {}
     for row in found.rows:
         if row.cost_usd and isinstance(row.day, str):
@@ -116,10 +116,10 @@ def _spend(found: CostReport) -> str:
     return stacked_columns(days, series) + legend([each.name for each in series])
 
 
-def _growth(connection: sqlite3.Connection, scope: Scope) -> str:
+def _growth_chart(connection: sqlite3.Connection, scope: Scope) -> str:
     names = _recent_sessions(connection, scope)
-    prompts = _prompts(connection, scope, names)
-    series = [Series(name, _thinned(prompts[session])) for session, name in names.items()]
+    prompts = _prompt_sizes(connection, scope, names)
+    series = [Series(name, _thin_out(prompts[session])) for session, name in names.items()]
     drawn = [each for each in series if each.values]
     return lines(drawn) + legend([each.name for each in drawn]) if drawn else ""
 
@@ -141,7 +141,7 @@ def _recent_sessions(connection: sqlite3.Connection, scope: Scope) -> dict[int, 
     return names
 
 
-def _prompts(
+def _prompt_sizes(
     connection: sqlite3.Connection, scope: Scope, sessions: Iterable[int]
 ) -> dict[int, list[float]]:
     """Return the prompt tokens of the sessions' main calls, oldest first."""
@@ -157,7 +157,7 @@ def _prompts(
     return prompts
 
 
-def _thinned(values: list[float]) -> list[float]:
+def _thin_out(values: list[float]) -> list[float]:
     """Return at most `_MOST_POINTS` values, each the largest of its neighbours."""
     every = -(-len(values) // _MOST_POINTS)
     if every <= 1:
@@ -165,16 +165,16 @@ def _thinned(values: list[float]) -> list[float]:
     return [max(values[start : start + every]) for start in range(0, len(values), every)]
 
 
-def _table(found: CostReport) -> str:
+def _table_html(found: CostReport) -> str:
     if not found.rows:
         return ""
     heads = ("Model", "Calls", "Prompt", "Estimated", "Cache read", "Completion", "Cost")
     head = "".join(f"<th>{name}</th>" for name in heads)
-    body = "".join(f"<tr>{_cells(row)}</tr>" for row in found.rows)
+    body = "".join(f"<tr>{_cells_html(row)}</tr>" for row in found.rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _cells(row: CostRow) -> str:
+def _cells_html(row: CostRow) -> str:
     estimated = "" if row.estimated_tokens is None else f"{row.estimated_tokens:,}"
     cost = "unpriced" if row.cost_usd is None else usd_text(row.cost_usd)
     if row.reported_cost_usd:
@@ -217,10 +217,10 @@ def stacked_columns(labels: list[str], series: list[Series]) -> str:
     highest = max(
         (sum(values) for values in zip(*(s.values for s in series), strict=True)), default=0
     )
-    scale = _scale(highest)
+    scale = _axis_maximum(highest)
     height, plot = _COLUMNS_HIGH, _COLUMNS_HIGH - _TOP - _BOTTOM
     step = (WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
-    parts = [_grid(scale, height, "$")]
+    parts = [_grid_svg(scale, height, "$")]
     for column, label in enumerate(labels):
         bottom = float(height - _BOTTOM)
         for colour, each in enumerate(series):
@@ -235,17 +235,17 @@ def stacked_columns(labels: list[str], series: list[Series]) -> str:
                 f"<title>{hover}</title></rect>"
             )
     parts.append(_column_labels(labels, step, height))
-    return _svg(parts, height, "Spend in USD for each day, by model")
+    return _wrap_svg(parts, height, "Spend in USD for each day, by model")
 
 
 def lines(series: list[Series]) -> str:
     """Draw a line for each series; values are tokens."""
     highest = max((max(each.values, default=0) for each in series), default=0)
     longest = max((len(each.values) for each in series), default=1)
-    scale = _scale(highest)
+    scale = _axis_maximum(highest)
     height, plot = _LINES_HIGH, _LINES_HIGH - _TOP - _BOTTOM
     step = (WIDTH - _LEFT - _RIGHT) / max(longest - 1, 1)
-    parts = [_grid(scale, height, "")]
+    parts = [_grid_svg(scale, height, "")]
     for colour, each in enumerate(series):
         points = [
             (_LEFT + index * step, height - _BOTTOM - plot * value / scale)
@@ -258,8 +258,8 @@ def lines(series: list[Series]) -> str:
             f"<g><title>{escape(each.name)}: {each.values[-1]:,.0f} tokens in the last call</title>"
             f'<polyline points="{path}" fill="none" stroke="{style}" stroke-width="2"/>{last}</g>'
         )
-    parts.append(_text(WIDTH - _RIGHT, height - 8, "calls since the session started", "end"))
-    return _svg(parts, height, "Prompt tokens of each call, by session")
+    parts.append(_text_svg(WIDTH - _RIGHT, height - 8, "calls since the session started", "end"))
+    return _wrap_svg(parts, height, "Prompt tokens of each call, by session")
 
 
 def legend(names: list[str]) -> str:
@@ -271,7 +271,7 @@ def legend(names: list[str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _scale(highest: float) -> float:
+def _axis_maximum(highest: float) -> float:
     """Return a round number at or above the highest value for the axis."""
     if highest <= 0:
         return 1.0
@@ -285,7 +285,7 @@ def _scale(highest: float) -> float:
     )
 
 
-def _grid(scale: float, height: int, unit: str) -> str:
+def _grid_svg(scale: float, height: int, unit: str) -> str:
     plot = height - _TOP - _BOTTOM
     parts = []
     for quarter in range(5):
@@ -293,11 +293,11 @@ def _grid(scale: float, height: int, unit: str) -> str:
         parts.append(
             f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
         )
-        parts.append(_text(_LEFT - 8, y + 4, unit + _number(scale * quarter / 4), "end"))
+        parts.append(_text_svg(_LEFT - 8, y + 4, unit + _short_number(scale * quarter / 4), "end"))
     return "".join(parts)
 
 
-def _number(value: float) -> str:
+def _short_number(value: float) -> str:
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.6f}".rstrip("0").rstrip(".") or "0"
@@ -306,16 +306,16 @@ def _number(value: float) -> str:
 def _column_labels(labels: list[str], step: float, height: int) -> str:
     every = max(1, -(-len(labels) // _MOST_TICKS))
     return "".join(
-        _text(_LEFT + (column + 0.5) * step, height - 8, labels[column], "middle")
+        _text_svg(_LEFT + (column + 0.5) * step, height - 8, labels[column], "middle")
         for column in range(0, len(labels), every)
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def _text_svg(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(parts: list[str], height: int, label: str) -> str:
+def _wrap_svg(parts: list[str], height: int, label: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
         f"{''.join(parts)}</svg>"

@@ -38,16 +38,16 @@ def update_prices(target: Path, url: str | None = None) -> int:
 
     Raises UpdateError and leaves the old file in place if anything goes wrong.
     """
-    data = _fetch(url or list_url())
+    data = _fetch_list(url or list_url())
     try:
         found = parse_list(data)
     except ValueError as error:
         raise UpdateError("the downloaded file is not a price list of genai-prices") from error
-    _replace(target, data)
+    _replace_file(target, data)
     return sum(len(provider.models) for provider in found.providers)
 
 
-def _fetch(url: str) -> bytes:
+def _fetch_list(url: str) -> bytes:
     import httpx
 
     try:
@@ -55,7 +55,7 @@ def _fetch(url: str) -> bytes:
             "GET", url, headers=_PLAIN, timeout=_SECONDS, follow_redirects=True
         ) as answer:
             answer.raise_for_status()
-            return _read(answer)
+            return _read_answer(answer)
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
         raise UpdateError(f"{without_secrets(url)} answered HTTP {status}") from error
@@ -66,7 +66,7 @@ def _fetch(url: str) -> bytes:
         ) from error
 
 
-def _read(answer: httpx.Response) -> bytes:
+def _read_answer(answer: httpx.Response) -> bytes:
     if is_encoded(answer.headers):
         raise UpdateError("the server sent the price list compressed, which was not requested")
     data = bytearray()
@@ -77,7 +77,7 @@ def _read(answer: httpx.Response) -> bytes:
     return bytes(data)
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace_file(target: Path, data: bytes) -> None:
     """Write the file atomically: other processes read it."""
     try:
         make_folder(target.parent)

@@ -49,14 +49,16 @@ class Prices:
         key = (model, provider)
         with self._lock:
             if key not in self._found:
-                self._found[key] = self._own(model) or self._listed(model, provider)
+                self._found[key] = self._own_tariff(model) or self._listed_tariff(model, provider)
             return self._found[key]
 
     def cost(self, event: LedgerEvent) -> Cost:
         """Return the cost of a call: reported, else by tariff, else the agent's own figure."""
         if event.reported_cost is not None:
             return Cost(event.reported_cost)
-        cost = self._cost(event.buckets, event.model, event.provider, event.at, event.tier)
+        cost = self._cost_by_tariff(
+            event.buckets, event.model, event.provider, event.at, event.tier
+        )
         return Cost(event.agent_cost) if cost.usd is None and event.agent_cost else cost
 
     def price(
@@ -69,18 +71,20 @@ class Prices:
     ) -> Decimal | None:
         """Return USD of a call (now by default); None if any part has no price."""
         when = datetime.now(UTC) if at is None else at
-        cost = self._cost(buckets, model, provider, when, tier)
+        cost = self._cost_by_tariff(buckets, model, provider, when, tier)
         return cost.usd if cost.whole else None
 
-    def _cost(self, buckets: Buckets, model: str, provider: str, at: datetime, tier: str) -> Cost:
+    def _cost_by_tariff(
+        self, buckets: Buckets, model: str, provider: str, at: datetime, tier: str
+    ) -> Cost:
         tariff = self.tariff(model, provider)
         prices = None if tariff is None else tariff.prices(at, tier, buckets.prompt)
         return cost_of(prices, buckets)
 
-    def _own(self, model: str) -> Tariff | None:
+    def _own_tariff(self, model: str) -> Tariff | None:
         return next((tariff for globs, tariff in self._entries if matches(model, globs)), None)
 
-    def _listed(self, model: str, provider: str) -> Tariff | None:
+    def _listed_tariff(self, model: str, provider: str) -> Tariff | None:
         if provider in LOCAL_PROVIDERS | CREDIT_PROVIDERS:
             return None
         snapshot, names = price_list(self._stored_list), (model, parse(model).host_id)

@@ -76,12 +76,14 @@ def group_calls(
             (*moments, *values),
         ).fetchall()
     return [
-        CallGroup(agent, bucket, calls, _unit(prices, kinds[kind], band, day), largest_file)
+        CallGroup(
+            agent, bucket, calls, _unit_prices_at(prices, kinds[kind], band, day), largest_file
+        )
         for agent, kind, band, day, bucket, largest_file, calls in rows
     ]
 
 
-def _unit(
+def _unit_prices_at(
     prices: Prices, kind: tuple[str, str, str, str], band: int, day: int
 ) -> UnitPrices | None:
     provider, model, _, tier = kind

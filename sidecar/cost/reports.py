@@ -65,17 +65,17 @@ def report(
     Raises BadParamsError for an unknown key.
     """
     keys = ordered_keys(by)
-    sessions = _sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
+    sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
     tallies: dict[tuple[str | None, ...], Tally] = {}
     everything = Tally()
     found = priced_sums(connection, prices, scope, sessions=bool(sessions), days="day" in keys)
     for priced in found:
-        values = tuple(_value(key, priced, sessions) for key in keys)
+        values = tuple(_value_of_key(key, priced, sessions) for key in keys)
         for tally in (tallies.setdefault(values, Tally()), everything):
-            _add(tally, priced)
-    basis = _basis(connection, scope)
+            _add_to_tally(tally, priced)
+    basis = _describe_basis(connection, scope)
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
-    rows.sort(key=_order)
+    rows.sort(key=_sort_key)
     lines = [line.text for line in rows]
     if len(rows) > 1:
         lines.append(total_text(everything))
@@ -90,10 +90,10 @@ def ordered_keys(by: Sequence[str]) -> list[CostKey]:
     wanted = [key for key in KEYS if key in by]
     if not wanted or set(by) - set(KEYS):
         raise BadParamsError(f"`by` accepts {', '.join(KEYS)}")
-    return sorted(wanted, key=lambda key: (key not in DEFAULT_KEYS, _place(key, by)))
+    return sorted(wanted, key=lambda key: (key not in DEFAULT_KEYS, _key_position(key, by)))
 
 
-def _place(key: CostKey, by: Sequence[str]) -> int:
+def _key_position(key: CostKey, by: Sequence[str]) -> int:
     return DEFAULT_KEYS.index(key) if key in DEFAULT_KEYS else by.index(key)
 
 
@@ -108,11 +108,11 @@ def priced_sums(
     """Yield the calls in scope with their cost, by kind, and by session and day if requested."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
-    cut = _cut(tariffs, sessions=sessions, days=days)
+    cut = _grouping_for(tariffs, sessions=sessions, days=days)
     unit_prices: dict[tuple[int, int, int, int], UnitPrices | None] = {}
     for found in read_sums(connection, scope, cut):
         if found.band == REPORTED:
-            listed = _listed(tariffs[found.kind], kinds[found.kind][3], found, cut)
+            listed = _cost_by_list(tariffs[found.kind], kinds[found.kind][3], found, cut)
             yield Priced(kinds[found.kind], found, Cost(usd(found.reported)), listed)
             continue
         key = (found.kind, found.band, found.epoch, found.clock)
@@ -125,7 +125,7 @@ def priced_sums(
         yield Priced(kinds[found.kind], found, cost)
 
 
-def _listed(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal | None:
+def _cost_by_list(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal | None:
     """Return what reported calls cost by the list; None if prices depend on the prompt's size."""
     if tariff is None or tariff.thresholds:
         return None
@@ -134,7 +134,7 @@ def _listed(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal |
     return cost.usd if cost.whole else None
 
 
-def _cut(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Cut:
+def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Cut:
     known = {kind: tariff for kind, tariff in tariffs.items() if tariff is not None}
     grid = frozenset(THRESHOLDS)
     return Cut(
@@ -156,7 +156,7 @@ def _unit_prices(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Unit
     return tariff.prices(at, tier, typical_prompt(found.band))
 
 
-def _basis(connection: sqlite3.Connection, scope: Scope) -> str:
+def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
     """Return what the costs of agents' calls are based on, in sentences; "" without any."""
     owner, values = owner_condition(scope, "id")
     rows = connection.execute(
@@ -176,13 +176,15 @@ def _basis(connection: sqlite3.Connection, scope: Scope) -> str:
     return printable(" ".join(notes))
 
 
-def _sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
+def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
     """Return every session: id -> (workspace, name, agent). Never empty."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
 
-def _value(key: CostKey, priced: Priced, sessions: dict[int, tuple[str, str, str]]) -> str | None:
+def _value_of_key(
+    key: CostKey, priced: Priced, sessions: dict[int, tuple[str, str, str]]
+) -> str | None:
     if key == "model":
         return priced.kind[1]
     if key == "category":
@@ -193,7 +195,7 @@ def _value(key: CostKey, priced: Priced, sessions: dict[int, tuple[str, str, str
     return {"workspace": workspace, "session": name, "agent": agent}[key] or None
 
 
-def _add(tally: Tally, priced: Priced) -> None:
+def _add_to_tally(tally: Tally, priced: Priced) -> None:
     found = priced.sum
     tally.add(found.calls, found.buckets, priced.cost)
     tally.add_estimates(found.estimated_calls, found.estimated, found.estimated_prompt)
@@ -205,7 +207,7 @@ def _add(tally: Tally, priced: Priced) -> None:
         tally.agent += reported
 
 
-def _order(line: CostRow) -> tuple[str, float, str]:
+def _sort_key(line: CostRow) -> tuple[str, float, str]:
     """Sort key: by day, then the most expensive first."""
     day = line.day if isinstance(line.day, str) else ""
     return day, -(line.cost_usd or 0.0), line.text
@@ -317,14 +319,14 @@ def amount(cost: Decimal) -> str:
 
 def total_text(tally: Tally) -> str:
     """Return a report's last line: `total 3 calls, 1200 / 80 tokens, $0.004219`."""
-    return _line("total", tally, "")
+    return _row_line("total", tally, "")
 
 
 def _row_text(tally: Tally, keys: dict[CostKey, str | None], note: str) -> str:
-    return _line(printable(" ".join(value or "(none)" for value in keys.values())), tally, note)
+    return _row_line(printable(" ".join(value or "(none)" for value in keys.values())), tally, note)
 
 
-def _line(label: str, tally: Tally, note: str) -> str:
+def _row_line(label: str, tally: Tally, note: str) -> str:
     """Return the documented form: `LABEL N calls, PROMPT [~est=N ]/ COMPLETION tokens, $COST`."""
     buckets = tally.sum
     prompt = f"{buckets.prompt} {note}" if note else str(buckets.prompt)
@@ -364,13 +366,13 @@ def overview(
     charts = []
     for key, title in _CHARTS if found.rows else ():
         rows = report(connection, prices, scope, [key]).rows
-        charts.append(CostChart(by=key, title=title, bars=_bars(key, rows)))
-    made = msgspec.structs.replace(found, table=_table(found, ordered_keys(by)), charts=charts)
-    return msgspec.structs.replace(made, overview=_text(made))
+        charts.append(CostChart(by=key, title=title, bars=_cost_bars(key, rows)))
+    made = msgspec.structs.replace(found, table=_cost_table(found, ordered_keys(by)), charts=charts)
+    return msgspec.structs.replace(made, overview=_render_text(made))
 
 
-def _bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
-    costs = {_name(row, key): row.cost_usd for row in rows}
+def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
+    costs = {_row_name(row, key): row.cost_usd for row in rows}
     if key == "day":
         days = every_day(set(costs), _MOST_DAYS) if costs else []
         costs = {day: costs.get(day, 0.0) for day in days}
@@ -389,9 +391,10 @@ def _bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
     ]
 
 
-def _table(found: CostReport, keys: list[CostKey]) -> CostTable:
+def _cost_table(found: CostReport, keys: list[CostKey]) -> CostTable:
     rows = [
-        [*(_name(row, key) for key in keys), *_numbers(row), row.cost_text] for row in found.rows
+        [*(_row_name(row, key) for key in keys), *_number_cells(row), row.cost_text]
+        for row in found.rows
     ]
     totals = found.totals
     numbers = (totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.output_tokens)
@@ -404,22 +407,22 @@ def _table(found: CostReport, keys: list[CostKey]) -> CostTable:
     )
 
 
-def _name(row: CostRow, key: CostKey) -> str:
+def _row_name(row: CostRow, key: CostKey) -> str:
     return printable(getattr(row, key) or "(none)")
 
 
-def _numbers(row: CostRow) -> list[str]:
+def _number_cells(row: CostRow) -> list[str]:
     numbers = (row.calls, row.prompt_tokens, row.cache_read_tokens, row.completion_tokens)
     calls, prompt, *rest = (f"{number:,}" for number in numbers)
     return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest]
 
 
-def _text(found: CostReport) -> str:
+def _render_text(found: CostReport) -> str:
     table, parts = found.table, []
     if table is None or not found.rows:
         return ""
     rows = [table.heads, *table.rows, *([table.total] if table.total else [])]
-    parts.append(_right(rows, table.names))
+    parts.append(_align_right(rows, table.names))
     for chart in found.charts:
         bars = [(one.label, one.text, draw_bar(one.share, _BAR_CELLS)) for one in chart.bars]
         parts.append([chart.title, *align_columns(bars)])
@@ -429,6 +432,6 @@ def _text(found: CostReport) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _right(rows: list[list[str]], names: int) -> list[str]:
+def _align_right(rows: list[list[str]], names: int) -> list[str]:
     """Align all columns after the names to the right."""
     return align_columns([[*row, ""] for row in rows], left=names)

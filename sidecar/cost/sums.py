@@ -91,7 +91,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[Sum]:
     """Yield the sums of the calls in scope, one per key: adding two is cheaper than pricing one."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for row in _rows(connection, scope, cut):
+    for row in _read_rows(connection, scope, cut):
         key, values = row[:_KEYS], row[_KEYS:]
         known = added.get(key)
         added[key] = values if known is None else tuple(map(add, known, values))
@@ -105,7 +105,7 @@ _KEYS = Sum.__struct_fields__.index("calls")
 """Number of key columns before the sums in a row."""
 
 
-def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
+def _read_rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
     """Yield keys and sums of each part of the range; keys may repeat."""
     # Two subqueries: SQLite uses the index only for a single min or max.
     first, last = connection.execute(
@@ -117,20 +117,22 @@ def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tu
     past = sum(day <= first // DAY_MS for day in cut.changes)
     epoch = " + ".join([str(past), *(f"(utc >= {day:d})" for day in changes)])
     one_by_one = cut.by_clock | cut.by_prompt
-    for part in _parts(connection, scope.times):
-        yield from _select(connection, part, scope, cut, epoch, _kinds("NOT IN", one_by_one))
+    for part in _parts_of_range(connection, scope.times):
+        yield from _query_part(
+            connection, part, scope, cut, epoch, _kind_condition("NOT IN", one_by_one)
+        )
     if one_by_one:
         part = _Part("event_sums", *time_condition(scope.times))
         clock = cut.by_clock - cut.by_prompt
         for kinds, exact in ((clock, False), (cut.by_prompt, True)):
             if kinds:
-                only = _kinds("IN", kinds)
-                yield from _select(
+                only = _kind_condition("IN", kinds)
+                yield from _query_part(
                     connection, part, scope, cut, epoch, only, clocked=True, exact=exact
                 )
 
 
-def _parts(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
+def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
     """Yield whole days from the stored sums, and the remaining calls one by one."""
     first, last = _whole_days(times)
     if first > last:
@@ -174,7 +176,7 @@ def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
     return "at >= ? AND at < ? AND day BETWEEN ? AND ?", (start, end, *days)
 
 
-def _select(
+def _query_part(
     connection: sqlite3.Connection,
     part: _Part,
     scope: Scope,
@@ -225,6 +227,6 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
 _IN_FOLDER = "workspace = ? OR substr(workspace, 1, ?) = ?"
 
 
-def _kinds(operator: str, kinds: Iterable[int]) -> str:
+def _kind_condition(operator: str, kinds: Iterable[int]) -> str:
     numbers = ", ".join(str(int(kind)) for kind in sorted(kinds))
     return f" AND kind {operator} ({numbers})" if numbers else ""

@@ -169,7 +169,7 @@ class CalibrationTable(Generic[T]):
 
     def __init__(self, entries: dict[str, T] | None = None) -> None:
         """Start with `entries`, the most recently updated one last."""
-        self.entries = _newest(entries or {})
+        self.entries = _newest_entries(entries or {})
         self._unwritten: list[_Update[T]] = []
 
     def copy(self) -> CalibrationTable[T]:
@@ -182,7 +182,7 @@ class CalibrationTable(Generic[T]):
         """Update a key's entry; update numbers rise."""
         update = _Update(number, key, apply)
         self._unwritten = [*self._unwritten, update][-MAX_UNWRITTEN:]
-        self.entries = _newest(_updated(self.entries, update))
+        self.entries = _newest_entries(_update_entries(self.entries, update))
 
     def merge(self, stored: dict[str, T]) -> bool:
         """Replace entries by those of the file, and apply the unwritten updates to them.
@@ -196,10 +196,10 @@ class CalibrationTable(Generic[T]):
         merged = kept | stored
         for update in self._unwritten:
             if update.key in stored:
-                merged = _updated(merged, update)
+                merged = _update_entries(merged, update)
             else:
                 merged[update.key] = merged.pop(update.key, None) or update.apply(None)
-        before, self.entries = self.entries, _newest(merged)
+        before, self.entries = self.entries, _newest_entries(merged)
         return before != self.entries
 
     def mark_written(self, number: int) -> None:
@@ -207,12 +207,12 @@ class CalibrationTable(Generic[T]):
         self._unwritten = [update for update in self._unwritten if update.number > number]
 
 
-def _updated(entries: dict[str, T], update: _Update[T]) -> dict[str, T]:
+def _update_entries(entries: dict[str, T], update: _Update[T]) -> dict[str, T]:
     others = {key: entry for key, entry in entries.items() if key != update.key}
     return {**others, update.key: update.apply(entries.get(update.key))}
 
 
-def _newest(entries: dict[str, T]) -> dict[str, T]:
+def _newest_entries(entries: dict[str, T]) -> dict[str, T]:
     return dict(list(entries.items())[-MAX_ENTRIES:])
 
 
@@ -266,13 +266,13 @@ class Calibrations:
 
     def start(self, key: str) -> float:
         """Return the initial factor: the generation's, pooled over its models, or 1."""
-        generation = _generation(key)
+        generation = _generation_of_key(key)
         if generation.startswith(f"{UNKNOWN} "):
             return 1.0  # unknown models have nothing in common
         entries = self._learned.entries.items()
         pooled = LearnedFactor()
         for name, learned in entries:
-            if _generation(name) == generation:
+            if _generation_of_key(name) == generation:
                 pooled.real += learned.real
                 pooled.estimated += learned.estimated
         return pooled.factor()
@@ -402,7 +402,7 @@ def latest_kind_key(model: str, tokenizer: str, kind: str) -> str:
     return key_of(model, f"{tokenizer}+{kind}")
 
 
-def _generation(key: str) -> str:
+def _generation_of_key(key: str) -> str:
     return " ".join(key.split(" ")[:2])
 
 

@@ -141,17 +141,17 @@ class Reference(Tokenizer):
     def count_whole(self, text: str) -> int:
         """Count without cutting the text first."""
         if len(text) < MANY_BLANKS:
-            return self._ordinary(text)
+            return self._count_ordinary(text)
         return self._count_long(text)
 
     def tokens(self, text: str) -> list[int]:
         """Return the tokens of a text, which must not have very long runs of blanks."""
-        return self._encoding().encode_ordinary(text)
+        return self._get_encoding().encode_ordinary(text)
 
     def first_bytes(self, text: str, tokens: int) -> bytes:
-        return self._encoding().decode_bytes(self.tokens(text)[:tokens])
+        return self._get_encoding().decode_bytes(self.tokens(text)[:tokens])
 
-    def _ordinary(self, text: str) -> int:
+    def _count_ordinary(self, text: str) -> int:
         return len(self.tokens(text)) if text else 0
 
     def _count_long(self, text: str) -> int:
@@ -170,12 +170,14 @@ class Reference(Tokenizer):
             if is_last and r"\s++$" in self._vocabulary.pattern:
                 break
             end = run.end() - (not is_last)
-            total += self._ordinary(text[start : run.start()])
-            total += len(self._encoding()._encode_single_piece(run.group()[: end - run.start()]))
+            total += self._count_ordinary(text[start : run.start()])
+            total += len(
+                self._get_encoding()._encode_single_piece(run.group()[: end - run.start()])
+            )
             start = end
-        return total + self._ordinary(text[start:])
+        return total + self._count_ordinary(text[start:])
 
-    def _encoding(self) -> tiktoken.Encoding:
+    def _get_encoding(self) -> tiktoken.Encoding:
         import tiktoken
 
         vocabulary = self._vocabulary

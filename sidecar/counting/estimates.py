@@ -58,21 +58,21 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 @cache
-def _table() -> _Table:
+def _band_table() -> _Table:
     path = Path(__file__).with_name("estimates.json")
     return typed.decode(path.read_bytes(), _Table)
 
 
 def approximation_of(generation: str) -> Approximation | None:
     """Return the approximation for a generation, or None."""
-    return _table().generations.get(generation)
+    return _band_table().generations.get(generation)
 
 
 def generations() -> list[str]:
     """Return the generations that have an approximation."""
-    return list(_table().generations)
+    return list(_band_table().generations)
 
 
 def bands_of(estimator: str) -> Bands | None:
     """Return the error bands of an estimator over many vocabularies; None for a plug-in."""
-    return _table().estimators.get(estimator)
+    return _band_table().estimators.get(estimator)

@@ -68,8 +68,10 @@ UNITS = 1020
 def heuristic_units(text: str) -> int:
     """Return the summed weights of `text`, `UNITS` to a token. 25 ms per megabyte."""
     if len(text) <= _SLICE:
-        return _slice_units(text)
-    return sum([_slice_units(slice_) for part in split(text, _SLICE) for slice_ in _hard(part)])
+        return _units_of_slice(text)
+    return sum(
+        [_units_of_slice(slice_) for part in split(text, _SLICE) for slice_ in _cut_anywhere(part)]
+    )
 
 
 def heuristic_tokens(units: int) -> int:
@@ -77,14 +79,14 @@ def heuristic_tokens(units: int) -> int:
     return max(1, (units + UNITS // 2) // UNITS) if units else 0
 
 
-def _hard(part: str) -> list[str]:
+def _cut_anywhere(part: str) -> list[str]:
     """Cut a long part without safe cuts anyway: this is an estimate."""
     if len(part) <= 2 * _SLICE:
         return [part]
     return [part[start : start + _SLICE] for start in range(0, len(part), _SLICE)]
 
 
-def _slice_units(text: str) -> int:
+def _units_of_slice(text: str) -> int:
     if not text:
         return 0
     classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, FOLLOWING)
@@ -92,12 +94,12 @@ def _slice_units(text: str) -> int:
     return units if text.isascii() else units + _scripts(classes)
 
 
-def _mask(classes: bytes, name: str) -> int:
+def _class_mask(classes: bytes, name: str) -> int:
     """Return an integer with one bit per class, the first one highest, set where it is `name`."""
     return int(classes.translate(_MASKS[name]) or b"0", 2)
 
 
-def _beyond(first: int, goes_on: int, most: int) -> list[int]:
+def _run_lengths_beyond(first: int, goes_on: int, most: int) -> list[int]:
     """Return for k from 0 to `most` the total length of runs beyond k.
 
     The number of runs longer than k is element k minus element k + 1.
@@ -114,23 +116,23 @@ def _beyond(first: int, goes_on: int, most: int) -> list[int]:
     return found
 
 
-def _runs(mask: int, most: int) -> list[int]:
-    return _beyond(mask, mask & (mask >> 1), most)
+def _count_runs(mask: int, most: int) -> list[int]:
+    return _run_lengths_beyond(mask, mask & (mask >> 1), most)
 
 
 def _ascii(classes: bytes) -> int:
-    lower, upper, digit = (_mask(classes, name) for name in "aA0")
-    mark, line = _mask(classes, "."), _mask(classes, "n")
+    lower, upper, digit = (_class_mask(classes, name) for name in "aA0")
+    mark, line = _class_mask(classes, "."), _class_mask(classes, "n")
     capital = upper & (lower << 1)
     letter = lower | upper
     attached = (mark >> 1) & letter
     after_digit = (digit >> 1) & letter
     return (
-        _words(_beyond(lower | capital, lower & ((lower | capital) >> 1), 11))
-        + _capitals(_runs(upper & ~capital, 4))
-        + _numbers(_runs(digit, 9))
-        + _marks(_runs(mark, 3))
-        + _white(classes, _runs(line, 1), digit)
+        _words(_run_lengths_beyond(lower | capital, lower & ((lower | capital) >> 1), 11))
+        + _capitals(_count_runs(upper & ~capital, 4))
+        + _numbers(_count_runs(digit, 9))
+        + _marks(_count_runs(mark, 3))
+        + _white(classes, _count_runs(line, 1), digit)
         - 390 * attached.bit_count()  # a mark joins the word after it,
         - 1750 * ((mark >> 1) & line).bit_count()  # and line ends join the mark
         + 350 * after_digit.bit_count()
@@ -158,9 +160,9 @@ def _marks(over: list[int]) -> int:
 
 
 def _white(classes: bytes, lines: list[int], digit: int) -> int:
-    space, tab = _mask(classes, " "), _mask(classes, "t")
+    space, tab = _class_mask(classes, " "), _class_mask(classes, "t")
     blank = space | tab
-    blanks = _runs(blank, 2)
+    blanks = _count_runs(blank, 2)
     lone_tab = tab & ~(blank >> 1) & ~(blank << 1)
     return (
         760 * (blanks[1] - blanks[2] + lone_tab.bit_count())
@@ -177,7 +179,7 @@ def _scripts(classes: bytes) -> int:
         count = classes.count(script.encode())
         units += character * count
         if count and run:
-            one, two = _runs(_mask(classes, script), 1)
+            one, two = _count_runs(_class_mask(classes, script), 1)
             units += run * (one - two)
     return units
 

@@ -281,45 +281,45 @@ class _FitSearch:
         """Cut at a target, count, and lower the target until the result is within the limit."""
         target = limit - self.marker_tokens
         for _ in range(_ROUNDS):
-            head, tail = self._ends(target)
+            head, tail = self._find_ends(target)
             text = self._join(head, tail)
             tokens = self.work.count(text) if text else 0
             if tokens <= limit:
-                return self._result(text, tokens, head, tail)
+                return self._make_result(text, tokens, head, tail)
             target -= max(1, tokens - limit)
             if target <= 0:
                 break
-        return self._result("", 0, 0, len(self.work.text))
+        return self._make_result("", 0, 0, len(self.work.text))
 
-    def _ends(self, tokens: int) -> tuple[int, int]:
+    def _find_ends(self, tokens: int) -> tuple[int, int]:
         end = len(self.work.text)
         if tokens <= 0:
             return 0, end
         if self.mode == "start":
-            return self._head(tokens), end
+            return self._find_head(tokens), end
         if self.mode == "end":
-            return 0, self._tail(tokens)
-        head = self._head(tokens - tokens // 2)
-        return head, max(head, self._tail(tokens - self.work.tokens_before(head)))
+            return 0, self._find_tail(tokens)
+        head = self._find_head(tokens - tokens // 2)
+        return head, max(head, self._find_tail(tokens - self.work.tokens_before(head)))
 
-    def _head(self, tokens: int) -> int:
+    def _find_head(self, tokens: int) -> int:
         work = self.work
         offset = work.head_end(tokens)
         line = work.line_at(offset)
         if offset in (work.line_start(line), work.line_end(line)):
-            return self._before_marker(line, offset)
+            return self._move_before_marker(line, offset)
         if not work.is_long(line, tokens):
-            return self._before_marker(line, work.line_start(line))
+            return self._move_before_marker(line, work.line_start(line))
         safe = character_boundary(work.text, work.token_boundary(offset))
-        return max(safe, self._before_marker(line, work.line_start(line)))
+        return max(safe, self._move_before_marker(line, work.line_start(line)))
 
-    def _before_marker(self, line: int, offset: int) -> int:
+    def _move_before_marker(self, line: int, offset: int) -> int:
         """Move the head's end before a line break if the marker begins with one."""
         if self.marker[:1] in ("\n", "\r") and line and offset == self.work.line_start(line):
             return self.work.line_end(line - 1)
         return offset
 
-    def _tail(self, tokens: int) -> int:
+    def _find_tail(self, tokens: int) -> int:
         work = self.work
         offset = work.tail_start(tokens)
         line = work.line_at(offset)
@@ -338,17 +338,17 @@ class _FitSearch:
             return ""
         return f"{text[:head]}{self.marker}{text[tail:]}"
 
-    def _result(self, text: str, tokens: int, head: int, tail: int) -> FitResult:
+    def _make_result(self, text: str, tokens: int, head: int, tail: int) -> FitResult:
         work = self.work
         return FitResult(
             text=text,
             tokens=tokens,
             removed_tokens=max(0, work.total - tokens),
-            removed_lines=self._removed_lines(head, tail),
+            removed_lines=self._count_removed_lines(head, tail),
             changed=text != work.text,
         )
 
-    def _removed_lines(self, head: int, tail: int) -> int:
+    def _count_removed_lines(self, head: int, tail: int) -> int:
         """Count the lines of which no character is left, including the line break."""
         work = self.work
         ended = bool(work.line_ends) and work.line_ends[-1][1] == len(work.text)

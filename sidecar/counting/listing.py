@@ -44,11 +44,11 @@ Describe = Callable[[str], tuple[str, Method]]
 """Returns a model's tokenizer and method; `Tokenizers.describe` also knows the user's files."""
 
 
-def _describe(model: str) -> tuple[str, Method]:
+def _describe_model(model: str) -> tuple[str, Method]:
     return counted_by(families.generation_of(model))
 
 
-def model_info(model: str, describe: Describe = _describe) -> ModelInfo:
+def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
     """Return information about a model, without loading the price list."""
     tokenizer, method = describe(model)
     return ModelInfo(
@@ -61,7 +61,7 @@ def model_info(model: str, describe: Describe = _describe) -> ModelInfo:
     )
 
 
-def search(query: str | None = None, describe: Describe = _describe) -> list[ModelInfo]:
+def search(query: str | None = None, describe: Describe = _describe_model) -> list[ModelInfo]:
     """Return the models whose `provider/id` contains every word of `query`, or all models.
 
     The vendors' own models come first, then OpenRouter's, each sorted by id. Blocking: loads the
@@ -76,7 +76,7 @@ def search(query: str | None = None, describe: Describe = _describe) -> list[Mod
 
 
 def choices(
-    query: str | None = None, describe: Describe = _describe, first: Sequence[str] = ()
+    query: str | None = None, describe: Describe = _describe_model, first: Sequence[str] = ()
 ) -> list[ModelInfo]:
     """Return the models that a user can choose, each name once.
 
@@ -88,15 +88,15 @@ def choices(
     words = (query or "").lower().split()
     return [
         model_info(name, describe)
-        for name in dict.fromkeys((*first, *_names()))
+        for name in dict.fromkeys((*first, *_all_names()))
         if all(word in f"{provider_of(name)}/{name}".lower() for word in words)
     ]
 
 
 @cache
-def _names() -> tuple[str, ...]:
+def _all_names() -> tuple[str, ...]:
     names = {
-        _name(provider.id, model.id)
+        _shortest_name(provider.id, model.id)
         for provider in catalogue.providers()
         for model in provider.models
     }
@@ -114,7 +114,7 @@ def _sort_key(name: str) -> tuple[bool, bool, bool, str]:
     return provider_of(name) == "openrouter", is_hosted, not is_current, name.lower()
 
 
-def _name(provider: str, model: str) -> str:
+def _shortest_name(provider: str, model: str) -> str:
     """Return the model's bare id if that implies the provider, else `provider/id` if possible."""
     if provider_of(model) == provider:
         return model

@@ -187,7 +187,9 @@ def message_tokens(
     parts = [measure_text(text, tokenizer) for text in (*read.texts, *written, read.name or "")]
     tokens = sum([part.tokens for part in parts]) + overhead + media_tokens.tokens
     is_compared = not (calls or results or media) and _is_compared(model)
-    method = _method(tokenizer, is_compared=is_compared) if has_known_sizes else "estimate"
+    method = (
+        _method_with_template(tokenizer, is_compared=is_compared) if has_known_sizes else "estimate"
+    )
     share = _COMPARED_MARGIN_SHARE if is_compared else _TEMPLATE_MARGIN_SHARE
     error = _error_percent(parts, share * overhead + media_tokens.margin, tokens)
     return Measure(tokens, method, tokenizer.name, error)
@@ -217,7 +219,7 @@ def _template_margin_share(model: str) -> float:
     return _COMPARED_MARGIN_SHARE if _is_compared(model) else _TEMPLATE_MARGIN_SHARE
 
 
-def _method(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
+def _method_with_template(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
     """Return the method of a count that includes a template."""
     if tokenizer.method not in ("exact", "endpoint"):
         return tokenizer.method
@@ -265,7 +267,7 @@ def _count_tools(tools: Sequence[ToolSchema], model: str, tokenizer: Tokenizer) 
     overhead = around.tool * len(tools) + around.tools
     parts: list[Measure] = []
     for tool in tools:
-        texts, extra = ([_tool_json(tool)], 0)
+        texts, extra = ([_tool_as_json(tool)], 0)
         if around in (_OPENAI, _OPENAI_CL100K):
             texts, extra = _openai_tool(tool)
         parts += [measure_text(text, tokenizer) for text in texts]
@@ -274,10 +276,12 @@ def _count_tools(tools: Sequence[ToolSchema], model: str, tokenizer: Tokenizer) 
     tokens = sum([part.tokens for part in parts]) + overhead + prompt.tokens
     margin = _TEMPLATE_MARGIN_SHARE * overhead + prompt.margin
     error = _error_percent(parts, margin, tokens)
-    return Measure(tokens, _method(tokenizer, is_compared=False), tokenizer.name, error)
+    return Measure(
+        tokens, _method_with_template(tokenizer, is_compared=False), tokenizer.name, error
+    )
 
 
-def _tool_json(tool: ToolSchema) -> str:
+def _tool_as_json(tool: ToolSchema) -> str:
     fields = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return tool.opaque or as_json(fields)
 

@@ -65,7 +65,7 @@ class BytePairTokenizer(Reference):
             return super().count(text)
         return self.count_whole(text)
 
-    def _encoding(self) -> tiktoken.Encoding:
+    def _get_encoding(self) -> tiktoken.Encoding:
         import tiktoken
 
         with self._lock:

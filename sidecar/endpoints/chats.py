@@ -75,11 +75,13 @@ def _is_openai(message: ChatMessage) -> bool:
     content = message.get("content")
     if "toolCalls" in message or "toolCallId" in message or "parts" in message:
         return False
-    if any("function" not in call for call in _list(message.get("tool_calls"))):
+    if any("function" not in call for call in _list_or_empty(message.get("tool_calls"))):
         return False
     if content is None or isinstance(content, str):
         return message.get("role") not in _ROLES
-    return all(isinstance(part, Mapping) and part.get("type") == "text" for part in _list(content))
+    return all(
+        isinstance(part, Mapping) and part.get("type") == "text" for part in _list_or_empty(content)
+    )
 
 
 def openai_tools(tools: Tools) -> list[dict[str, Any]]:
@@ -112,10 +114,10 @@ def plain_message(message: ChatMessage) -> PlainMessage:
         if block.kind == "call":
             plain.calls.append(block)
         elif block.kind == "result":
-            text = "".join([_text(inner) for inner in block.inner])
+            text = "".join([_text_of_block(inner) for inner in block.inner])
             plain.results.append(ToolResult(block.id or block.name, block.name or block.id, text))
         else:
-            plain.text += _text(block)
+            plain.text += _text_of_block(block)
     return plain
 
 
@@ -144,7 +146,7 @@ def call_arguments(call: Block) -> dict[str, Any]:
         return {"arguments": call.arguments}
 
 
-def _text(block: Block) -> str:
+def _text_of_block(block: Block) -> str:
     if block.kind in ("thinking", "nothing"):
         return ""
     if block.kind != "text":
@@ -154,5 +156,5 @@ def _text(block: Block) -> str:
     return block.text
 
 
-def _list(value: object) -> list[Any]:
+def _list_or_empty(value: object) -> list[Any]:
     return value if isinstance(value, list) else []

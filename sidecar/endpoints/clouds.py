@@ -35,12 +35,12 @@ def read_window_from(*names: str) -> ReadLimit:
 
     def read(body: object) -> int | None:
         found = [body.get(name) for name in names] if isinstance(body, Mapping) else []
-        return next(filter(None, map(_window, found)), None)
+        return next(filter(None, map(_valid_window, found)), None)
 
     return read
 
 
-def _window(value: object) -> int | None:
+def _valid_window(value: object) -> int | None:
     """Return a window in tokens, which Cohere sends as a fraction; None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -269,7 +269,7 @@ XAI = Cloud(
 _WINDOW = read_window_from("max_context_length", "context_window")
 
 
-def _silent(name: str, *hosts: str, show: str | None = None) -> Cloud:
+def _cloud_without_count(name: str, *hosts: str, show: str | None = None) -> Cloud:
     """Return a vendor that has no count; `show` may report the window."""
     return Cloud(Server(name=name), hosts, bearer, show, _WINDOW)
 
@@ -280,24 +280,24 @@ CLOUDS: tuple[Cloud, ...] = (
     GEMINI,
     COHERE,
     XAI,
-    _silent("mistral", "api.mistral.ai", show="/v1/models/{model}"),
-    _silent("groq", "api.groq.com", show="/v1/models/{model}"),
-    _silent("openrouter", "openrouter.ai"),
-    _silent("deepseek", "api.deepseek.com"),
+    _cloud_without_count("mistral", "api.mistral.ai", show="/v1/models/{model}"),
+    _cloud_without_count("groq", "api.groq.com", show="/v1/models/{model}"),
+    _cloud_without_count("openrouter", "openrouter.ai"),
+    _cloud_without_count("deepseek", "api.deepseek.com"),
     # Bedrock counts, but only requests signed with SigV4, which takes more than a key.
-    _silent("aws", "amazonaws.com"),
-    _silent("azure", "azure.com", "azure-api.net"),
-    _silent("google", "googleapis.com"),
-    _silent("fireworks", "fireworks.ai"),
-    _silent("together", "together.xyz", "together.ai"),
-    _silent("perplexity", "perplexity.ai"),
-    _silent("nvidia", "nvidia.com"),
-    _silent("huggingface", "huggingface.co"),
-    _silent("ollama", "ollama.com"),
-    _silent("moonshotai", "moonshot.ai", "moonshot.cn"),
-    _silent("cerebras", "cerebras.ai"),
-    _silent("zai", "z.ai", "bigmodel.cn"),
-    _silent("alibaba", "aliyuncs.com"),
+    _cloud_without_count("aws", "amazonaws.com"),
+    _cloud_without_count("azure", "azure.com", "azure-api.net"),
+    _cloud_without_count("google", "googleapis.com"),
+    _cloud_without_count("fireworks", "fireworks.ai"),
+    _cloud_without_count("together", "together.xyz", "together.ai"),
+    _cloud_without_count("perplexity", "perplexity.ai"),
+    _cloud_without_count("nvidia", "nvidia.com"),
+    _cloud_without_count("huggingface", "huggingface.co"),
+    _cloud_without_count("ollama", "ollama.com"),
+    _cloud_without_count("moonshotai", "moonshot.ai", "moonshot.cn"),
+    _cloud_without_count("cerebras", "cerebras.ai"),
+    _cloud_without_count("zai", "z.ai", "bigmodel.cn"),
+    _cloud_without_count("alibaba", "aliyuncs.com"),
 )
 
 

@@ -148,7 +148,7 @@ class DeclaredEndpoint:
         self._connection = Connection(root, headers, proxied, key_from=settings.api_key_env)
         self._sdk = lmstudio.SdkCounter(root)
         self._bindings: TLRUCache[str, ProbeResult] = TLRUCache(
-            MODELS_KEPT, _expires, time.monotonic
+            MODELS_KEPT, _expiry_of, time.monotonic
         )
         self._asked: dict[str, ProbeResult] = {}
         self._probes = SharedTasks[str, ProbeResult]("probing", outlives_waiters=True)
@@ -229,15 +229,15 @@ class DeclaredEndpoint:
 
     def capabilities(self) -> list[Capability]:
         """Return a row per model asked about, or per glob where none was."""
-        rows = [self._row(model, binding) for model, binding in self._asked.items()]
-        return rows or [self._row(glob, None) for glob in self.models]
+        rows = [self._capability_row(model, binding) for model, binding in self._asked.items()]
+        return rows or [self._capability_row(glob, None) for glob in self.models]
 
     async def probed(self, model: str) -> ProbeResult:
         """Return what this endpoint can do for a model, probing it once for concurrent callers."""
         known = self._bindings.get(model)
         if known is not None:
             return known
-        return await self._probes.run(model, partial(self._probe, model))
+        return await self._probes.run(model, partial(self._probe_model, model))
 
     async def probe_again(self, model: str) -> ProbeResult:
         """Probe a model again, whatever is known."""
@@ -295,7 +295,7 @@ class DeclaredEndpoint:
         await self._sdk.aclose()
         await self._connection.aclose()
 
-    async def _probe(self, model: str) -> ProbeResult:
+    async def _probe_model(self, model: str) -> ProbeResult:
         if self._no_key:
             return self._remember(model, ProbeResult.failed(model, self._no_key))
         detach_from_caller()
@@ -412,7 +412,7 @@ class DeclaredEndpoint:
             )
         except EndpointError as error:
             if not error.is_request_specific:
-                self._remember(model, _after(binding, model, error))
+                self._remember(model, _result_after_failure(binding, model, error))
             raise
         self._failures = 0
         return tokens
@@ -429,7 +429,7 @@ class DeclaredEndpoint:
         if digest(listed) != binding.listed:
             raise _ServerChangedError
 
-    def _row(self, model: str, binding: ProbeResult | None) -> Capability:
+    def _capability_row(self, model: str, binding: ProbeResult | None) -> Capability:
         return Capability(
             endpoint=self.root,
             model=model,
@@ -438,10 +438,10 @@ class DeclaredEndpoint:
             chat=binding.chat.status if binding else "unknown",
             limit=binding.limit if binding else None,
             checked_at=binding.checked_at if binding else None,
-            reason=self._reason(binding),
+            reason=self._why_unusable(binding),
         )
 
-    def _reason(self, binding: ProbeResult | None) -> str | None:
+    def _why_unusable(self, binding: ProbeResult | None) -> str | None:
         if binding is None:
             return None if self._counts else ENDPOINTS_OFF
         if binding.text.reason == WINDOW_ONLY:
@@ -455,11 +455,11 @@ def reconnect_delay(failures: int) -> float:
     return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
-def _expires(_: str, binding: ProbeResult, now: float) -> float:
+def _expiry_of(_: str, binding: ProbeResult, now: float) -> float:
     return now + binding.lifetime
 
 
-def _after(binding: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
+def _result_after_failure(binding: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
     """Return what is known after a failed count: the window stays if the server is only
     unavailable.
     """

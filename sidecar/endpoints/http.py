@@ -173,7 +173,7 @@ class Connection:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
         """Send JSON in a POST request. Raises EndpointError."""
-        return await self._request("POST", path, await _encode(body))
+        return await self._request("POST", path, await _encode_json(body))
 
     async def aclose(self) -> None:
         """Close the connection; later requests fail."""
@@ -200,15 +200,15 @@ class Connection:
         failed = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError)
         try:
             try:
-                return await self._exchange(client, method, path, content)
+                return await self._send_request(client, method, path, content)
             except ended:
                 # A kept connection may close just as it is reused: try once more on a new one.
-                return await self._exchange(client, method, path, content)
+                return await self._send_request(client, method, path, content)
         except failed as error:
             reason = f"{without_secrets(self.root)} cannot be reached ({type(error).__name__})"
             raise EndpointError("unreachable", reason) from None
 
-    async def _exchange(
+    async def _send_request(
         self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None
     ) -> Answer:
         opened = False
@@ -222,13 +222,13 @@ class Connection:
         async with client.stream(
             method, self.root + path, content=content, extensions={"trace": trace}
         ) as response:
-            raw = await _read(response, without_secrets(self.root))
+            raw = await _read_body(response, without_secrets(self.root))
             headers = dict(response.headers)
             self._new_connection_expected = headers.get("connection", "").lower() == "close"
         return Answer(
             status=response.status_code,
             headers=headers,
-            body=await _decode(raw),
+            body=await _decode_json(raw),
             text=raw[:200].decode("utf-8", "replace"),
             reconnected=opened and not expected,
             key_from=self.key_from,
@@ -264,7 +264,7 @@ class Connection:
         )
 
 
-async def _read(response: httpx.Response, root: str) -> bytes:
+async def _read_body(response: httpx.Response, root: str) -> bytes:
     """Read the body up to the size limit; leaving the stream early closes the connection."""
     if response.is_redirect:
         raise EndpointError("unsupported", f"{root} redirects; redirects are not followed")
@@ -289,7 +289,7 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
     return headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 
-async def _encode(body: Mapping[str, Any]) -> bytes:
+async def _encode_json(body: Mapping[str, Any]) -> bytes:
     """Encode as JSON in UTF-8; lone surrogates, which cannot be encoded, become U+FFFD."""
     characters = sum(len(value) for value in body.values() if isinstance(value, str))
     if characters <= _INLINE_BYTES and "messages" not in body:
@@ -317,7 +317,7 @@ def _without_lone_surrogates(value: Any) -> Any:
     return value
 
 
-async def _decode(raw: bytes) -> object:
+async def _decode_json(raw: bytes) -> object:
     if len(raw) <= _INLINE_BYTES:
         return _decode_now(raw)
     return await asyncio.to_thread(_decode_now, raw)

@@ -38,13 +38,13 @@ class SdkCounter:
         """Count the tokens of `text`. Raises EndpointError."""
         try:
             async with asyncio.timeout(min(SDK_SECONDS, time_left())):
-                handle = await self._loaded(model)
+                handle = await self._loaded_model(model)
                 return token_count(await handle.count_tokens(text))
         except EndpointError:
             raise
         except Exception as error:  # the SDK's errors have no documented base
             await self.aclose()
-            raise _failed(error) from None
+            raise _to_endpoint_error(error) from None
 
     async def aclose(self) -> None:
         """Close the WebSocket."""
@@ -54,14 +54,14 @@ class SdkCounter:
             self._holder.cancel()
             self._holder = None
 
-    async def _loaded(self, model: str) -> Any:
-        client = await self._client()
+    async def _loaded_model(self, model: str) -> Any:
+        client = await self._get_client()
         for handle in await client.llm.list_loaded():
             if same_model(model, str(handle.identifier)):
                 return handle
         raise EndpointError("unknown", "LM Studio does not have the model loaded")
 
-    async def _client(self) -> Any:
+    async def _get_client(self) -> Any:
         if self._opened is None or self._holder is None or self._holder.done():
             self._stop = asyncio.Event()
             self._opened = asyncio.get_running_loop().create_future()
@@ -79,8 +79,8 @@ class SdkCounter:
                 await stop.wait()
         except Exception as error:
             if not opened.done():
-                opened.set_result(_failed(error))
+                opened.set_result(_to_endpoint_error(error))
 
 
-def _failed(error: Exception) -> EndpointError:
+def _to_endpoint_error(error: Exception) -> EndpointError:
     return EndpointError("unreachable", f"LM Studio's SDK failed ({type(error).__name__})")

@@ -146,7 +146,7 @@ async def _server_from_count(connection: Connection, model: str) -> RecognisedSe
         if server.text:
             body |= server.text(model, PROBE_TEXTS[0]).body
     answer = await connection.post("/tokenize", body)
-    found = _shape(answer.body)
+    found = _server_by_answer(answer.body)
     if answer.status == 200 and found and found.read_text:
         return RecognisedServer(found, found.read_text(answer.body))
     if answer.status not in (404, 405, 501):
@@ -154,7 +154,7 @@ async def _server_from_count(connection: Connection, model: str) -> RecognisedSe
     return RecognisedServer(await _server_from_path(connection, model))
 
 
-def _shape(body: object) -> Server | None:
+def _server_by_answer(body: object) -> Server | None:
     if isinstance(body, list) and body and isinstance(body[0], Mapping) and "id" in body[0]:
         return servers.TGI
     if not isinstance(body, Mapping):
@@ -176,7 +176,7 @@ async def _server_from_path(connection: Connection, model: str) -> Server:
     raise EndpointError("unsupported", reason, URL_IN_DOUBT)
 
 
-def _now() -> str:
+def _utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -213,7 +213,7 @@ class ProbeResult:
     """Tokens that the server adds to the count of each text."""
     lifetime: float = math.inf
     """How long the result holds, in seconds."""
-    checked_at: str = field(default_factory=_now)
+    checked_at: str = field(default_factory=_utc_now)
 
     @classmethod
     def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:
@@ -275,7 +275,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         listed=digest(listed),
         listed_models=_listed_names(listed),
     )
-    binding = replace(binding, limit=await _limit(connection, server, binding.model, entry))
+    binding = replace(binding, limit=await _read_limit(connection, server, binding.model, entry))
     binding = await _try_text(connection, server, binding, first)
     return await _try_chat(connection, server, binding)
 
@@ -292,7 +292,7 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
             or await server_from_greeting(connection)
             or servers.VLLM
         )
-        limit = await _limit(connection, server, named.id if named else model, named)
+        limit = await _read_limit(connection, server, named.id if named else model, named)
     except EndpointError as error:
         return ProbeResult.failed(model, error, server)
     off = Ability("unknown", WINDOW_ONLY)
@@ -342,7 +342,7 @@ def _names_of(listed: Sequence[ListedModel]) -> str:
     return names if len(listed) <= 3 else f"{names} and {len(listed) - 3} more"
 
 
-async def _limit(
+async def _read_limit(
     connection: Connection, server: Server, model: str, entry: ListedModel | None
 ) -> int | None:
     try:
@@ -357,7 +357,7 @@ async def _try_text(
     if server.text is None or server.read_text is None:
         return _text_otherwise(server, binding)
     try:
-        extra_tokens = await _around(connection, server, binding.model)
+        extra_tokens = await _empty_text_tokens(connection, server, binding.model)
         counts = [] if first is None else [first]
         for text in PROBE_TEXTS[len(counts) :]:
             request = server.text(binding.model, text)
@@ -375,7 +375,7 @@ def _text_otherwise(server: Server, binding: ProbeResult) -> ProbeResult:
     return replace(binding, text=Ability("unsupported", reason))
 
 
-async def _around(connection: Connection, server: Server, model: str) -> int:
+async def _empty_text_tokens(connection: Connection, server: Server, model: str) -> int:
     """Return the tokens that the server counts in an empty text, such as begin-of-text."""
     if not server.counts_empty or server.text is None or server.read_text is None:
         return 0

@@ -75,13 +75,13 @@ class Endpoints:
 
     def serves(self, model: str) -> bool:
         """Return whether a usable endpoint declares this model. Sends nothing."""
-        return self._use and any(self._declared(model))
+        return self._use and any(self._endpoints_for(model))
 
     def reports_window(self, model: str) -> bool:
         """Return whether an endpoint that may be asked for its window declares this model. Sends
         nothing.
         """
-        return self._asks and any(self._declared(model))
+        return self._asks and any(self._endpoints_for(model))
 
     async def count_text(
         self,
@@ -123,15 +123,15 @@ class Endpoints:
         """Return the window that a server has allocated to `model`; None if no server reports
         it.
         """
-        for endpoint in self._declared(model) if self._asks and not self._closed else ():
-            binding = await self._within(partial(endpoint.probed, model), seconds)
+        for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
+            binding = await self._await_within(partial(endpoint.probed, model), seconds)
             if not isinstance(binding, Miss) and binding.limit:
                 return binding.limit
         return None
 
     def known_limit(self, model: str) -> int | None:
         """Return the window that is already known, without a request."""
-        known = (endpoint.known_limit(model) for endpoint in self._declared(model))
+        known = (endpoint.known_limit(model) for endpoint in self._endpoints_for(model))
         return next((limit for limit in known if limit), None)
 
     def is_window_due(self, model: str) -> bool:
@@ -141,7 +141,7 @@ class Endpoints:
         """
         if not self._asks or self._closed:
             return False
-        declared = self._declared(model)
+        declared = self._endpoints_for(model)
         return any(one.result_for(model) is None and not one.known_limit(model) for one in declared)
 
     async def refresh_window(self, model: str, tokens: int = 0) -> None:
@@ -151,15 +151,17 @@ class Endpoints:
             model: The model of the conversation.
             tokens: Prompt and output tokens of a reply; 0 without one.
         """
-        for endpoint in self._declared(model) if self._asks and not self._closed else ():
-            await self._within(partial(endpoint.refresh_window, model, tokens), DEFAULT_SECONDS)
+        for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
+            await self._await_within(
+                partial(endpoint.refresh_window, model, tokens), DEFAULT_SECONDS
+            )
 
     def fingerprint(self, model: str) -> Hashable | None:
         """Return a value that identifies the endpoint which counts this model's texts.
 
         It changes when the endpoint is probed again; None if no endpoint counts.
         """
-        for endpoint in self._declared(model) if self._use else ():
+        for endpoint in self._endpoints_for(model) if self._use else ():
             binding = endpoint.result_for(model)
             if binding is not None and binding.text.status == "supported":
                 return endpoint.root, binding.model, binding.checked_at
@@ -172,7 +174,7 @@ class Endpoints:
         """
         if not self._use or self._closed or self.fingerprint(model) is not None:
             return None
-        times = [endpoint.unavailable_for(model) for endpoint in self._declared(model)]
+        times = [endpoint.unavailable_for(model) for endpoint in self._endpoints_for(model)]
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def retry_delay(self, model: str, kind: MissKind, tries: int) -> float | None:
@@ -193,8 +195,8 @@ class Endpoints:
 
     async def probe_if_due(self, model: str) -> None:
         """Probe a model's servers whose last result no longer holds."""
-        for endpoint in self._declared(model) if self._use and not self._closed else ():
-            await self._within(partial(endpoint.probed, model), DEFAULT_SECONDS)
+        for endpoint in self._endpoints_for(model) if self._use and not self._closed else ():
+            await self._await_within(partial(endpoint.probed, model), DEFAULT_SECONDS)
 
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
@@ -226,7 +228,7 @@ class Endpoints:
         await self._asking.aclose()
         await asyncio.gather(*(endpoint.aclose() for endpoint in self._endpoints))
 
-    def _declared(self, model: str) -> list[DeclaredEndpoint]:
+    def _endpoints_for(self, model: str) -> list[DeclaredEndpoint]:
         return [endpoint for endpoint in self._endpoints if matches(model, endpoint.models)]
 
     async def _count_at_first(
@@ -243,10 +245,10 @@ class Endpoints:
             return Miss(ENDPOINTS_OFF, "off")
         if self._closed:
             return Miss("the endpoints were closed", "closed")
-        declared = self._declared(model)
+        declared = self._endpoints_for(model)
         if not declared:
             return Miss(undeclared_reason(model), "undeclared")
-        return await self._within(partial(self._try_all, declared, count), seconds, wanted)
+        return await self._await_within(partial(self._try_all, declared, count), seconds, wanted)
 
     async def _try_all(
         self,
@@ -266,7 +268,7 @@ class Endpoints:
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss
 
-    async def _within(
+    async def _await_within(
         self, work: Callable[[], Awaitable[T]], seconds: float, wanted: IsWanted = always
     ) -> T | Miss:
         """Start work and await it for at most `seconds`.

@@ -203,12 +203,12 @@ def count_ids(tokens: object) -> int:
     if not isinstance(tokens, list):
         raise EndpointError("unsupported", "the answer has no list of tokens")
     kinds = set(map(type, tokens))  # no Python loop: lists have up to 100,000 ids
-    if kinds <= {int} or (kinds == {dict} and all(map(_holds_id, tokens))):
+    if kinds <= {int} or (kinds == {dict} and all(map(_has_token_id, tokens))):
         return token_count(len(tokens))
     raise EndpointError("unsupported", "the answer's list holds something other than tokens")
 
 
-def _holds_id(token: Mapping[str, object]) -> bool:
+def _has_token_id(token: Mapping[str, object]) -> bool:
     return type(token.get("id", token.get("token_id"))) is int
 
 

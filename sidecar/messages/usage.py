@@ -40,17 +40,17 @@ def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
     leave open. None if nothing in it is a usage. Raises VendorFormatError where a number of
     tokens is not a whole number from 0 to `MOST_TOKENS`.
     """
-    return _find(obj, format, depth=3)
+    return _find_usage(obj, format, depth=3)
 
 
-def _find(obj: object, format: str | None, depth: int) -> Usage | None:
+def _find_usage(obj: object, format: str | None, depth: int) -> Usage | None:
     if not isinstance(obj, Mapping):
         return None
     for markers, read in _READERS:
         if any(obj.get(key) is not None for key in markers):
             return read(_with_xai_total(obj) if format == "xai" else obj)
     for key in (*_WRAPPERS, *_NESTED) if depth else ():
-        inner = _find(obj.get(key), format, depth - 1)
+        inner = _find_usage(obj.get(key), format, depth - 1)
         if inner is not None:
             return inner
     return None
@@ -76,60 +76,64 @@ def _openai_chat(usage: JsonObject) -> Usage:
     """Read OpenAI's chat form: cached input is part of `prompt_tokens`."""
     details = part(usage, "prompt_tokens_details")
     read = (
-        _tokens(details, "cached_tokens")
-        or _tokens(usage, "prompt_cache_hit_tokens")  # DeepSeek
-        or _tokens(usage, "cache_read_input_tokens")  # LiteLLM
-        or _tokens(usage, "cached_tokens", "num_cached_tokens")  # Moonshot, Mistral
+        _first_number(details, "cached_tokens")
+        or _first_number(usage, "prompt_cache_hit_tokens")  # DeepSeek
+        or _first_number(usage, "cache_read_input_tokens")  # LiteLLM
+        or _first_number(usage, "cached_tokens", "num_cached_tokens")  # Moonshot, Mistral
     )
-    write = _tokens(details, "cache_write_tokens", "cache_creation_tokens") or _tokens(
+    write = _first_number(details, "cache_write_tokens", "cache_creation_tokens") or _first_number(
         usage, "cache_creation_input_tokens"
     )
-    prompt = _tokens(usage, "prompt_tokens") or read + _tokens(usage, "prompt_cache_miss_tokens")
-    output, reasoning = _tokens(usage, "completion_tokens"), _reasoning(usage)
+    prompt = _first_number(usage, "prompt_tokens") or read + _first_number(
+        usage, "prompt_cache_miss_tokens"
+    )
+    output, reasoning = _first_number(usage, "completion_tokens"), _reasoning_tokens(usage)
     if _reasoning_is_beside(usage, prompt, output, reasoning):
         output += reasoning
     tiers = part(details, "cache_creation_token_details")
     return usage_from_prompt(
-        prompt, read, write, _tokens(tiers, "ephemeral_1h_input_tokens"), output, reasoning
+        prompt, read, write, _first_number(tiers, "ephemeral_1h_input_tokens"), output, reasoning
     )
 
 
 def _reasoning_is_beside(usage: JsonObject, prompt: int, output: int, reasoning: int) -> bool:
     """Return whether reasoning is outside `completion_tokens`, as at xAI; the total shows it."""
-    return reasoning > 0 and _tokens(usage, "total_tokens") == prompt + output + reasoning
+    return reasoning > 0 and _first_number(usage, "total_tokens") == prompt + output + reasoning
 
 
 def _with_xai_total(usage: JsonObject) -> JsonObject:
     """Add the total of xAI's documented form where it is missing."""
     if usage.get("total_tokens") is not None:
         return usage
-    parts = (_tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
-    return {**usage, "total_tokens": sum(parts) + _reasoning(usage)}
+    parts = (_first_number(usage, "prompt_tokens"), _first_number(usage, "completion_tokens"))
+    return {**usage, "total_tokens": sum(parts) + _reasoning_tokens(usage)}
 
 
 def _input_output(usage: JsonObject) -> Usage:
     """`input_tokens` and `output_tokens`: OpenAI Responses and realtime (cached included; realtime
     says `input_token_details`), or Anthropic."""
     details = part(usage, "input_tokens_details") or part(usage, "input_token_details")
-    cached = _tokens(details, "cached_tokens") or _tokens(usage, "cached_input_tokens")
-    output = _tokens(usage, "output_tokens", "total_output_tokens")
-    reasoning = _reasoning(usage)
+    cached = _first_number(details, "cached_tokens") or _first_number(usage, "cached_input_tokens")
+    output = _first_number(usage, "output_tokens", "total_output_tokens")
+    reasoning = _reasoning_tokens(usage)
     if cached or details:
-        write = _tokens(details, "cache_write_tokens") or _tokens(usage, "cache_write_tokens")
+        write = _first_number(details, "cache_write_tokens") or _first_number(
+            usage, "cache_write_tokens"
+        )
         return usage_from_prompt(
-            _tokens(usage, "input_tokens"), cached, write, 0, output, reasoning
+            _first_number(usage, "input_tokens"), cached, write, 0, output, reasoning
         )
     return _anthropic(usage, output, reasoning)
 
 
 def _anthropic(usage: JsonObject, output: int, reasoning: int) -> Usage:
     tiers = part(usage, "cache_creation")
-    hour = _tokens(tiers, "ephemeral_1h_input_tokens")
-    by_tier = hour + _tokens(tiers, "ephemeral_5m_input_tokens")
+    hour = _first_number(tiers, "ephemeral_1h_input_tokens")
+    by_tier = hour + _first_number(tiers, "ephemeral_5m_input_tokens")
     return usage_from_parts(
-        _tokens(usage, "input_tokens"),
-        _tokens(usage, "cache_read_input_tokens"),
-        max(_tokens(usage, "cache_creation_input_tokens"), by_tier),
+        _first_number(usage, "input_tokens"),
+        _first_number(usage, "cache_read_input_tokens"),
+        max(_first_number(usage, "cache_creation_input_tokens"), by_tier),
         hour,
         output,
         reasoning,
@@ -140,17 +144,19 @@ def _bedrock(usage: JsonObject) -> Usage:
     """Read Bedrock Converse's form, and ours: `inputTokens` excludes the cache."""
     tiers = usage.get("cacheDetails")
     hour = sum(
-        _tokens(tier, "inputTokens")
+        _first_number(tier, "inputTokens")
         for tier in (tiers if isinstance(tiers, list) else [])
         if isinstance(tier, Mapping) and tier.get("ttl") == "1h"
     )
     return usage_from_parts(
-        _tokens(usage, "inputTokens"),
-        _tokens(usage, "cacheReadInputTokens", "cacheReadInputTokenCount", "cacheReadTokens"),
-        _tokens(usage, "cacheWriteInputTokens", "cacheWriteInputTokenCount", "cacheWriteTokens"),
-        hour or _tokens(usage, "cacheWrite1hTokens"),
-        _tokens(usage, "outputTokens"),
-        _tokens(usage, "reasoningTokens"),
+        _first_number(usage, "inputTokens"),
+        _first_number(usage, "cacheReadInputTokens", "cacheReadInputTokenCount", "cacheReadTokens"),
+        _first_number(
+            usage, "cacheWriteInputTokens", "cacheWriteInputTokenCount", "cacheWriteTokens"
+        ),
+        hour or _first_number(usage, "cacheWrite1hTokens"),
+        _first_number(usage, "outputTokens"),
+        _first_number(usage, "reasoningTokens"),
     )
 
 
@@ -158,48 +164,48 @@ def _gemini(usage: JsonObject) -> Usage:
     """Read Gemini's form: the prompt includes cached tokens, but not tool use; the output no
     thoughts.
     """
-    thoughts = _tokens(usage, "thoughtsTokenCount", "thoughts_token_count")
+    thoughts = _first_number(usage, "thoughtsTokenCount", "thoughts_token_count")
     return usage_from_prompt(
-        _tokens(usage, "promptTokenCount", "prompt_token_count")
-        + _tokens(usage, "toolUsePromptTokenCount", "tool_use_prompt_token_count"),
-        _tokens(usage, "cachedContentTokenCount", "cached_content_token_count"),
+        _first_number(usage, "promptTokenCount", "prompt_token_count")
+        + _first_number(usage, "toolUsePromptTokenCount", "tool_use_prompt_token_count"),
+        _first_number(usage, "cachedContentTokenCount", "cached_content_token_count"),
         0,
         0,
-        _tokens(usage, "candidatesTokenCount", "candidates_token_count") + thoughts,
+        _first_number(usage, "candidatesTokenCount", "candidates_token_count") + thoughts,
         thoughts,
     )
 
 
 def _ollama(usage: JsonObject) -> Usage:
     return usage_from_parts(
-        _tokens(usage, "prompt_eval_count"), 0, 0, 0, _tokens(usage, "eval_count"), 0
+        _first_number(usage, "prompt_eval_count"), 0, 0, 0, _first_number(usage, "eval_count"), 0
     )
 
 
 def _lmstudio(usage: JsonObject) -> Usage:
-    prompt = _tokens(usage, "promptTokensCount", "prompt_tokens_count")
-    output = _tokens(usage, "predictedTokensCount", "predicted_tokens_count")
+    prompt = _first_number(usage, "promptTokensCount", "prompt_tokens_count")
+    output = _first_number(usage, "predictedTokensCount", "predicted_tokens_count")
     return usage_from_parts(prompt, 0, 0, 0, output, 0)
 
 
 def _cohere(usage: JsonObject) -> Usage:
     """Read Cohere's form: `tokens` is what the model read, `billed_units` what is billed."""
     tokens = part(usage, "tokens") or part(usage, "billed_units")
-    prompt, read = _tokens(tokens, "input_tokens"), _tokens(usage, "cached_tokens")
-    return usage_from_prompt(prompt, read, 0, 0, _tokens(tokens, "output_tokens"), 0)
+    prompt, read = _first_number(tokens, "input_tokens"), _first_number(usage, "cached_tokens")
+    return usage_from_prompt(prompt, read, 0, 0, _first_number(tokens, "output_tokens"), 0)
 
 
 def _llamacpp_timings(usage: JsonObject) -> Usage:
     """Read llama.cpp's timings: `prompt_n` was evaluated, `cache_n` came from the cache."""
-    read = _tokens(usage, "cache_n")
+    read = _first_number(usage, "cache_n")
     return usage_from_parts(
-        _tokens(usage, "prompt_n"), read, 0, 0, _tokens(usage, "predicted_n"), 0
+        _first_number(usage, "prompt_n"), read, 0, 0, _first_number(usage, "predicted_n"), 0
     )
 
 
 def _llamacpp_completion(usage: JsonObject) -> Usage:
-    prompt = _tokens(usage, "tokens_evaluated")
-    return usage_from_parts(prompt, 0, 0, 0, _tokens(usage, "tokens_predicted"), 0)
+    prompt = _first_number(usage, "tokens_evaluated")
+    return usage_from_parts(prompt, 0, 0, 0, _first_number(usage, "tokens_predicted"), 0)
 
 
 _Reader: TypeAlias = Callable[[JsonObject], Usage]
@@ -253,24 +259,24 @@ def usage_from_parts(
     )
 
 
-def _reasoning(usage: JsonObject) -> int:
+def _reasoning_tokens(usage: JsonObject) -> int:
     for name in ("completion_tokens_details", "output_tokens_details", "output_token_details"):
-        found = _tokens(part(usage, name), "reasoning_tokens", "thinking_tokens")
+        found = _first_number(part(usage, name), "reasoning_tokens", "thinking_tokens")
         if found:
             return found
-    return _tokens(usage, "reasoning_tokens", "reasoning_output_tokens")
+    return _first_number(usage, "reasoning_tokens", "reasoning_output_tokens")
 
 
-def _tokens(usage: JsonObject, *names: str) -> int:
+def _first_number(usage: JsonObject, *names: str) -> int:
     """Return the first of these fields that is present; 0 if none is, or it is null."""
     for name in names:
         value = usage.get(name)
         if value is not None:
-            return _token_number(value, name)
+            return _check_token_number(value, name)
     return 0
 
 
-def _token_number(value: object, name: str) -> int:
+def _check_token_number(value: object, name: str) -> int:
     """Check for a whole number >= 0. Cohere sends its numbers as 12.0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)

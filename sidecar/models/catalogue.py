@@ -126,24 +126,24 @@ def similar_if_known(model: str) -> tuple[str, ...] | None:
 def _similar_models(model: str) -> tuple[str, ...] | None:
     name = parse(model)
     bare = families.undated(name.bare)[:_LONG]
-    if name.provider in LOCAL_PROVIDERS or name.bare in _names():
+    if name.provider in LOCAL_PROVIDERS or name.bare in _all_names():
         return None
     is_misspelt = families.is_misspelt(name.bare)
     if not is_misspelt:
-        is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _names()}
+        is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _all_names()}
         if is_newer or published_window(bare) or window_of(model):
             return None
     import difflib
 
-    similar = tuple(difflib.get_close_matches(bare, _names(), 2, _NEAR))
+    similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _NEAR))
     if is_misspelt and not similar:
-        similar = tuple(difflib.get_close_matches(bare, _names(), 2, _FAR))
+        similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _FAR))
     is_family = families.generation_of(model) != families.UNKNOWN
     return None if is_family and not similar else similar
 
 
 @cache
-def _names() -> list[str]:
+def _all_names() -> list[str]:
     warm()
     return sorted({parse(model.id).bare for provider in providers() for model in provider.models})
 
@@ -160,14 +160,14 @@ def _look_up(model: str) -> int | None:
         return None  # a local server's window depends on how it was started
     if (window := overruling_window(name.bare)) is not None:
         return window
-    for provider, reference in _candidates(model):
+    for provider, reference in _lookup_candidates(model):
         window = _window_at(provider, reference)
         if window:
             return window
     return usual_window(name.bare)
 
 
-def _candidates(model: str) -> Iterator[tuple[str | None, str]]:
+def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
     """Return the (provider, id) pairs to look a window up by, best first."""
     name, maker = parse(model), families.maker_of(model)
     if name.provider:
@@ -192,14 +192,14 @@ def usual_window(bare: str) -> int | None:
 
     Falls back to what the maker publishes; None if that is unknown too.
     """
-    windows = _by_bare().get(bare) or _by_bare().get(families.undated(bare))
+    windows = _windows_by_name().get(bare) or _windows_by_name().get(families.undated(bare))
     if not windows:
         return published_window(families.undated(bare)) or published_window(bare)
     return max(sorted(set(windows)), key=windows.count)
 
 
 @cache
-def _by_bare() -> dict[str, list[int]]:
+def _windows_by_name() -> dict[str, list[int]]:
     index: dict[str, list[int]] = {}
     for provider in providers():
         for model in provider.models:

@@ -140,7 +140,7 @@ def generation_of(model: str) -> str:
     Returns `unknown` if no row matches the name or it is misspelt. `sidecar.counting.tokenizers`
     decides whether that vocabulary can be run here, and what to use instead.
     """
-    return _row(parse(model).bare)[0]
+    return _find_row(parse(model).bare)[0]
 
 
 def undated(bare: str) -> str:
@@ -150,7 +150,7 @@ def undated(bare: str) -> str:
 
 def maker_of(model: str) -> str | None:
     """Return the provider id of the maker's own API, for a name without a provider."""
-    return _row(parse(model).bare)[1]
+    return _find_row(parse(model).bare)[1]
 
 
 @lru_cache(maxsize=4096)
@@ -185,7 +185,7 @@ def _is_no_claude(bare: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _row(bare: str) -> tuple[str, str | None]:
+def _find_row(bare: str) -> tuple[str, str | None]:
     if is_misspelt(bare):
         return UNKNOWN, None
     if "claude" in bare or bare.split("-")[0] in _CLAUDE_ALIASES:

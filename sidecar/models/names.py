@@ -108,22 +108,22 @@ def parse(model: str) -> Name:
 
     Only the first `MAX_LENGTH` characters are read, since names may come from untrusted files.
     """
-    return _parse(model[:MAX_LENGTH])
+    return _parse_name(model[:MAX_LENGTH])
 
 
 @lru_cache(maxsize=4096)
-def _parse(model: str) -> Name:
+def _parse_name(model: str) -> Name:
     text = model.strip()
     if text.lower().endswith(".gguf"):
-        return _gguf(text)
+        return _parse_gguf_name(text)
     if text.startswith("arn:"):
-        return Name("aws", _bare(text.rpartition("/")[2]), text.rpartition("/")[2])
+        return Name("aws", _bare_name(text.rpartition("/")[2]), text.rpartition("/")[2])
     if text.startswith("@cf/"):
-        return Name("cloudflare", _bare(text.rpartition("/")[2]), text)
+        return Name("cloudflare", _bare_name(text.rpartition("/")[2]), text)
     head, slash, rest = text.lstrip("~").partition("/")
     if not slash:
-        return _plain(text)
-    return _with_slash(text, head.lower(), rest)
+        return _parse_plain(text)
+    return _parse_with_slash(text, head.lower(), rest)
 
 
 def same_model(asked: str, loaded: str) -> bool:
@@ -131,7 +131,7 @@ def same_model(asked: str, loaded: str) -> bool:
 
     Case, folder, provider, `.gguf`, shard, quantisation and `:latest` make no difference.
     """
-    return bool(_forms(asked) & _forms(loaded))
+    return bool(_name_forms(asked) & _name_forms(loaded))
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
@@ -143,13 +143,15 @@ def matches(model: str, globs: Iterable[str]) -> bool:
     return matches_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
 
 
-def _forms(name: str) -> set[str]:
+def _name_forms(name: str) -> set[str]:
     full = name[:MAX_LENGTH].strip().lower().replace("\\", "/")
     names = (full, full.rpartition("/")[2])
-    return {_unquantised(one.removesuffix(":latest").removesuffix(".gguf")) for one in names} - {""}
+    return {
+        _without_quantisation(one.removesuffix(":latest").removesuffix(".gguf")) for one in names
+    } - {""}
 
 
-def _unquantised(stem: str) -> str:
+def _without_quantisation(stem: str) -> str:
     """Return a file's stem without shard number and quantisation."""
     stem = _SHARD.sub("", stem)
     while (shorter := _QUANTISATION.sub("", stem)) != stem:
@@ -157,13 +159,13 @@ def _unquantised(stem: str) -> str:
     return stem
 
 
-def _gguf(text: str) -> Name:
+def _parse_gguf_name(text: str) -> Name:
     stem = re.split(r"[\\/]", text)[-1][: -len(".gguf")]
-    return Name("llamacpp", _unquantised(stem).lower(), stem)
+    return Name("llamacpp", _without_quantisation(stem).lower(), stem)
 
 
-def _with_slash(text: str, head: str, rest: str) -> Name:
-    bare = _bare(rest.rpartition("/")[2])
+def _parse_with_slash(text: str, head: str, rest: str) -> Name:
+    bare = _bare_name(rest.rpartition("/")[2])
     if head in LOCAL_PROVIDERS:
         return Name(head, bare, rest)
     if head in HOSTS:
@@ -175,17 +177,19 @@ def _with_slash(text: str, head: str, rest: str) -> Name:
     return Name("openrouter", bare, text.lstrip("~"))
 
 
-def _plain(text: str) -> Name:
+def _parse_plain(text: str) -> Name:
     lower = text.lower()
     if "@" in lower:
-        return Name("google", _bare(lower.partition("@")[0]), text)
+        return Name("google", _bare_name(lower.partition("@")[0]), text)
     name, colon, tag = lower.partition(":")
     if colon and _OLLAMA_TAG.match(tag) and not _BEDROCK.match(lower):
-        return Name("ollama", _bare(name if tag in ("latest", "cloud") else f"{name}-{tag}"), text)
-    return Name("aws" if _BEDROCK.match(lower) else None, _bare(lower), text)
+        return Name(
+            "ollama", _bare_name(name if tag in ("latest", "cloud") else f"{name}-{tag}"), text
+        )
+    return Name("aws" if _BEDROCK.match(lower) else None, _bare_name(lower), text)
 
 
-def _bare(name: str) -> str:
+def _bare_name(name: str) -> str:
     """Return the model without fine-tune suffix, Bedrock prefix and version, and route."""
     lower = name.lower()
     if lower.startswith("ft:"):

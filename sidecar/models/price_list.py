@@ -44,11 +44,11 @@ def price_list(file: ListFile = None) -> DataSnapshot:
     with _lock:
         key = (file, stored_prices.version(file))
         if key not in _loaded:
-            _loaded[key] = _load(file)
+            _loaded[key] = _load_list(file)
         return _loaded[key]
 
 
-def _load(file: ListFile) -> DataSnapshot:
+def _load_list(file: ListFile) -> DataSnapshot:
     from genai_prices.data_snapshot import get_snapshot
 
     data = stored_prices.read(file)
@@ -113,12 +113,12 @@ class ListedTariff:
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
         """Return the prices of a call at that time, in that service tier, with that prompt size."""
         tier, confined, place = tier.partition("@")
-        found = self._in_tier(at, tier, prompt_tokens)
+        found = self._prices_in_tier(at, tier, prompt_tokens)
         if not confined or found is None:
             return found
         return found.times(_IN_A_PLACE[place]) if place in _IN_A_PLACE else None
 
-    def _in_tier(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
+    def _prices_in_tier(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
         if not tier:
             listed = self._model.get_prices(at)
             key = id(listed), sum(prompt_tokens > start for start in self.thresholds)
@@ -126,12 +126,12 @@ class ListedTariff:
                 self._known[key] = _unit_prices(listed, prompt_tokens)
             return self._known[key]
         context = {"service_tier": tier, "processing": tier, "speed": tier}
-        if not any(self._holds(variant, at, context) for variant in self._variants):
+        if not any(self._applies(variant, at, context) for variant in self._variants):
             return None
         return _unit_prices(self._model.get_prices(at, context), prompt_tokens)
 
     @staticmethod
-    def _holds(variant: PriceVariant, at: datetime, context: dict[str, str]) -> bool:
+    def _applies(variant: PriceVariant, at: datetime, context: dict[str, str]) -> bool:
         if variant.constraint is not None and not variant.constraint.active(at):
             return False
         return all(context.get(key) == value for key, value in variant.when.items())
@@ -159,51 +159,61 @@ def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
     price, as vendors bill them. Audio without a price of its own is unpriced. A model billed per
     call includes its searches in that price.
     """
-    fresh = _price(listed, "input_mtok", prompt_tokens)
-    output = _price(listed, "output_mtok", prompt_tokens)
+    fresh = _price_of_key(listed, "input_mtok", prompt_tokens)
+    output = _price_of_key(listed, "output_mtok", prompt_tokens)
     if fresh is None and output is None:
         return None
-    write = _price(listed, "cache_write_mtok", prompt_tokens)
-    hour = _price(listed, "cache_write_1h_mtok", prompt_tokens)
+    write = _price_of_key(listed, "cache_write_mtok", prompt_tokens)
+    hour = _price_of_key(listed, "cache_write_1h_mtok", prompt_tokens)
     if hour is None and write is not None and fresh is not None:
         hour = _HOUR_TO_INPUT * fresh
-    read = _or(_price(listed, "cache_read_mtok", prompt_tokens), fresh)
-    call = _each(listed, "requests_kcount", prompt_tokens)
-    search = _each(listed, "web_searches_kcount", prompt_tokens)
-    audio = _price(listed, "input_audio_mtok", prompt_tokens)
-    image = _price(listed, "input_image_mtok", prompt_tokens)
+    read = _first_not_none(_price_of_key(listed, "cache_read_mtok", prompt_tokens), fresh)
+    call = _unit_price(listed, "requests_kcount", prompt_tokens)
+    search = _unit_price(listed, "web_searches_kcount", prompt_tokens)
+    audio = _price_of_key(listed, "input_audio_mtok", prompt_tokens)
+    image = _price_of_key(listed, "input_image_mtok", prompt_tokens)
     return UnitPrices(
         input=fresh,
         cache_read=read,
-        cache_write=_or(write, fresh),
-        cache_write_1h=_or(hour, fresh),
+        cache_write=_first_not_none(write, fresh),
+        cache_write_1h=_first_not_none(hour, fresh),
         output=output,
-        reasoning=_or(_price(listed, "output_reasoning_mtok", prompt_tokens), output),
+        reasoning=_first_not_none(
+            _price_of_key(listed, "output_reasoning_mtok", prompt_tokens), output
+        ),
         call=call or Decimal(0),
-        search=search if call is None else _or(search, Decimal(0)),
-        file_search=_each(listed, "storage_searches_kcount", prompt_tokens),
+        search=search if call is None else _first_not_none(search, Decimal(0)),
+        file_search=_unit_price(listed, "storage_searches_kcount", prompt_tokens),
         audio_input=audio,
-        audio_cache_read=_or(_price(listed, "cache_audio_read_mtok", prompt_tokens), audio),
-        audio_output=_price(listed, "output_audio_mtok", prompt_tokens),
-        image_input=_or(image, fresh),
-        image_cache_read=_or(_price(listed, "cache_image_read_mtok", prompt_tokens), image, read),
-        image_output=_or(_price(listed, "output_image_mtok", prompt_tokens), output),
-        video_input=_or(_price(listed, "input_video_mtok", prompt_tokens), fresh),
+        audio_cache_read=_first_not_none(
+            _price_of_key(listed, "cache_audio_read_mtok", prompt_tokens), audio
+        ),
+        audio_output=_price_of_key(listed, "output_audio_mtok", prompt_tokens),
+        image_input=_first_not_none(image, fresh),
+        image_cache_read=_first_not_none(
+            _price_of_key(listed, "cache_image_read_mtok", prompt_tokens), image, read
+        ),
+        image_output=_first_not_none(
+            _price_of_key(listed, "output_image_mtok", prompt_tokens), output
+        ),
+        video_input=_first_not_none(
+            _price_of_key(listed, "input_video_mtok", prompt_tokens), fresh
+        ),
     )
 
 
-def _or(*prices: Decimal | None) -> Decimal | None:
+def _first_not_none(*prices: Decimal | None) -> Decimal | None:
     """Return the first price that is not None."""
     return next((price for price in prices if price is not None), None)
 
 
-def _each(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
+def _unit_price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
     """Return the USD per unit of a price listed per thousand."""
-    price = _price(listed, key, prompt_tokens)
+    price = _price_of_key(listed, key, prompt_tokens)
     return None if price is None else price.scaleb(-3)
 
 
-def _price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
+def _price_of_key(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
     """Return the price of one key; a tier applies to the whole prompt once it is exceeded."""
     value: Any = getattr(listed, key, None)
     if value is None or isinstance(value, Decimal):

@@ -73,13 +73,13 @@ class TextDocument(SplitText):
         self._next_tidy = 0
         pieces = split_pieces(join_surrogates(text), piece_characters)
         self._list = PieceList(pieces, encoding)
-        self._invalidate()
+        self._clear_caches()
 
-    def _splice(self, first: int, last: int, new: list[Piece]) -> None:
+    def _replace_pieces(self, first: int, last: int, new: list[Piece]) -> None:
         self._list.splice(first, last, new)
-        self._invalidate()
+        self._clear_caches()
 
-    def _invalidate(self) -> None:
+    def _clear_caches(self) -> None:
         self.edition = object()
         self._pieces: tuple[Piece, ...] | None = None
         self._text: str | None = None
@@ -122,7 +122,7 @@ class TextDocument(SplitText):
             raise IndexError(f"line {index} of a document of {self.line_count} lines")
         start = self._line_offset(index)
         end = self.characters if index + 1 == self.line_count else self._line_offset(index + 1)
-        first, last = self._touched(start, end)
+        first, last = self._pieces_at_ends(start, end)
         text = "".join(
             [piece.text for piece in self._list.between(first.piece_index, last.piece_index)]
         )
@@ -132,7 +132,7 @@ class TextDocument(SplitText):
     def pieces_in(self, span: Range) -> list[Piece]:
         """Return the pieces of a range, whose counts add up; the document's own where possible."""
         start, end = self.offsets(span)
-        first, last = self._touched(start, end)
+        first, last = self._pieces_at_ends(start, end)
         inner = self._list.between(first.piece_index, last.piece_index)
         tail, head = start - first.offset, end - last.offset
         if first.piece_index == last.piece_index:
@@ -203,7 +203,7 @@ class TextDocument(SplitText):
         self._replace(start, self.characters - kept, text[start:end])
 
     def _replace(self, start: int, end: int, text: str) -> None:
-        touched, last = self._touched(start, end)
+        touched, last = self._pieces_at_ends(start, end)
         before = touched.piece.text[: start - touched.offset]
         after = last.piece.text[end - last.offset :]
         middle = join_surrogates(before[-1:] + text + after[:1])
@@ -214,8 +214,8 @@ class TextDocument(SplitText):
         edited = left + edited + right
         fits = len(edited) <= self._max_piece_characters
         new = [Piece(edited)] if fits else split_pieces(edited, self._piece_characters)
-        self._splice(first, until, new)
-        self._tidy()
+        self._replace_pieces(first, until, new)
+        self._join_small_pieces()
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
         """Include neighbours until safe cuts lie on both sides of `text`.
@@ -243,7 +243,7 @@ class TextDocument(SplitText):
     def _text_of(self, index: int) -> str:
         return self._list.place_at(index).piece.text
 
-    def _tidy(self) -> None:
+    def _join_small_pieces(self) -> None:
         """Join small neighbours, a few per edit, while there are more pieces than needed."""
         needed = 3 * self.characters // (2 * self._piece_characters)
         if len(self._list) <= needed + self._spare_pieces:
@@ -253,11 +253,11 @@ class TextDocument(SplitText):
         joined = merge_counted(window, self._max_piece_characters)
         self._next_tidy = first + len(joined)
         if len(joined) < len(window):
-            self._splice(first, first + len(window) - 1, joined)
+            self._replace_pieces(first, first + len(window) - 1, joined)
 
     # Finding pieces
 
-    def _touched(self, start: int, end: int) -> tuple[PiecePlace, PiecePlace]:
+    def _pieces_at_ends(self, start: int, end: int) -> tuple[PiecePlace, PiecePlace]:
         """Return the first and the last piece of a span."""
         pieces = self._list
         first = pieces.at_offset(start)

@@ -44,7 +44,7 @@ def glob_problem(pattern: str) -> str | None:
     """Return the problem with a glob for names or paths, or None."""
     if len(pattern) > MAX_LENGTH:
         return f"a pattern has more than {MAX_LENGTH:,} characters"
-    if _wildcards(pattern) > MAX_WILDCARDS:
+    if _count_wildcards(pattern) > MAX_WILDCARDS:
         return f"a pattern has more than {MAX_WILDCARDS} wildcards"
     return None
 
@@ -53,7 +53,7 @@ def path_glob_problem(pattern: str) -> str | None:
     """Return the problem with a line of a `.gitignore`, or a glob in that form, or None."""
     if (problem := glob_problem(pattern)) is not None:
         return problem
-    if _wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
+    if _count_wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
         return f"a pattern has more than {MAX_WILDCARDS_WITHOUT_RE2} wildcards, without google-re2"
     brackets = [match[0] for match in _BRACKET.finditer(pattern) if match[0][0] == "["]
     if any(map(_UNLIKE_GIT.match, brackets)):
@@ -86,13 +86,13 @@ class PathGlobs:
         from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
         def compiled(lines: Sequence[str]) -> PathSpec[Any]:
-            return PathSpec.from_lines(GitIgnoreSpecPattern, lines, backend=_backend())
+            return PathSpec.from_lines(GitIgnoreSpecPattern, lines, backend=_backend_name())
 
         self._specs = [compiled(lines) for lines in _last_first(map(_without_special, globs))]
 
     def matches_file(self, path: str) -> bool:
         """Return whether a file or a folder that contains it matches."""
-        return bool(_verdict(self._specs, path))
+        return bool(_verdict_of(self._specs, path))
 
 
 class IgnoreGlobs:
@@ -106,13 +106,13 @@ class IgnoreGlobs:
         from pathspec import PathSpec
 
         def compiled(lines: Sequence[str]) -> PathSpec[Any]:
-            return PathSpec(map(_own_pattern, lines), backend=_backend())
+            return PathSpec(map(_own_pattern, lines), backend=_backend_name())
 
         self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, lines))]
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
         """Return whether a path is ignored, if its folders are not; None if no line matches."""
-        return _verdict(self._specs, f"{path}/" if folder else path)
+        return _verdict_of(self._specs, f"{path}/" if folder else path)
 
 
 def _own_pattern(line: str) -> RegexPattern:
@@ -129,7 +129,7 @@ def _own_pattern(line: str) -> RegexPattern:
     return RegexPattern(re.compile(regex), include)
 
 
-def _verdict(specs: Iterable[PathSpec[Any]], path: str) -> bool | None:
+def _verdict_of(specs: Iterable[PathSpec[Any]], path: str) -> bool | None:
     safe = _without_special(path)
     verdicts = (spec.check_file(safe, separators=()).include for spec in specs)
     return next((include for include in verdicts if include is not None), None)
@@ -158,7 +158,7 @@ def _without_special(text: str) -> str:
     return text if is_plain else text.translate(_ESCAPES)
 
 
-def _wildcards(pattern: str) -> int:
+def _count_wildcards(pattern: str) -> int:
     return sum(pattern.count(wildcard) for wildcard in "*?[")
 
 
@@ -167,5 +167,5 @@ def _has_re2() -> bool:
     return find_spec("re2") is not None
 
 
-def _backend() -> str:
+def _backend_name() -> str:
     return "re2" if _has_re2() else "simple"

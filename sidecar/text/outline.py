@@ -89,7 +89,7 @@ def find_marked_regions(lines: Lines) -> list[Part]:
         return []
     regions: list[Part] = []
     open_at: list[tuple[int, int]] = []
-    for number, limit, word in _marks(lines):
+    for number, limit, word in _find_marks(lines):
         if limit:
             open_at.append((number, limit))
         elif word == "end" and open_at:
@@ -110,12 +110,12 @@ def find_ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
     """Return the sections that a mark below their heading exempts from budgets."""
     if MARK_START not in lines.text:
         return []
-    marked = [number for number, _, word in _marks(lines) if word == "ignore"]
+    marked = [number for number, _, word in _find_marks(lines) if word == "ignore"]
     owners = [_innermost(sections, number) for number in marked]
     return [owner for owner in owners if owner is not None]
 
 
-def _marks(lines: Lines) -> Iterator[tuple[int, int, str]]:
+def _find_marks(lines: Lines) -> Iterator[tuple[int, int, str]]:
     """Yield the line, number (0: none) and word of each mark."""
     for number, line in enumerate(lines.texts):
         if MARK_START not in line:
@@ -184,7 +184,7 @@ def find_sections(lines: Lines) -> Iterator[Part]:
 
 def normalize_heading_path(written: str) -> str:
     """Return the heading path of a budget rule in the form of `Part.path_text`."""
-    return " > ".join(_title(part) for part in _STEP.split(written.strip()))
+    return " > ".join(_plain_title(part) for part in _STEP.split(written.strip()))
 
 
 def has_path(part: Part, path: str) -> bool:
@@ -227,10 +227,10 @@ class _HeadingScan:
         return self._read_special(number, line, bare[0])
 
     def _read_special(self, number: int, line: str, first: str) -> int:
-        inside = self._item if _indent(line) >= self._item else 0
+        inside = self._item if _indent_width(line) >= self._item else 0
         if not self._lazy:
             self._item = inside
-        if (fence := _fence(line, inside)) is not None:
+        if (fence := _match_fence(line, inside)) is not None:
             return self._read_fence(number, fence, inside)
         if inside:
             self._lazy = _ATX.match(line, inside) is None
@@ -244,13 +244,13 @@ class _HeadingScan:
     def _read_block(self, number: int, line: str, first: str) -> None:
         if first == "#" and (atx := _ATX.match(line)):
             self.headings.append(
-                (number, len(atx[1]), _title(_without_closing_hashes(line[atx.end() :])))
+                (number, len(atx[1]), _plain_title(_without_closing_hashes(line[atx.end() :])))
             )
             self._end_block()
         elif first in "=-" and self._paragraph is not None and (under := _SETEXT.match(line)):
             title = " ".join(self._lines.texts[self._paragraph : number])
             level = 1 if under[1][0] == "=" else 2
-            self.headings.append((self._paragraph, level, _title(title)))
+            self.headings.append((self._paragraph, level, _plain_title(title)))
             self._end_block()
         elif first in "-*_" and _BREAK.match(line):
             self._end_block()
@@ -271,7 +271,7 @@ class _HeadingScan:
         self._paragraph, self._lazy, self._item = None, False, 0
 
 
-def _indent(line: str) -> int:
+def _indent_width(line: str) -> int:
     """Return the width of the indentation; a tab reaches to the next multiple of four."""
     lead = line[: len(line) - len(line.lstrip(" \t"))]
     return len(lead.expandtabs(4)) if "\t" in lead else len(lead)
@@ -286,7 +286,7 @@ def _item_indent(container: re.Match[str]) -> int:
     return len(container["lead"]) + len(marker) + (after if 1 <= after <= 4 else 1)
 
 
-def _fence(line: str, item: int) -> re.Match[str] | None:
+def _match_fence(line: str, item: int) -> re.Match[str] | None:
     """Match an opening fence, which may be in a list item."""
     if "```" not in line and "~~~" not in line:
         return None
@@ -298,9 +298,9 @@ def _fence_end(lines: Lines, number: int, mark: str, item: int) -> int:
     for at in range(number + 1, len(lines)):
         line = lines.texts[at]
         bare = line.strip(" \t")
-        if bare and _indent(line) < item:
+        if bare and _indent_width(line) < item:
             return at
-        if bare.startswith(mark) and not bare.strip(mark[0]) and _indent(line) < item + 4:
+        if bare.startswith(mark) and not bare.strip(mark[0]) and _indent_width(line) < item + 4:
             return at + 1
     return len(lines)
 
@@ -330,7 +330,7 @@ def _without_closing_hashes(written: str) -> str:
     return bare if not bare or bare[-1] in " \t" else words
 
 
-def _title(written: str) -> str:
+def _plain_title(written: str) -> str:
     """Remove emphasis, code marks and repeated blanks from a heading."""
     return _SPACES.sub(" ", _MARKUP.sub("", written)).strip()
 

@@ -131,7 +131,7 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
     """
     merged: list[Piece] = []
     for piece in pieces:
-        joined = _join(merged[-1], piece, characters) if merged else None
+        joined = _join_pieces(merged[-1], piece, characters) if merged else None
         if joined is None:
             merged.append(piece)
         else:
@@ -139,7 +139,7 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
     return merged
 
 
-def _join(left: Piece, right: Piece, characters: int) -> Piece | None:
+def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
     if len(left) + len(right) > characters:
         return None
     right_counts = right.counts.copy()  # another thread may add to them
@@ -214,22 +214,22 @@ class _RunningSums:
 
     def sum_before(self, index: int) -> int:
         while len(self._sums) <= index:
-            self._extend()
+            self._extend_sums()
         return self._sums[index]
 
     def find_sum(self, amount: int) -> int:
         """Return the first k at which the sum reaches `amount`, or one more than the pieces."""
         while self._sums[-1] < amount and len(self._sums) <= len(self._numbers):
-            self._extend()
+            self._extend_sums()
         return bisect_left(self._sums, amount)
 
     def find_larger_sum(self, amount: int) -> int:
         """Return the first k at which the sum exceeds `amount`, or one more than the pieces."""
         while self._sums[-1] <= amount and len(self._sums) <= len(self._numbers):
-            self._extend()
+            self._extend_sums()
         return bisect_right(self._sums, amount)
 
-    def _extend(self) -> None:
+    def _extend_sums(self) -> None:
         known = len(self._sums) - 1
         following = self._numbers[known : known + _STEP]
         self._sums[known:] = accumulate(following, initial=self._sums[known])

@@ -43,12 +43,12 @@ def printable(text: str) -> str:
     """Return `text` on one line, with control characters, invisible ones and line ends escaped."""
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text
-    return _COMMAND.sub(_escape_command, _unprintable().sub(_escape, text))
+    return _COMMAND.sub(_escape_command, _unprintable().sub(_escape_character, text))
 
 
 def printable_lines(text: str) -> str:
     """Return `text` with the same characters escaped, except for line feeds."""
-    return _COMMAND.sub(_escape_command, _unprintable_in_lines().sub(_escape, text))
+    return _COMMAND.sub(_escape_command, _unprintable_in_lines().sub(_escape_character, text))
 
 
 def markdown(text: str) -> str:
@@ -92,7 +92,7 @@ def _unprintable_in_lines() -> re.Pattern[str]:
     return re.compile(f"(?!\n)[{_ACTIVE}]")
 
 
-def _escape(match: re.Match[str]) -> str:
+def _escape_character(match: re.Match[str]) -> str:
     character = match[0]
     number = ord(character)
     if character in _SHORT:

@@ -17,7 +17,7 @@ def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     lines = []
     for *cells, last in rows:
         made = [
-            cell + _gap(cell, width) if index < left else _gap(cell, width) + cell
+            cell + _padding(cell, width) if index < left else _padding(cell, width) + cell
             for index, (cell, width) in enumerate(zip(cells, widths, strict=False))
         ]
         lines.append("  ".join([*made, last]).rstrip())
@@ -48,5 +48,5 @@ def draw_gauge(percent: int, width: int) -> str:
     return "█" * full + part + "░" * (width - full - len(part))
 
 
-def _gap(text: str, width: int) -> str:
+def _padding(text: str, width: int) -> str:
     return " " * (width - columns(text))

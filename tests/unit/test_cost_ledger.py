@@ -93,7 +93,7 @@ def test_a_request_id_counts_once_across_sessions_and_openings(ledger: Ledger) -
 def test_two_requests_with_one_key_are_both_kept(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.cost.ledger._key", lambda _request: 7)
+    monkeypatch.setattr("sidecar.cost.ledger._hash_request", lambda _request: 7)
     found = [ledger.record(call(request=name)).duplicate for name in ("a", "b", "c", "b", "a")]
     assert found == [False, False, False, True, True]
     assert rows(ledger, "SELECT request FROM event ORDER BY id") == [("a",), ("b",), ("c",)]
@@ -306,7 +306,7 @@ def test_a_failed_import_leaves_the_ledger_as_it_was(
     old = sqlite3.connect(path)
     old.executescript(OLD_LEDGER.read_text())
     before = list(old.iterdump())
-    monkeypatch.setattr(ledger_file, "_sums", lambda: ["nonsense"])
+    monkeypatch.setattr(ledger_file, "_sum_statements", lambda: ["nonsense"])
     with pytest.raises(LedgerError):
         Ledger(path).record(call())
     assert list(old.iterdump()) == before

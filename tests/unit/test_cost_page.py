@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.page import _scale, _thinned, page
+from sidecar.cost.page import _axis_maximum, _thin_out, page
 from sidecar.cost.protocol import CostRecordParams
 from sidecar.cost.sums import Scope
 from sidecar.text.printable import usd_text
@@ -147,14 +147,14 @@ def test_many_models_share_the_last_colour(book: CostBook) -> None:
 
 def test_a_long_session_is_thinned_to_its_peaks() -> None:
     values = [float(number) for number in range(1000)]
-    thinned = _thinned(values)
+    thinned = _thin_out(values)
     assert len(thinned) <= 300
     assert thinned[-1] == 999
-    assert _thinned(values[:300]) == values[:300]
+    assert _thin_out(values[:300]) == values[:300]
 
 
 @pytest.mark.parametrize(
     ("highest", "scale"), [(0, 1), (0.00031, 0.0004), (1, 1), (2.65, 3), (116_000, 120_000)]
 )
 def test_scales_are_round_and_high_enough(highest: float, scale: float) -> None:
-    assert _scale(highest) == pytest.approx(scale)
+    assert _axis_maximum(highest) == pytest.approx(scale)

@@ -32,7 +32,7 @@ def ranks() -> dict[bytes, int]:
 @cache
 def encoding(name: str) -> tiktoken.Encoding:
     if name in ("o200k", "cl100k"):
-        return Reference(f"{name}_base")._encoding()
+        return Reference(f"{name}_base")._get_encoding()
     expression = PATTERNS[name].expression
     return tiktoken.Encoding(name, pat_str=expression, mergeable_ranks=ranks(), special_tokens={})
 

@@ -114,7 +114,7 @@ def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collect
 def load_cache(root: Path) -> CheckCache:
     """Return the cache of a root; an empty one if none is usable."""
     try:
-        cache = msgspec.msgpack.decode(_file(root).read_bytes(), type=CheckCache)
+        cache = msgspec.msgpack.decode(_cache_file(root).read_bytes(), type=CheckCache)
     except (OSError, msgspec.DecodeError, RecursionError):
         return CheckCache()
     return cache if cache.format == FORMAT else CheckCache()
@@ -122,7 +122,7 @@ def load_cache(root: Path) -> CheckCache:
 
 def save_cache(root: Path, cache: CheckCache) -> None:
     """Save the cache, if possible."""
-    path = _file(root)
+    path = _cache_file(root)
     # A name with bytes that are not UTF-8 cannot be encoded.
     with contextlib.suppress(OSError, UnicodeEncodeError):
         data = msgspec.msgpack.encode(cache)
@@ -160,6 +160,6 @@ def file_stamps(settings: Settings) -> str:
     return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
 
 
-def _file(root: Path) -> Path:
+def _cache_file(root: Path) -> Path:
     name = digest_of(os.fsencode(root)).hex()
     return cache_dir() / "check" / f"{name}.msgpack"

@@ -30,7 +30,7 @@ def find_growth(
     Raises:
         click.UsageError: git does not know `base`.
     """
-    changes = [change for change in _changes(folder, base) if change.path in reports]
+    changes = [change for change in _changed_files(folder, base) if change.path in reports]
     for change, data in zip(changes, _old_contents(folder, changes), strict=True):
         text = decode_text(data) if data is not None else ""
         before = checker.count_tokens(text) if text else 0
@@ -46,13 +46,13 @@ class _Change(NamedTuple):
     blob: bytes | None
 
 
-def _changes(folder: Path, base: str) -> Iterator[_Change]:
+def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
     # Resolve the revision first, so that git cannot take it for an option or a path.
-    commit = _git(
+    commit = _run_git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
     )
     fields = iter(
-        _git(
+        _run_git(
             folder, "diff", "--raw", "-z", "--no-abbrev", "-M", "--relative",
             commit.decode().strip(), "--",
         ).split(b"\0")
@@ -65,7 +65,7 @@ def _changes(folder: Path, base: str) -> Iterator[_Change]:
         if status[:1] in (b"R", b"C"):
             path = next(fields)
         yield _Change(os.fsdecode(path), blob if blob.strip(b"0") else None)
-    new = _git(folder, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
+    new = _run_git(folder, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
     yield from (_Change(os.fsdecode(path), None) for path in new if path)
 
 
@@ -73,7 +73,7 @@ def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | 
     """Yield the old bytes of each file; None if it did not exist."""
     # Ask for object ids, since file names may contain line breaks.
     ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
-    answer = _git(folder, "cat-file", "--batch", stdin=ids) if ids else b""
+    answer = _run_git(folder, "cat-file", "--batch", stdin=ids) if ids else b""
     at = 0
     for change in changes:
         if change.blob is None:
@@ -90,7 +90,7 @@ def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | 
         at += size + 1
 
 
-def _git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
+def _run_git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
     try:
         return git.run(folder, verb, *arguments, stdin=stdin)
     except git.GitError as error:

@@ -121,7 +121,7 @@ class FileReader:
         return Checked(target, entry, report)
 
     def _check_batch(self, targets: Sequence[Target]) -> list[Checked]:
-        files = [_read(target) for target in targets]
+        files = [_load_target(target) for target in targets]
         if not self._uses_endpoint:
             self._count_new([file for file in files if isinstance(file, LoadedFile)])
         return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
@@ -153,7 +153,7 @@ class FileReader:
         return tokenizer.name if tokenizer.name in names() else f"{tokenizer.name}{self._stamps}"
 
 
-def _read(target: Target) -> LoadedFile | Checked:
+def _load_target(target: Target) -> LoadedFile | Checked:
     read_at = time.time_ns()
     try:
         with open(target.path, "rb") as file:

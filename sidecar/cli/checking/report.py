@@ -172,7 +172,7 @@ def as_text(report: Report) -> str:
         for file, finding in report.distinct_findings()
     ]
     lines += [f"{growth.path}: {growth.message}" for growth in report.growth or ()]
-    return "\n".join(map(printable, [*lines, _summary(report)]))
+    return "\n".join(map(printable, [*lines, _summary_line(report)]))
 
 
 def as_json(report: Report) -> str:
@@ -208,11 +208,11 @@ def as_github(report: Report) -> str:
         for file, finding in report.distinct_findings()
     ]
     lines += [
-        f"::notice file={_property(growth.path)},title=Token budget::{_escape(growth.message)}"
+        f"::notice file={_escape_value(growth.path)},title=Token budget::{_escape(growth.message)}"
         for growth in report.growth or ()
     ]
     lines += [
-        f"::error file={_property(skipped.path)},title=Token budget::"
+        f"::error file={_escape_value(skipped.path)},title=Token budget::"
         f"{_escape(skipped_text(skipped))}"
         for skipped in report.skipped
         if skipped.budget
@@ -222,12 +222,13 @@ def as_github(report: Report) -> str:
 
 def as_sarif(report: Report) -> str:
     """Format a SARIF 2.1.0 log with one run; paths are relative to the current folder."""
-    results = [_result(file, finding) for file, finding in report.distinct_findings()]
+    results = [_sarif_result(file, finding) for file, finding in report.distinct_findings()]
     results += [
-        _file_result("budget-growth", growth.path, growth.message) for growth in report.growth or ()
+        _sarif_file_result("budget-growth", growth.path, growth.message)
+        for growth in report.growth or ()
     ]
     results += [
-        _file_result("budget-unchecked", skipped.path, skipped_text(skipped))
+        _sarif_file_result("budget-unchecked", skipped.path, skipped_text(skipped))
         for skipped in report.skipped
         if skipped.budget
     ]
@@ -235,7 +236,7 @@ def as_sarif(report: Report) -> str:
         "name": "token-sidecar",
         "version": __version__,
         "informationUri": DOCUMENTATION.partition("/blob/")[0],
-        "rules": [_rule(name, description) for name, description in _RULES.items()],
+        "rules": [_sarif_rule(name, description) for name, description in _RULES.items()],
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     if report.problems:
@@ -253,7 +254,7 @@ def as_sarif(report: Report) -> str:
     return json_text(log)
 
 
-def _summary(report: Report) -> str:
+def _summary_line(report: Report) -> str:
     over = Counter(bool(finding.over) for _, finding in report.distinct_findings())
     files = f"{counted(len(report.files), 'file')} checked"
     if over:
@@ -273,14 +274,14 @@ def _problem_text(problem: ConfigurationProblem) -> str:
 
 
 def _problem_location(problem: ConfigurationProblem) -> str:
-    file = "" if problem.path is None else f"file={_property(problem.path)},"
+    file = "" if problem.path is None else f"file={_escape_value(problem.path)},"
     line = f"line={problem.line}," if file and problem.line else ""
     return f"{file}{line}title=Token budget configuration"
 
 
 def _annotation(file: FileReport, finding: ReportedFinding) -> str:
     place = f"line={finding.line},endLine={max(finding.line, _last_line(finding))}"
-    return f"file={_property(file.path)},{place},title=Token budget"
+    return f"file={_escape_value(file.path)},{place},title=Token budget"
 
 
 def _last_line(finding: ReportedFinding) -> int:
@@ -292,18 +293,18 @@ def _escape(text: str) -> str:
     return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
+def _escape_value(text: str) -> str:
     return _escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
+def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
     region = {
         "startLine": finding.line,
         "startColumn": finding.column,
         "endLine": finding.end_line,
         "endColumn": finding.end_column,
     }
-    result = _file_result(finding.code, file.path, finding.message)
+    result = _sarif_file_result(finding.code, file.path, finding.message)
     result["level"] = _LEVELS[finding.severity]
     result["locations"][0]["physicalLocation"]["region"] = region
     # Contains no text or position, so that services recognize the finding after an edit.
@@ -315,24 +316,24 @@ def _result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
     return result
 
 
-def _file_result(rule: str, path: str, message: str) -> dict[str, Any]:
+def _sarif_file_result(rule: str, path: str, message: str) -> dict[str, Any]:
     return {
         "ruleId": rule,
         "ruleIndex": list(_RULES).index(rule),
         "level": _RULE_LEVELS.get(rule, "note"),
         "message": {"text": printable(message)},
-        "locations": [{"physicalLocation": {"artifactLocation": _artifact(path)}}],
+        "locations": [{"physicalLocation": {"artifactLocation": _sarif_location(path)}}],
     }
 
 
-def _artifact(path: str) -> dict[str, str]:
+def _sarif_location(path: str) -> dict[str, str]:
     from urllib.parse import quote
 
     uri = quote(path.replace("\\", "/").removeprefix("./"), errors="surrogateescape")
     return {"uri": f"file://{uri}"} if uri.startswith("/") else {"uri": uri}
 
 
-def _rule(name: str, description: str) -> dict[str, Any]:
+def _sarif_rule(name: str, description: str) -> dict[str, Any]:
     return {
         "id": name,
         "shortDescription": {"text": description},

@@ -72,7 +72,7 @@ class Checker:
         self._reader: FileReader | None = None
         self.has_changed = False
         """Whether the cache must be saved."""
-        fingerprint = self._fingerprint()
+        fingerprint = self._settings_fingerprint()
         calibration = cache.calibration
         is_calibration_changed = calibration is not None and calibration != calibration_stamp()
         if cache.fingerprint != fingerprint or is_calibration_changed:
@@ -105,7 +105,7 @@ class Checker:
         checked = self._check(
             [target for target in targets if not target.link or self.has_budget(target)]
         )
-        return self._with_sums(checked, others) if self._rules.sums else checked
+        return self._add_sum_findings(checked, others) if self._rules.sums else checked
 
     def has_budget(self, target: Target) -> bool:
         """Return whether a rule applies to the file, or may apply to files in an unread folder."""
@@ -185,7 +185,7 @@ class Checker:
                 entries[result.target.relative] = result.entry
         return [results[target.relative] for target in targets]
 
-    def _with_sums(self, checked: list[Checked], others: Iterable[Target]) -> list[Checked]:
+    def _add_sum_findings(self, checked: list[Checked], others: Iterable[Target]) -> list[Checked]:
         """Add the findings of rules over several files to each of these files."""
         paths = {result.target.relative for result in checked}
         other_members = [
@@ -225,7 +225,7 @@ class Checker:
             return Measure(entry.tokens, entry.method, "", entry.error_percent)
         return self.reader().measure_for(checked, model)
 
-    def _fingerprint(self) -> str:
+    def _settings_fingerprint(self) -> str:
         written = msgspec.json.encode(
             (
                 self._model,
