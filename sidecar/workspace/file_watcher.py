@@ -31,7 +31,7 @@ POLL_SECONDS = 30.0
 """How often a subscriber must check everything by default."""
 QUIET_SECONDS = 0.02
 """A change is reported when nothing has changed for so long ..."""
-LONGEST_SECONDS = 0.15
+LONGEST_SECONDS = 0.1
 """... or when so much time has passed since the first unreported change."""
 
 Changes = frozenset[str] | None

@@ -187,6 +187,21 @@ def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: 
     assert world.recorded() == billed
 
 
+def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) -> None:
+    """Its calls are still in a journal."""
+    world = World(tmp_path, "vibe")
+    install(world, "vibe-compaction")
+    world.ingest()
+    before = world.recorded()
+    other = World(tmp_path / "other", "vibe")
+    install(other, "vibe-compaction")
+    (generations,) = other.home.glob(".vibe/logs/session/unified/*/generations")
+    newest = max(generations.iterdir())
+    shutil.copytree(newest, generations / f".staging-{newest.name}-8f0e")
+    other.ingest()
+    assert other.recorded() == before
+
+
 def test_vibe_bills_no_call_again_when_its_journal_goes(tmp_path: Path) -> None:
     """Vibe keeps two generations: the older one's journal goes, and the sums hold its calls."""
     world = World(tmp_path, "vibe")

@@ -319,7 +319,8 @@ def _split_tokens(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]
 
 
 def _oldest_generation(folder: Path) -> _Projection | None:
-    oldest = min((entry.name for entry in list_folder(folder / "generations")), default="")
+    names = (entry.name for entry in list_folder(folder / "generations"))
+    oldest = min(filter(str.isdigit, names), default="")  # not one that is still being written
     return try_decode_file(folder / "generations" / oldest / "projection-state.json", _Projection)
 
 
