@@ -19,9 +19,9 @@ from sidecar.workspace.wording import NO_CONTEXT
 if TYPE_CHECKING:
     from sidecar.workspace.spending import Costs
 
-BEING_READ = "cost is being read"
+BEING_READ = "being read"
 """Cost of an agent session whose calls are not in the ledger yet."""
-NOT_READ = "cost not read yet"
+NOT_READ = "not read yet"
 """As `BEING_READ`, in a command that does not read agents' files into the ledger."""
 AT_LEAST = "≥"
 """Marks a cost that lacks calls: the newest ones in such a command, or those in no file."""
@@ -83,7 +83,10 @@ def _row_cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, 
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     state = f"{row.state}, pinned" if row.pinned else row.state
     model = printable(row.model or "")
-    return session_cost(costs, info), age_text(row.updated_at, now), state, model
+    cost = session_cost(costs, info)
+    if cost in (BEING_READ, NOT_READ):
+        cost = f"cost {cost}"
+    return cost, age_text(row.updated_at, now), state, model
 
 
 def _terminal_cells(row: SessionRow, cost: str, age: str, state: str, model: str) -> list[str]:

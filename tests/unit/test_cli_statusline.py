@@ -230,9 +230,10 @@ def test_usage_has_the_words_that_an_editor_shows(root: Path, home: ClaudeHome) 
 
 def test_a_cost_that_was_not_read_yet_is_said_to_be(root: Path, home: ClaudeHome) -> None:
     home.session(root).reply()
-    unread = "cost not read yet"
+    unread = "not read yet"
     assert "Run `token-sidecar cost`" in run("usage")
-    assert unread in run("usage", "--all")
+    assert "Cost        not read yet" in run("usage")
+    assert "cost not read yet" in run("usage", "--all")
     assert unread in json.loads(run("usage", "--json"))["text"]
     run("cost")
     assert unread not in run("usage")
