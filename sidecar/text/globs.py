@@ -88,7 +88,7 @@ class PathGlobs:
         def compiled(lines: Sequence[str]) -> PathSpec[Any]:
             return PathSpec.from_lines(GitIgnoreSpecPattern, lines, backend=_backend_name())
 
-        self._specs = [compiled(lines) for lines in _last_first(map(_without_special, globs))]
+        self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, globs))]
 
     def matches_file(self, path: str) -> bool:
         """Return whether a file or a folder that contains it matches."""

@@ -91,6 +91,7 @@ def test_a_line_means_what_git_says(line: str, top: str, middle: str, deep: str)
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=5), PATHS)
+@example(["aa", "a/**/"], "a/a")
 def test_the_last_glob_that_means_a_file_or_its_folder_decides(lines: list[str], path: str) -> None:
     """Told apart line by line."""
     lines = [line for line in lines if path_glob_problem(line) is None]
@@ -110,6 +111,7 @@ def test_the_last_glob_that_means_a_file_or_its_folder_decides(lines: list[str],
         (["prompts/**/*.md"], ["prompts/a.md", "prompts/b/c.md"], ["a/prompts/a.md"]),
         (["prompts/*"], ["prompts/a", "prompts/b/c"], ["prompts", "a/prompts/b"]),
         (["prompts/**"], ["prompts/a", "prompts/b/c"], ["prompts", "a/prompts/b"]),
+        (["prompts/**/"], ["prompts/a/b", "prompts/a/b/c"], ["prompts", "prompts/a"]),
         (["*.md", "!CHANGELOG.md"], ["a.md"], ["CHANGELOG.md", "a/CHANGELOG.md"]),
         (["*.md", "!docs/"], ["a.md"], ["docs/a.md", "a/docs/b.md"]),
         (["docs/", "!docs/old/"], ["docs/a"], ["docs/old/a"]),
