@@ -95,15 +95,15 @@ def show(workspace: Path, as_json: bool, key: str | None) -> None:
 @_WORKSPACE
 @_JSON
 def check(workspace: Path, as_json: bool) -> None:
-    """Report problems in the configuration files.
+    """Report problems in the configuration files and in the tokenizer files that they name.
 
     Exit codes: 0 no problems; 2 problems found.
     """
-    problems = _load_settings(workspace).problems
+    problems = list_problems(_load_settings(workspace))
     if as_json:
-        print_json({"problems": [str(problem) for problem in problems]})
+        print_json({"problems": problems})
     else:
-        print_lines(*(str(problem) for problem in problems) if problems else ("No problems.",))
+        print_lines(*(problems or ("No problems.",)))
     sys.exit(2 if problems else 0)
 
 
@@ -111,6 +111,17 @@ def _load_settings(workspace: Path) -> Loaded:
     from sidecar.config.load import find_root, load
 
     return load(find_root(workspace.resolve()))
+
+
+def list_problems(loaded: Loaded) -> list[str]:
+    """Return the problems of the settings, and why the user's tokenizers cannot be used."""
+    from sidecar.counting.tokenizers import Tokenizers
+
+    settings = loaded.settings
+    tokenizers = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
+    for entry in settings.tokenizers:
+        tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
+    return [*map(str, loaded.problems), *tokenizers.problems]
 
 
 def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:

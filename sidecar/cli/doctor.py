@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from sidecar.cli.config import list_values
+from sidecar.cli.config import list_problems, list_values
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines
 from sidecar.endpoints.outcome import undeclared_reason
@@ -82,8 +82,7 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "stateFolder": str(state_dir()),
             "stateProblem": _state_problem(),
             "values": list_values(loaded, defaults=False),
-            "problems": [str(problem) for problem in loaded.problems]
-            + _tokenizer_problems(settings),
+            "problems": list_problems(loaded),
         },
     }
 
@@ -118,16 +117,6 @@ def _list_estimators() -> list[dict[str, Any]]:
         {"name": name, "problem": unusable_plugins().get(name)}
         for name in sorted({*names(), *unusable_plugins()})
     ]
-
-
-def _tokenizer_problems(settings: Settings) -> list[str]:
-    """Return why vocabularies of the user cannot be used."""
-    from sidecar.counting.tokenizers import Tokenizers
-
-    tokenizers = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
-    for entry in settings.tokenizers:
-        tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
-    return tokenizers.problems
 
 
 def _state_problem() -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sidecar.config.private import make_folder, write
@@ -60,10 +61,8 @@ def _fetch_list(url: str) -> bytes:
         status = error.response.status_code
         raise UpdateError(f"{without_secrets(url)} answered HTTP {status}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        where = without_secrets(url)
-        raise UpdateError(
-            f"the price list could not be downloaded from {where}: {error}"
-        ) from error
+        where, reason = without_secrets(url), re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        raise UpdateError(f"cannot download the price list from {where}: {reason}") from error
 
 
 def _read_answer(answer: httpx.Response) -> bytes:

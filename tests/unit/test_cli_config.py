@@ -117,3 +117,10 @@ def test_one_value_is_shown_by_its_key_and_a_table_by_its_name(tmp_path: Path) -
     assert wrong.stderr.endswith(
         "token-sidecar: unknown setting: modle; `token-sidecar config show` lists all settings\n"
     )
+
+
+def test_check_reports_a_missing_tokenizer_file(tmp_path: Path) -> None:
+    config_file().write_text('[[tokenizer]]\nmodels = ["mine-*"]\nfile = "nowhere.json"\n')
+    found = run("check", "--workspace", str(tmp_path))
+    assert found.exit_code == 2
+    assert "nowhere.json" in found.output
