@@ -1,8 +1,8 @@
-"""Values as types of ours: the only door to what msgspec reads by a type.
+"""Typed decoding with msgspec. All other modules decode through these functions.
 
-msgspec works a Struct out when it is first used, and not safely: of two threads that use one for
-the first time, either may crash the process (0.22, reproduced by tests/unit/test_typed.py). So a
-type is worked out under a lock before anybody uses it.
+msgspec prepares a Struct type when it is first used, and that is not thread-safe: two threads
+that use a type for the first time may crash the process (0.22, see tests/unit/test_typed.py).
+These functions prepare each type under a lock.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ Json = bytes | bytearray | memoryview | str | msgspec.Raw
 
 _LOCK = threading.Lock()
 _NO_JSON = (RecursionError, UnicodeDecodeError)
-"""What msgspec raises besides for a text that is nested too deep, or is not UTF-8."""
+"""Errors that msgspec raises, besides its own, for text that is nested too deep or not UTF-8."""
 _READY: set[Any] = set()
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """A builtin value as a `kind`.
+    """Convert builtin types to `kind`.
 
     Raises:
-        msgspec.ValidationError: it is none.
+        msgspec.ValidationError: The value does not fit.
     """
     _prepare(kind)
     return msgspec.convert(value, kind, strict=strict)
 
 
 def decode(data: Json, kind: type[T]) -> T:
-    """The `kind` that a JSON text holds.
+    """Decode JSON to `kind`.
 
     Raises:
-        msgspec.DecodeError: it holds none (`msgspec.ValidationError`), or is no JSON.
+        msgspec.DecodeError: The text is not JSON, or its value does not fit (`ValidationError`).
     """
     _prepare(kind)
     try:
@@ -48,17 +48,17 @@ def decode(data: Json, kind: type[T]) -> T:
 
 
 def unpack(data: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Return the `kind` that MessagePack bytes hold.
+    """Decode MessagePack to `kind`.
 
     Raises:
-        msgspec.DecodeError: They hold none.
+        msgspec.DecodeError: The bytes are not MessagePack, or their value does not fit.
     """
     _prepare(kind)
     return msgspec.msgpack.decode(data, type=kind)
 
 
 def decoder(kind: type[T]) -> Callable[[Json], T]:
-    """`decode` for many texts of one kind."""
+    """Return a function that decodes JSON to `kind`."""
     with _LOCK:
         known = msgspec.json.Decoder(kind).decode
 

@@ -1,6 +1,6 @@
-"""Waiting on the event loop: shared work, answers that may take long, and back-off.
+"""Waiting on the event loop: shared tasks, fallbacks for slow answers, and backoff.
 
-Together with `server/scheduler.py` the only modules that start tasks and timers.
+Only this module and `server/scheduler.py` start tasks and timers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_DOUBLINGS = 10
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """Return how long to wait after so many failures in a row: twice as long after each."""
+    """Return the delay before the next attempt: it doubles with each failure in a row."""
     return min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
 
 
@@ -31,7 +31,7 @@ async def wait_or_fall_back(
     fall_back: Callable[[], Awaitable[None] | None],
     seconds: float = PATIENCE_SECONDS,
 ) -> T:
-    """Await an answer; call `fall_back` once if it takes longer than so many seconds."""
+    """Await an answer; call `fall_back` once if it takes longer than `seconds`."""
     task = asyncio.ensure_future(answer)
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -52,9 +52,10 @@ class SharedTasks(Generic[K, T]):
     """Runs work once for all callers that ask for it at the same time. For the event loop."""
 
     def __init__(self, name: str, *, outlives_waiters: bool) -> None:
-        """
+        """Create an empty set of tasks.
+
         Args:
-            name: What the log calls the work.
+            name: Name of the work in log messages.
             outlives_waiters: Whether the work continues after its last waiter was cancelled.
         """
         self._name, self._outlives_waiters = name, outlives_waiters

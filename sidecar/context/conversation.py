@@ -23,7 +23,7 @@ from sidecar.context.model_counts import (
     TurnCounts,
     UsageUpdate,
     edited_anchor,
-    grown_by,
+    kinds_of_turns,
     newest_kind,
     restored_ledger,
 )
@@ -160,7 +160,7 @@ class Conversation:
         self._clear()
         self.touch()
 
-    def take_restored(
+    def restore_turn_counts(
         self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
     ) -> None:
         """Set the counts of turns whose text was lost in a restart."""
@@ -258,7 +258,7 @@ class Conversation:
         self.touch()
         return anchored
 
-    def reply_reported(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
+    def apply_reply_usage(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
         """Apply the usage of a reply that is not appended (`context/response`).
 
         `reply_estimate` is the estimated part of its output that `usage` does not distinguish.
@@ -270,13 +270,13 @@ class Conversation:
             ledger.anchor = msgspec.structs.replace(ledger.anchor, reply_estimate=reply_estimate)
         return anchored
 
-    def overflow_reported(self, prompt_tokens: int) -> UsageUpdate:
+    def apply_overflow(self, prompt_tokens: int) -> UsageUpdate:
         """Apply the size of a prompt that a server refused, which is an exact count."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
         return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
 
-    def chat_counted(self, total: int, first: int) -> None:
+    def apply_chat_count(self, total: int, first: int) -> None:
         """Apply an endpoint's count of the whole chat; turns from `first` on are new."""
         ledger, fixed, end = self.ledger(), self.fixed(), len(self.turns)
         before = ledger.chat
@@ -346,7 +346,7 @@ class Conversation:
         return sample
 
     def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
-        """Return what a reported prompt shows besides its number."""
+        """Return what a reported prompt tells about the estimates."""
         anchor, expected = ledger.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
@@ -361,16 +361,18 @@ class Conversation:
         # Of what an estimate would have been off by, a count by an endpoint says nothing.
         if self.compacted or not prompt or own.endpoint:
             return UsageUpdate()
-        steady = own.documents == (anchor.fixed.documents if anchor and anchor.with_sections else 0)
+        has_same_sections = own.documents == (
+            anchor.fixed.documents if anchor and anchor.with_sections else 0
+        )
         sample = Sample(
             own.tokens() - own.documents,
             prompt,
             self.newest_kind(prompt_covers),
             None if own.unmeasured else own.error,
-            apart=own.documents,
-            apart_doubt=abs(own.document_error),
-            steady=steady,
-            expected=expected if steady else None,
+            section_tokens=own.documents,
+            section_error=abs(own.document_error),
+            has_same_sections=has_same_sections,
+            expected=expected if has_same_sections else None,
             marks=ledger.marks,
             grown=self._growth_since_report(ledger, prompt_covers),
         )
@@ -382,7 +384,7 @@ class Conversation:
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
         added = range(max(anchor.prompt_covers, len(self.restored)), upto)
-        return grown_by((self.turns[index], ledger.counts[index].tokens) for index in added)
+        return kinds_of_turns((self.turns[index], ledger.counts[index].tokens) for index in added)
 
     def newest_kind(self, upto: int | None = None) -> Kind:
         """Return the kind of text of the last turn, of `upto` turns or all."""
@@ -436,7 +438,7 @@ class Conversation:
         self._last_assistant = max(assistants, default=-1)
 
 
-def uncounted(conversation: Conversation) -> dict[int, str]:
+def uncounted_texts(conversation: Conversation) -> dict[int, str]:
     """Return the texts that were only estimated, by turn, except those in a reported prompt."""
     ledger, system = conversation.ledger(), conversation.system
     first = ledger.anchor.prompt_covers if ledger.anchor else 0
@@ -450,7 +452,7 @@ def uncounted(conversation: Conversation) -> dict[int, str]:
     return {index: text for index, text in turns.items() if text}
 
 
-def texts_counted(conversation: Conversation, counted: Mapping[int, int]) -> None:
+def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) -> None:
     """Apply a server's counts of some turns' texts, in tokens."""
     ledger, system = conversation.ledger(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
@@ -476,7 +478,7 @@ def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int
     if anchor is None:
         return
     reply = range(anchor.prompt_covers, anchor.covers)
-    if ledger.unexplained is None or ledger.unexplained[0] != anchor.prompt_covers:
+    if ledger.excess is None or ledger.excess[0] != anchor.prompt_covers:
         ledger.reported(conversation.own_count(anchor.prompt_covers))
     if new.intersection(reply) and all(ledger.counts[index].counted for index in reply):
         base = anchor.prompt + ledger.counts.between(reply.start, reply.stop).tokens()
@@ -488,7 +490,7 @@ def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int
 def _count_with_markup(conversation: Conversation, turn: Turn, counted: int) -> Measure:
     """Return a turn's count including its markup, with the learned correction."""
     measure, ledger = conversation.counter.around(turn, counted), conversation.ledger()
-    if ledger.unexplained is None or measure.error_percent is None:
+    if ledger.excess is None or measure.error_percent is None:
         return measure
     tokens = max(counted, measure.tokens + round(ledger.correction))
     error = (measure.error_percent or 0.0) / 10

@@ -38,10 +38,10 @@ class Counter(Protocol):
 
     @property
     def basis(self) -> str:
-        """The tokenizer that counts here: what was counted by another one is counted again."""
+        """The tokenizer that counts here. If it changes, everything is counted again."""
 
     def is_like(self, other: Any) -> bool:
-        """Whether what the other of the same model has counted holds for this one too."""
+        """Whether counts of the other counter, for the same model, are valid for this one."""
 
     @property
     def priming(self) -> int:
@@ -92,7 +92,7 @@ class Sums(NamedTuple):
     exact: int = 0
     endpoint: int = 0
     estimate: int = 0
-    """Estimated and calibrated tokens, to which a conversation's calibration applies."""
+    """Estimated and calibrated tokens. The conversation's calibration applies to them."""
     calibrated: int = 0
     """The part of `estimate` with the method `calibrated`."""
     error: float = 0.0
@@ -101,8 +101,9 @@ class Sums(NamedTuple):
     """The part of `estimate` whose error is unknown."""
 
     documents: int = 0
-    """Estimates already corrected for their kind of text, as documents are. A conversation's
-    calibration does not apply to them."""
+    """Estimates of documents, already corrected for their kind of text. The conversation's
+    calibration does not apply to them.
+    """
     document_estimate: int = 0
     """The part of `documents` with the method `estimate`."""
     document_error: float = 0.0
@@ -193,7 +194,7 @@ def summed(
     )
 
 
-def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:
+def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Measure:
     """Return a prompt without reports, including the client's known hidden tokens."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
@@ -205,8 +206,8 @@ def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:
     return Measure(tokens, "calibrated", measure.tokenizer, error)
 
 
-def with_marks(measure: Measure) -> Measure:
-    """Return what follows a reported number, including the markup around the reply."""
+def with_markup(measure: Measure) -> Measure:
+    """Return the count of what follows a reported number, including the markup around the reply."""
     if measure.error_percent is None or measure.method in ("exact", "endpoint"):
         return measure
     error = round(measure.error_percent + _error_percent(MARKS, measure.tokens), 2)
@@ -239,16 +240,17 @@ class ModelCounter:
 
     @property
     def tokenizer(self) -> str:
-        """What counts, for a count of nothing: the model's server where that counts the turns."""
+        """Name of the tokenizer, also for an empty conversation: the server's if it counts the
+        turns."""
         return self._server or self._tokenizer.name
 
     @property
     def basis(self) -> str:
-        """The tokenizer that counts here, whoever counts the turns."""
+        """The tokenizer that counts here, even if a server counts the turns."""
         return self._tokenizer.name
 
     def is_like(self, other: ModelCounter) -> bool:
-        """Whether the other counts as this one; a server counts whatever is set."""
+        """Whether the other counts in the same way; counts by a server are always valid."""
         return self._server is not None or self.basis == other.basis
 
     def served_by(self, server: str) -> ModelCounter:
@@ -256,22 +258,22 @@ class ModelCounter:
         return ModelCounter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:
-        """Tokens of a text on its own."""
+        """Count a text on its own."""
         return measure_text(text, self._tokenizer)
 
     def message(self, turn: Turn) -> Measure:
-        """Tokens of a message with what the model's format puts around it."""
+        """Count a message with the markup of the model's format."""
         return messages.message_tokens(msgspec.to_builtins(turn), self.key, self._tokenizer)
 
     def around(self, turn: Turn, counted: int) -> Measure:
-        """The same where the model's server has counted the message's texts: so many tokens."""
+        """Count a message whose texts the model's server has counted."""
         message = msgspec.to_builtins(turn)
         return messages.message_tokens(message, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        """Tokens of a set of tool schemas as the model sees them."""
+        """Count tool schemas as the model sees them."""
         return messages.tools_tokens(tools, self.key, self._tokenizer)
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        """`text` cut to `max_tokens` by this counter; the text itself where it fits."""
+        """Cut `text` to `max_tokens`; returns the same text if it fits."""
         return fitting.fit(text, max_tokens, truncation, self._tokenizer).text

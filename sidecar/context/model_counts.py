@@ -1,5 +1,4 @@
-"""One model's counts of a conversation: each turn's, and the reported number they are anchored
-to."""
+"""One model's counts of a conversation: a count for each turn, and the last reported number."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_KEPT = 16
-"""More than are shown, so that recounting a turn leaves enough others."""
+"""More than are shown, so that enough remain after a turn is recounted."""
 CHAT_MARKS = 8
 """Tokens by which an endpoint's count of a chat may exceed its reported usage: the markup that
 closes the reply and opens the next message."""
@@ -34,9 +33,9 @@ PREAMBLE = 24
 """Tokens that a template may add before a conversation, such as a begin-of-text token or a system
 prompt. Unknown until a prompt is reported."""
 MARKS_RATE = 0.1
-"""Weight of a report when learning the template's markup; the first report has half."""
+"""Weight of a report when the template's markup is learned; the first one counts half."""
 CORRECTION = 16.0
-"""Largest difference between a template's markup around a message and the formula."""
+"""Largest difference in tokens between a template's markup around a message and the formula's."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
 """Kinds and tokens of added text, oldest first; None for anything else."""
@@ -126,7 +125,7 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
     return [after - before for before, after in pairwise(cut)]
 
 
-def grown_by(turns: Iterable[tuple[Turn, int]]) -> Grown:
+def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
     """Return the kinds and counts of these turns."""
     return tuple(part for turn, tokens in turns for part in _kinds_of(turn, tokens))
 
@@ -150,13 +149,14 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """A number that a server reported for the conversation; later counts are added to it."""
 
     kind: Literal["usage", "chat"]
-    """`usage`: reported with a reply. `chat`: counted by the endpoint."""
+    """How the number was made: `usage` was reported with a reply, `chat` was counted by an
+    endpoint."""
     base: int
     """The reported tokens; for `usage`, the prompt and the output that is sent back."""
     covers: int
     """Number of turns that `base` includes."""
     fixed: Sums
-    """Count of everything besides the turns at that time; its change is added."""
+    """Count of everything but the turns at that time. The change since then is added."""
     prompt: int = 0
     """Tokens of the prompt alone."""
     prompt_covers: int = 0
@@ -173,7 +173,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated part of a cut-off reply, added to `base`."""
 
     def rebased(self, change: Sums) -> Anchor:
-        """Return the anchor after a recount of everything besides the turns."""
+        """Return the anchor after everything but the turns was recounted."""
         return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
@@ -191,12 +191,12 @@ class Sample(msgspec.Struct, frozen=True):
     """Kind of the newest text."""
     doubt: float | None = None
     """Error band of the estimate; None if unknown."""
-    apart: int = 0
-    """Separately estimated tokens in the report: sections."""
-    apart_doubt: float = 0.0
-    """Error band of that part, in tokens."""
-    steady: bool = True
-    """Whether that part is unchanged since the last report."""
+    section_tokens: int = 0
+    """Estimated tokens of the sections, which are part of the report."""
+    section_error: float = 0.0
+    """Error band of the sections, in tokens."""
+    has_same_sections: bool = True
+    """Whether the sections are unchanged since the last report."""
     expected: Sums | None = None
     """The expected prompt, if an earlier report allowed a prediction."""
     marks: float = 0.0
@@ -204,7 +204,7 @@ class Sample(msgspec.Struct, frozen=True):
     grown: Grown = ()
     """The growth since the last report; empty if unknown."""
 
-    def teach(
+    def apply_to(
         self, calibration: ConversationCalibration, ledger: ModelCounts | None = None
     ) -> None:
         """Update the calibration, and the conversation's counts, with this sample."""
@@ -215,21 +215,21 @@ class Sample(msgspec.Struct, frozen=True):
             self.reported,
             self.kind,
             self.doubt,
-            excluded=self.apart,
-            excluded_margin=self.apart_doubt,
-            is_excluded_unchanged=self.steady,
+            excluded=self.section_tokens,
+            excluded_margin=self.section_error,
+            is_excluded_unchanged=self.has_same_sections,
             template_tokens=self.marks,
             added=self.grown,
         )
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """What a reported number shows."""
+    """What a reported number tells about the estimates."""
 
     sample: Sample | None = None
-    """For the calibration; None if it is unknown what was sent."""
+    """A sample for the calibration; None if it is not known what was sent."""
     compacted: bool = False
-    """Whether the prompt was much smaller than expected, so that the client compacted it."""
+    """Whether the client compacted the prompt: it was much smaller than expected."""
 
 
 class ChatTotal(msgspec.Struct, frozen=True):
@@ -250,7 +250,7 @@ class ModelCounts:
         self.correction = 0.0
         """Markup around each message beyond the formula, in tokens, learned from a server's
         counts."""
-        self.unexplained: tuple[int, int] | None = None
+        self.excess: tuple[int, int] | None = None
         """Number of turns in the last reported prompt, and its excess over its own count."""
         self.marks = 0.0
         """Markup per request beyond what was expected, in tokens, learned from reports."""
@@ -263,13 +263,13 @@ class ModelCounts:
         """Return a separate copy."""
         made = ModelCounts()
         made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
-        made.correction, made.unexplained = self.correction, self.unexplained
+        made.correction, made.excess = self.correction, self.excess
         made.marks, made.lessons = self.marks, self.lessons
         made.counter = self.counter
         return made
 
     def anew(self, change: Sums) -> ModelCounts:
-        """Return empty counts for another tokenizer, keeping what was reported.
+        """Return empty counts for another tokenizer, with the reported numbers.
 
         `change` is the change of the system prompt's and tools' tokens.
         """
@@ -281,15 +281,15 @@ class ModelCounts:
     def exceeded(self, tokens: float) -> None:
         """Learn from a reported prompt's excess over the expected one."""
         learned = self.marks + tokens * max(MARKS_RATE, 0.5 / (self.lessons + 1))
-        self.take_marks(learned, self.lessons + 1)
+        self.set_markup(learned, self.lessons + 1)
 
-    def take_marks(self, marks: float, lessons: int) -> None:
-        """Set what a number of reports have shown about the template."""
+    def set_markup(self, marks: float, lessons: int) -> None:
+        """Set what reports have shown about the template, and their number."""
         most = 2 * CORRECTION  # around the reply, and around what comes after it
         self.marks, self.lessons = min(max(marks, -most), most), lessons
 
     def priming(self, tokens: int) -> Sums:
-        """Return the count of what a request carries once; an estimate unless reported."""
+        """Return the tokens that a request carries once; an estimate unless reported."""
         if self.chat is None and self.counts.between(0).endpoint:
             return Sums(estimate=tokens, error=PREAMBLE)
         return Sums(exact=tokens)
@@ -304,11 +304,11 @@ class ModelCounts:
         Args:
             own: Count of the anchor's prompt, texts by the server.
         """
-        anchor, before = self.anchor, self.unexplained
+        anchor, before = self.anchor, self.excess
         if anchor is None or not anchor.prompt:
             return
         covers, over = anchor.prompt_covers, anchor.prompt - own.tokens()
-        self.unexplained = covers, over
+        self.excess = covers, over
         if before is None or covers <= before[0]:
             return
         if all(self.counts[index].counted for index in range(before[0], covers)):
@@ -316,15 +316,16 @@ class ModelCounts:
             self.correction = min(max(learned, -CORRECTION), CORRECTION)
 
     def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
-        """What the next request would carry of the first `upto` turns (all by default).
+        """Return the size of the next request, with the first `upto` turns (default: all).
 
-        The anchor's number, what was counted since, and what changed beside the turns since.
+        It is the anchor's number, plus the counts of later turns and of changes besides the
+        turns.
 
         Args:
-            fixed: this counter's own count of system prompt and tools.
-            sections: its count of the sections.
-            priming: tokens that a request carries beside all of them.
-            upto: how many turns; no fewer than the anchor covers.
+            fixed: This counter's count of system prompt and tools.
+            sections: Its count of the sections.
+            priming: Tokens of a request besides all of them.
+            upto: Number of turns, no fewer than the anchor covers.
         """
         anchor = self.anchor
         if anchor is None:
@@ -380,9 +381,9 @@ class Edit(msgspec.Struct, frozen=True):
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """The former index of each turn, or of the one it replaces; ascending."""
+    """The former index of each turn, or of the turn that it replaces; ascending."""
     changes: bool
-    """Whether anything differs from the former turns."""
+    """Whether the turns differ from the former ones."""
     cached_lost: int
 
 
@@ -395,7 +396,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What an edit replaced."""
+    """The state before an edit, for `undo`."""
 
     model: str
     turns: list[Turn]
@@ -407,7 +408,7 @@ class Saved(msgspec.Struct, frozen=True):
     edited_anchor: Anchor | None
 
     def rebased(self, old: Anchor, new: Anchor, change: Sums) -> Saved:
-        """Return the same after a recount of everything besides the turns."""
+        """Return the state after everything but the turns was recounted."""
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
             anchor = anchor.rebased(change)
@@ -417,12 +418,12 @@ class Saved(msgspec.Struct, frozen=True):
     def recounted(
         self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
     ) -> Saved:
-        """Return the same by another tokenizer.
+        """Return the state as counted by another tokenizer.
 
         Args:
             old: Anchor of the edited turns by the former tokenizer.
             now: Their counts by the new one.
-            change: Change of the count of everything besides the turns.
+            change: Change of the count of everything but the turns.
             measures: Counts of the saved turns.
         """
         return msgspec.structs.replace(

@@ -13,8 +13,8 @@ from sidecar.context.counter import (
     is_learned,
     summed,
     sums_of,
-    with_hidden,
-    with_marks,
+    with_hidden_tokens,
+    with_markup,
 )
 from sidecar.context.usage import (
     Breakdown,
@@ -48,15 +48,15 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
     total, kind = conversation.total(), conversation.newest_kind()
     measure = summed(total, conversation.counter.tokenizer, calibration, kind)
     return (
-        with_marks(measure)
+        with_markup(measure)
         if conversation.has_reported_usage
-        else with_hidden(measure, calibration)
+        else with_hidden_tokens(measure, calibration)
     )
 
 
 def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
     """Return the occupancy without reported numbers, as an estimate before sending would be."""
-    return with_hidden(
+    return with_hidden_tokens(
         summed(conversation.own_count(), conversation.counter.tokenizer, calibration), calibration
     )
 
@@ -68,7 +68,7 @@ def sent_estimate(conversation: Conversation, calibration: Calibration | None = 
     last = len(conversation.turns) - 1
     upto = last if is_assistant(conversation.turns[last]) else None
     own = summed(conversation.own_count(upto), conversation.counter.tokenizer, calibration)
-    return with_hidden(own, calibration).tokens
+    return with_hidden_tokens(own, calibration).tokens
 
 
 def context_usage(

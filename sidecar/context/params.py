@@ -41,7 +41,7 @@ class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text_document: SectionDocument | None = None
     range: Range | None = None
     cap: NaturalTokens | None = None
-    """Most tokens that the section may take."""
+    """Maximum tokens of the section."""
     priority: int | None = None
     """If sections must be shortened together, the lowest goes first (default 0)."""
     truncation: Truncation | None = None
@@ -49,7 +49,7 @@ class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class SetParams(SessionParams, frozen=True, kw_only=True):
-    """The parts of a conversation besides its turns. Omitted parts stay; null removes."""
+    """The parts of a conversation besides its turns. Omitted parts are kept; null removes one."""
 
     model: str | None = None
     system_prompt: str | UnsetType | None = UNSET

@@ -100,9 +100,11 @@ def restore(
     conversation.system = RestoredPart(saved.system) if saved.system else None
     conversation.tools = RestoredPart(saved.tools) if saved.tools else None
     conversation.sections = [_restore_section(section, saved.model) for section in saved.sections]
-    conversation.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
+    conversation.restore_turn_counts(
+        [Turn(role=role) for role in saved.roles], saved.turns, saved.anchor
+    )
     conversation.restored_kind = saved.kind
-    conversation.ledger().take_marks(saved.marks, saved.lessons)
+    conversation.ledger().set_markup(saved.marks, saved.lessons)
     conversation.updated_at = conversation.assembled_at = saved.updated_at
     conversation.compacted = saved.compacted
     return conversation

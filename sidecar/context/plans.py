@@ -1,4 +1,4 @@
-"""Plans that make a conversation fit (`context/fit`): make, show, apply, undo."""
+"""Plans that make a conversation fit (`context/fit`): create, apply and undo them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Most tokens of a summary, which also never exceeds an eighth of the target size."""
+"""Maximum tokens of a summary; it also never exceeds an eighth of the target size."""
 SUMMARY_MIN = 24
-"""Shorter summaries say nothing useful and are left out."""
+"""Shorter summaries are useless and left out."""
 PLANS_KEPT = 4
 
 
-def stale_plan() -> BadParamsError:
+def stale_plan_error() -> BadParamsError:
     """Return the error for a plan of another state of the conversation, or an unknown one."""
     return BadParamsError("planId names no current plan: the session changed, ask for a new plan")
 
@@ -106,11 +106,11 @@ def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
     """
     plan = conversation.plans.get(plan_id)
     if plan is None:
-        raise stale_plan()
+        raise stale_plan_error()
     if plan is conversation.applied_plan:
         return plan.result
     if plan.layout != conversation.layout:
-        raise stale_plan()
+        raise stale_plan_error()
     if plan.edit.changes:
         conversation.edit(plan.edit)
         conversation.touch()
@@ -138,7 +138,7 @@ class _Maker:
         self._total = conversation.total()
 
     def plan(self, plan_id: str, summarize: bool) -> tuple[FitResult, Edit]:
-        """The plan's public form, and the edit that it stands for."""
+        """Return the plan for the client, and the edit that it applies."""
         pairs = Pairs(self._turns)
         cleaned = clean(self._turns, pairs, self._counter)
         reserved = min(SUMMARY_CAP, self._max // 8) if summarize else 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.counter import Calibration, Sums, summed, sums_of, with_hidden
+from sidecar.context.counter import Calibration, Sums, summed, sums_of, with_hidden_tokens
 from sidecar.context.results import Alternative, PreflightResult, Reason, Verdict
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.thresholds import fallbacks
@@ -38,7 +38,7 @@ def prompt_measure(
     for turn in added:
         total = total.plus(sums_of(counter.message(turn)))
     measure = summed(total, counter.tokenizer, calibration)
-    return measure if conversation.has_reported_usage else with_hidden(measure, calibration)
+    return measure if conversation.has_reported_usage else with_hidden_tokens(measure, calibration)
 
 
 def preflight(

@@ -149,16 +149,16 @@ def _find_fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str |
 
 def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall]) -> UsageUpdate:
     if reply.overflow is not None and reply.overflow.prompt_tokens:
-        return conversation.overflow_reported(reply.overflow.prompt_tokens)
+        return conversation.apply_overflow(reply.overflow.prompt_tokens)
     usage = reply.usage
     if usage is None or not usage.prompt_tokens:
         return UsageUpdate()
     if not dropped:
-        return conversation.reply_reported(usage)
+        return conversation.apply_reply_usage(usage)
     written = max(0, usage.output_tokens - usage.reasoning_tokens)
     reported, estimated = _kept_output(conversation.counter, reply, dropped, written)
     output = usage.reasoning_tokens + reported
-    return conversation.reply_reported(
+    return conversation.apply_reply_usage(
         msgspec.structs.replace(usage, output_tokens=output), estimated
     )
 

@@ -1,4 +1,4 @@
-"""The parts of a request besides its turns: system prompt, tools, named sections."""
+"""The parts of a request besides its turns: system prompt, tools and named sections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Counted(Protocol):
 
 
 class SectionSource(Counted, Protocol):
-    """The source of a section's text. That of an open document counts incrementally."""
+    """The source of a section's text. An open document is counted incrementally."""
 
     @property
     def version(self) -> Hashable:
@@ -71,7 +71,6 @@ class TextSource(_Once):
         return 0
 
     def text(self) -> str:
-        """The text as it was given."""
         return self._text
 
     def _count(self, counter: Counter) -> Measure:
@@ -139,7 +138,7 @@ class RestoredPart:
         raise no_text()
 
     def measure(self, counter: Counter) -> Measure:
-        """The count as it was kept: an estimate for any other tokenizer than its own."""
+        """Return the saved count; an estimate for any other tokenizer than its own."""
         if counter.tokenizer == self._measure.tokenizer:
             return self._measure
         return Measure(self._measure.tokens, "estimate", counter.tokenizer, OTHER_PERCENT)
@@ -153,7 +152,7 @@ class SectionCount(msgspec.Struct, frozen=True):
     source: SectionSource
     """The text that was counted."""
     cache_key: Hashable = None
-    """Everything the count depends on besides the text."""
+    """Everything besides the text that the count depends on."""
     final: bool = True
     """Whether no better count from an endpoint is expected."""
 
@@ -180,7 +179,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     reported: SectionCount | None = None
     """The best count of its text at the last report."""
     held: SectionCount | None = None
-    """The count of that text that is part of the reported number."""
+    """The part of the reported number that is this section's."""
     cap: int | None = None
     """Token limit of the section."""
     priority: int = 0
@@ -233,7 +232,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
     """Return (name, tokens) of the largest tool schemas. Counts each schema.
 
-    Tokens that any set of tools costs are not attributed to single tools.
+    Tokens that tools cost as a whole are not attributed to single tools.
     """
     if not isinstance(tools, ToolSet):
         return []

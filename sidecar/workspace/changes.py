@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from sidecar.context.conversation import Conversation, apply_set, texts_counted
+from sidecar.context.conversation import Conversation, apply_set, apply_text_counts
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import estimated_prompt
 from sidecar.context.plans import fit
@@ -140,9 +140,9 @@ class ApplyCounts(Change[None]):
             conversation.counter = conversation.counter.served_by(self.server)
         if self.total is not None:
             first = _first_estimated_turn(conversation, self.first_new)
-            conversation.chat_counted(self.total, first)
+            conversation.apply_chat_count(self.total, first)
         elif self.texts:
-            texts_counted(conversation, self.texts)
+            apply_text_counts(conversation, self.texts)
         return Outcome(None)
 
 
@@ -326,7 +326,7 @@ class ApplyReply(Change[ResponseResult]):
         samples: list[Sample] = []
 
         def learn(sample: Sample) -> None:
-            sample.teach(draft.calibration)
+            sample.apply_to(draft.calibration)
             samples.append(sample)
 
         conversation, tools = draft.conversation, self.params.tools

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
-from sidecar.context.conversation import Conversation, uncounted
+from sidecar.context.conversation import Conversation, uncounted_texts
 from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import restore, save
 from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
@@ -165,7 +165,7 @@ class Conversations:
         state, counts = self.sessions.state_of(conversation.id), self.services.counts
         state.calibration = self.sessions.calibration_of(conversation)
         for sample in outcome.samples:
-            sample.teach(state.calibration, conversation.ledger())
+            sample.apply_to(state.calibration, conversation.ledger())
         if outcome.reply_sample is not None:
             state.calibration.add_reply(*outcome.reply_sample)
         counts.calibration_changed()
@@ -310,7 +310,7 @@ class Conversations:
         conversation.limit = session.limit if model == session.model else None
         size = session.tokens or 0
         usage = Usage(input_tokens=size, prompt_tokens=size)
-        await self._run(partial(conversation.reply_reported, usage))
+        await self._run(partial(conversation.apply_reply_usage, usage))
         calibration = self.sessions.calibration_of(conversation).copy()
         return Draft(conversation, self.sessions.window_of(conversation), calibration)
 
@@ -577,7 +577,7 @@ async def _count_texts(
     counted: dict[int, int] = {}
     server, loop = "", asyncio.get_running_loop()
     deadline = loop.time() + counts.seconds
-    for index, text in (await counts.workers.run(partial(uncounted, conversation))).items():
+    for index, text in (await counts.workers.run(partial(uncounted_texts, conversation))).items():
         seconds_left = max(0.0, deadline - loop.time())
         answer = await endpoints.count_text(conversation.model, text, seconds_left)
         if isinstance(answer, EndpointCount):

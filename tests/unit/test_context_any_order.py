@@ -59,7 +59,7 @@ class AnyOrder(RuleBasedStateMachine):
         first = len(self.session.turns)
         self.session.append(build(shape, made), usage)
         if total is not None:
-            self.session.chat_counted(total, first)
+            self.session.apply_chat_count(total, first)
         if total is not None and (usage is None or not usage.prompt_tokens):
             anchor = self.session.ledger().anchor
             assert anchor is not None
@@ -67,7 +67,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(usage=reports)
     def respond(self, usage: Usage) -> None:
-        self.session.reply_reported(usage)
+        self.session.apply_reply_usage(usage)
         assert occupancy(self.session).tokens == (
             usage.prompt_tokens + usage.output_tokens - usage.reasoning_tokens
         )
@@ -76,7 +76,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(total=tokens)
     def late_total(self, total: int) -> None:
         first = max(0, len(self.session.turns) - 2)
-        self.session.chat_counted(total, first)
+        self.session.apply_chat_count(total, first)
         self.before_plan = None
 
     @rule(prompt=st.integers(0, 40), text=st.integers(0, 40))

@@ -51,7 +51,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=document["text"])], usage)
         self.real += output + 6
         if change.sample is not None:
-            change.sample.teach(self.calibration, self.session.ledger())
+            change.sample.apply_to(self.calibration, self.session.ledger())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
         sample = session.append([Turn(role="assistant", content="Done. " * 10)], usage).sample
         real += 20 + 12
         if sample is not None:
-            sample.teach(calibration, session.ledger())
+            sample.apply_to(calibration, session.ledger())
 
     session.append([Turn(role="user", content="And now?")])
     again = restore(save(session), session.counter)

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
-from sidecar.context.model_counts import grown_by
+from sidecar.context.model_counts import kinds_of_turns
 from sidecar.counting.calibration import (
     Calibrations,
     ConversationCalibration,
@@ -41,7 +41,7 @@ class Told:
         usage = Usage(input_tokens=prompt, prompt_tokens=prompt, output_tokens=2)
         sample = self.session.append([reply("ok")], usage).sample
         assert sample is not None
-        sample.teach(self.calibration, self.session.ledger())
+        sample.apply_to(self.calibration, self.session.ledger())
 
     def factors(self) -> dict[str, float]:
         """What documents have learned, by kind."""
@@ -84,12 +84,12 @@ def test_growth_by_tools_or_a_system_prompt_teaches_no_kind() -> None:
 
 def test_a_turn_that_holds_several_kinds_is_each_of_them_in_part() -> None:
     blocks = [{"type": "text", "text": PROSE * 10}, {"type": "text", "text": CODE * 10}]
-    grown = grown_by([(Turn(role="user", content=blocks), 200)])
+    grown = kinds_of_turns([(Turn(role="user", content=blocks), 200)])
 
     assert [kind for kind, _ in grown] == ["prose", "code"]
     assert sum(tokens for _, tokens in grown) == 200
     call = {"type": "tool_use", "id": "a", "name": "write", "input": {"text": "a", "id": 1}}
-    assert grown_by([(Turn(role="assistant", content=[call]), 30)]) == (("json", 30),)
+    assert kinds_of_turns([(Turn(role="assistant", content=[call]), 30)]) == (("json", 30),)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_turn_that_holds_several_kinds_is_each_of_them_in_part() -> None:
     ],
 )
 def test_pictures_and_turns_without_text_are_of_no_kind(turn: Turn) -> None:
-    assert grown_by([(turn, 900)]) == ((None, 900),)
+    assert kinds_of_turns([(turn, 900)]) == ((None, 900),)
 
 
 def test_only_what_is_new_counts() -> None:

@@ -59,7 +59,7 @@ def count_chat(
     """Append, and take the endpoint's count of the whole chat."""
     first = len(made.turns)
     made.append(turns, usage)
-    made.chat_counted(total, first)
+    made.apply_chat_count(total, first)
 
 
 def no_documents(spec: SectionSpec) -> TextSource:
@@ -137,7 +137,7 @@ def test_reasoning_that_is_sent_back_counts() -> None:
 
 def test_the_first_assistant_turn_after_a_response_adds_nothing() -> None:
     made = session(turns=[user("x")])
-    made.reply_reported(usage(500, 60))
+    made.apply_reply_usage(usage(500, 60))
     assert occupancy(made).tokens == 560
     made.append([reply("y" * 200), user("z")])
     assert occupancy(made).tokens == 560 + 1 + ENVELOPE
@@ -147,7 +147,7 @@ def test_the_first_assistant_turn_after_a_response_adds_nothing() -> None:
 
 def test_the_question_of_a_reported_reply_was_in_its_prompt() -> None:
     made = session()
-    made.reply_reported(usage(500, 60))
+    made.apply_reply_usage(usage(500, 60))
     made.append([user("the question"), reply("the answer"), user("z")])
     assert occupancy(made).tokens == 560 + 1 + ENVELOPE
 

@@ -56,7 +56,7 @@ async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:
     chat.teach("json", 1.3)
     await chat.write(PROSE)
     first = chat.section()
-    chat.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
+    chat.session.apply_reply_usage(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
     for _ in range(5):
         other = await chat.write(JSON)
         assert other == 910 + chat.section() - first
@@ -67,7 +67,7 @@ async def test_what_is_learned_between_two_texts_is_no_growth() -> None:
     """The text that was reported is counted anew by the factor of its own kind."""
     chat = Chat()
     await chat.write(PROSE)
-    chat.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
+    chat.session.apply_reply_usage(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
     await chat.write(JSON)
     chat.teach("json", 1.5)
     chat.teach("prose", 1.2)
@@ -97,7 +97,7 @@ def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
         usage = Usage(input_tokens=real, prompt_tokens=real, output_tokens=60)
         found = session.append([Turn(role="assistant", content="It looks right. " * 9)], usage)
         if found.sample is not None:
-            found.sample.teach(calibration)
+            found.sample.apply_to(calibration)
     assert 0.95 < calibration.factor < 1.05, "the turns were estimated rightly"
     assert calibration.hidden is None, "and nothing is hidden around them"
     assert calibration.samples == (0 if step else 7)
