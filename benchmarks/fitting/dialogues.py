@@ -75,7 +75,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=text)], usage)
         self.real += tokens + MARKS
         if change.sample is not None:
-            change.sample.teach(self.calibration, self.session.ledger())
+            change.sample.apply_to(self.calibration, self.session.ledger())
 
 
 def judge_dialogues(found: Corpus) -> None:
