@@ -174,7 +174,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"files": rows})
     elif not rows:
-        print_lines("No prompt files report in this workspace.")
+        print_lines("No prompt file costs are recorded for this workspace.")
     else:
         print_lines(*(f"{_path_text(row.uri, root)}: {row.text}" for row in rows))
     sys.exit(2 if has_errors else 0)
@@ -207,7 +207,7 @@ def _ingest_agents(book: CostBook, workspace: Path | None) -> None:
     sources = Sources.of(_load_settings().agents, str(root))
     if sources is None:
         return
-    ingest_all(book, sources, mine=True)  # finds agents that keep their files in the project
+    ingest_all(book, sources, mine=True)  # also discovers agents that store sessions in the project
     if workspace is None:
         ingest_all(book, sources, mine=False)
 

@@ -133,7 +133,7 @@ def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
         line = _line_with_text(lines, at)
         column = int(place[2]) if place[2] and line == at else None
     key = _setting_at_start(lines[line - 1])
-    return InvalidTomlError(f"is not valid TOML: {reason}", line, column, key)
+    return InvalidTomlError(f"invalid TOML: {reason}", line, column, key)
 
 
 def _without_quotes(message: str) -> str:

@@ -283,7 +283,7 @@ def unusable_reason(name: str) -> str | None:
     if find_estimator(name) is not None and name not in _unusable:
         return None
     reason = _unusable.get(name) or f"there is none of that name, only {', '.join(names())}"
-    return f"estimator {name}: {reason}; the default counts instead"
+    return f"estimator {name}: {reason}; using the default instead"
 
 
 def find_estimator(name: str) -> Estimator | None:
@@ -376,7 +376,7 @@ class EstimatorTokenizer(Tokenizer):
             return max(0, int(self.estimator.estimate(text)))
         except Exception as error:
             if self.name not in _unusable:
-                _log.warning("estimator %s failed; the heuristic counts instead", self.name)
+                _log.warning("estimator %s failed; using the heuristic instead", self.name)
             _unusable[self.name] = f"the plug-in failed ({type(error).__name__})"
             return _registry["default"].estimate(text)
 

@@ -330,7 +330,7 @@ class Tokenizers:
             reason = f"it cannot be read ({type(error).__name__})"
             if isinstance(error, (OSError, ValueError)):
                 reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            problem = f"tokenizer {name}: {reason}; {fallback.name} counts instead"
+            problem = f"tokenizer {name}: {reason}; using {fallback.name} instead"
             self._problems[name] = problem
             _log.warning("%s", problem)
             return fallback

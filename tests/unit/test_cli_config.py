@@ -124,3 +124,9 @@ def test_check_reports_a_missing_tokenizer_file(tmp_path: Path) -> None:
     found = run("check", "--workspace", str(tmp_path))
     assert found.exit_code == 2
     assert "nowhere.json" in found.output
+
+
+def test_a_syntax_error_is_reported_after_its_key(tmp_path: Path) -> None:
+    (tmp_path / PROJECT_FILE).write_text("[[budget]\n")
+    output = run("check", "--workspace", str(tmp_path)).output
+    assert f"{PROJECT_FILE}:1:9: budget: invalid TOML: expected ']]'" in output

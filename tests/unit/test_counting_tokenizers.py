@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_used_is_said_and_stood_in_for(
     [problem] = tokenizers.problems
     assert caplog.messages == [problem]
     assert str(file) in problem
-    assert "llama3~o200k_base counts instead" in problem
+    assert "using llama3~o200k_base instead" in problem
     assert "hello" not in problem
 
 
