@@ -118,10 +118,12 @@ def list_problems(loaded: Loaded) -> list[str]:
     from sidecar.counting.tokenizers import Tokenizers
 
     settings = loaded.settings
-    tokenizers = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
-    for entry in settings.tokenizers:
+    problems = Tokenizers((), settings.tokenize.estimator).problems
+    for entry in settings.tokenizers:  # each by itself: their globs may overlap
+        tokenizers = Tokenizers([msgspec.structs.replace(entry, models=("*",))])
         tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
-    return [*map(str, loaded.problems), *tokenizers.problems]
+        problems += tokenizers.problems
+    return [*map(str, loaded.problems), *problems]
 
 
 def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:

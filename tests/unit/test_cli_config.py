@@ -126,6 +126,21 @@ def test_check_reports_a_missing_tokenizer_file(tmp_path: Path) -> None:
     assert "nowhere.json" in found.output
 
 
+def test_check_reports_each_tokenizer_file_of_overlapping_globs(tmp_path: Path) -> None:
+    entries = [("*", "first"), ("org/mine-*", "second"), ("a[bc]*", "third")]
+    config_file().write_text(
+        "".join(
+            f'[[tokenizer]]\nmodels = ["{glob}"]\nfile = "{name}.json"\n' for glob, name in entries
+        )
+    )
+    output = run("check", "--workspace", str(tmp_path)).stdout
+    assert re.findall(r"^tokenizer (\w+)\.json: ", output, re.MULTILINE) == [
+        "first",
+        "second",
+        "third",
+    ]
+
+
 def test_a_syntax_error_is_reported_after_its_key(tmp_path: Path) -> None:
     (tmp_path / PROJECT_FILE).write_text("[[budget]\n")
     output = run("check", "--workspace", str(tmp_path)).output
