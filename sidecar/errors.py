@@ -16,7 +16,7 @@ ErrorKind = Literal[
 ]
 
 ERROR_KINDS: dict[ErrorKind, str] = {
-    "badParams": "the params have a wrong shape or an impossible value; -32602",
+    "badParams": "the params are invalid; -32602",
     "unknownDocument": "the document is not open in this server, or out of sync; -32602",
     "noText": "the request needs the session's text, but only its counts are known; -32803",
     "endpoint": "a model server did not answer, or not as expected; -32803",

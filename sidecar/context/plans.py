@@ -31,7 +31,7 @@ PLANS_KEPT = 4
 
 def stale_plan_error() -> BadParamsError:
     """Return the error for a plan of another state of the conversation, or an unknown one."""
-    return BadParamsError("planId names no current plan: the session changed, ask for a new plan")
+    return BadParamsError("the session has changed since the plan was made; request a new plan")
 
 
 def fit(

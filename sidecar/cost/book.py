@@ -76,7 +76,7 @@ class CostBook:
         is_xai = _billing_provider_of(params) == "x-ai"
         usage = normalise_usage(params.usage, "xai" if is_xai else None)
         if usage is None:
-            raise BadParamsError("`usage` does not have the form of any known vendor")
+            raise BadParamsError("`usage` is not in a known vendor's format")
         return self.record_usage(params, usage, params.usage, reported_cost(params.usage))
 
     def record_usage(

@@ -335,7 +335,7 @@ def _import_statements(connection: sqlite3.Connection, version: int) -> list[str
     if ("migration",) in connection.execute(tables).fetchall():
         applied = {name for (name,) in connection.execute("SELECT name FROM migration")}
     if applied != _LAST_MIGRATIONS:
-        raise ForeignLedgerError("it is not a ledger of this version or the one before")
+        raise ForeignLedgerError("it was not created by this version or the one before")
     triggers = ("event_added", "event_changed", "event_fold", "event_changed_day")
     return [
         *(f"DROP TRIGGER {name}" for name in triggers),

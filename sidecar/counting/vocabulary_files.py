@@ -455,7 +455,7 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
         reason = _REASONS.get(str(kind), "its kind is not known")
         raise VocabularyError(
             f"its vocabulary (model {kind}, pre {pre}) cannot be run here: {reason}; "
-            "an [[endpoint]] of the server that runs it would count exactly"
+            "configure the server that runs it as an [[endpoint]] for exact counts"
         )
     vocabulary = _gguf_vocabulary(header)
     return BytePairTokenizer(
@@ -475,7 +475,7 @@ _REASONS = {
 def _load_gguf_pieces(header: dict[str, Any], name: str) -> Tokenizer:
     lists = [header.get(f"tokenizer.ggml.{key}") for key in ("tokens", "scores", "token_type")]
     if not all(isinstance(values, list) and values for values in lists):
-        raise VocabularyError("its GGUF header holds no vocabulary")
+        raise VocabularyError("its GGUF header contains no vocabulary")
     tokens, scores, types = (values or [] for values in lists)
     space_before = header.get("tokenizer.ggml.add_space_prefix", True)
     return tokenizer_from_pieces(name, tokens, scores, types, space_before=bool(space_before))
@@ -505,7 +505,7 @@ def _load_successive_splits(
 def _gguf_vocabulary(header: dict[str, Any]) -> dict[str, int]:
     tokens, merges = header.get("tokenizer.ggml.tokens"), header.get("tokenizer.ggml.merges")
     if not isinstance(tokens, list) or not isinstance(merges, list):
-        raise VocabularyError("its GGUF header holds no vocabulary")
+        raise VocabularyError("its GGUF header contains no vocabulary")
     ids = {token: number for number, token in enumerate(tokens)}
     if not has_rising_ids(merges, ids):
         raise VocabularyError("its merges are not in the order of its tokens")
@@ -545,7 +545,7 @@ def _value(file: BinaryIO, kind: int) -> Any:
     if kind == _ARRAY:
         return _array(file)
     if kind not in _NUMBERS:
-        raise VocabularyError("its GGUF header holds an unknown type")
+        raise VocabularyError("its GGUF header contains an unknown type")
     number = struct.Struct(f"<{_NUMBERS[kind]}")
     return number.unpack(file.read(number.size))[0]
 

@@ -99,7 +99,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
     if error and (recognised is None or failures.overflow(error)):
         return _failed(error, named or failures.format_of(parts))
     if named is None:
-        raise VendorFormatError("the response has no known vendor's form; name its `format`")
+        raise VendorFormatError("the response is not in a known vendor's format; set `format`")
     reply = _read(parts, named)
     if recognised is None and not _says_anything(reply):
         raise VendorFormatError(f"the response does not have the form of {named}")

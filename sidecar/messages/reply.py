@@ -205,6 +205,6 @@ def read_as(obj: object, type: type[T]) -> T:
     try:
         return typed.convert(obj, type, strict=True)
     except msgspec.ValidationError as error:
-        raise VendorFormatError(f"not a reply of the form expected: {error}") from None
+        raise VendorFormatError(f"the reply has an unexpected form: {error}") from None
     except RecursionError:
         raise VendorFormatError("the reply is nested too deeply") from None

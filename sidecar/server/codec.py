@@ -71,7 +71,7 @@ def _decode(body: Body) -> Any:
 def _parse_finite(number: str) -> float:
     value = float(number)
     if not math.isfinite(value):
-        raise ValueError("a number that is not finite")
+        raise ValueError("a number is not finite")
     return value
 
 
@@ -214,7 +214,7 @@ def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
     except msgspec.ValidationError as exc:
         raise BadParamsError(str(exc)) from None
     except UnicodeEncodeError:  # raised by msgspec for a lone surrogate in an unexpected string
-        raise BadParamsError("the params have a wrong shape") from None
+        raise BadParamsError("the params are invalid") from None
 
 
 def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter) -> Any:
@@ -228,4 +228,4 @@ def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter
         return converter.structure(message, kind)
     except Exception:
         method = message.get("method", "the answer")
-        raise BadParamsError(f"the params of {method} have a wrong shape") from None
+        raise BadParamsError(f"the params of {method} are invalid") from None

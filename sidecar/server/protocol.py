@@ -313,7 +313,7 @@ class SidecarProtocol(LanguageServerProtocol):
         """
         command = self.fm.commands.get(params.command)
         if command is None:
-            raise BadParamsError("there is no such command")
+            raise BadParamsError("unknown command")
         return command(*(params.arguments or ()))
 
 

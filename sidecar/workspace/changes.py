@@ -170,7 +170,7 @@ class SetParts(Change[None]):
     def _make_source(self, spec: int) -> FollowedText:
         source = self.documents.get(spec)
         if source is None:
-            raise BadParamsError("the section names no document")
+            raise BadParamsError("the section does not name a document")
         return source
 
 

@@ -361,7 +361,7 @@ class Conversations:
         if session is None and self.is_changing(session_id):
             return session_id or self.sessions.id_to_change(None)
         if session is None:
-            missing = "there is no such session in this workspace" if session_id else NO_CONTEXT
+            missing = "this workspace has no such session" if session_id else NO_CONTEXT
             raise BadParamsError(missing)
         if isinstance(session, CountedSession):
             raise RequestError(

@@ -43,7 +43,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
     """Run a git command in `folder`, and return its output. Blocking; raises GitError."""
     git = find_git(folder)
     if git is None:
-        raise GitError("there is no git on the PATH")
+        raise GitError("git is not on the PATH")
     off = _filter_options(git, folder)
     ran = _run_git(git, folder, *off, verb, *_OF_VERB.get(verb, ()), *arguments, stdin=stdin)
     if ran.returncode != 0:

@@ -101,7 +101,7 @@ def _lock_files(folder: Path, lock: Path) -> contextlib.ExitStack:
                     left.unlink(missing_ok=True)
     with contextlib.ExitStack() as held:
         if not held.enter_context(locked(lock, _LOCK_SECONDS)):
-            raise OSError("the lock of this process's conversations is held by another one")
+            raise OSError("another process holds the lock of this process's conversations")
         return held.pop_all()
 
 

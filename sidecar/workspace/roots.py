@@ -33,7 +33,7 @@ def _as_uri(workspace: str) -> str:
     try:
         return workspace if "://" in workspace else Path(workspace).as_uri()
     except ValueError:
-        raise BadParamsError("a workspace is a URI or an absolute path") from None
+        raise BadParamsError("a workspace must be a URI or an absolute path") from None
 
 
 class Workspaces:
@@ -102,10 +102,10 @@ class Workspaces:
         if match is None and path_of(uri) is not None:
             match = self.of_document(uri)
         if match is None or match is self.outside:
-            raise BadParamsError("the workspace named is in no open root folder")
+            raise BadParamsError("the workspace is not in an open root folder")
         return match
 
     def _only_root(self) -> Workspace:
         if len(self._by_uri) > 1:
-            raise BadParamsError("several root folders are open: name a workspace")
+            raise BadParamsError("several root folders are open; set `workspace`")
         return next(iter(self._by_uri.values()), self.outside)

@@ -263,7 +263,7 @@ class SessionRegistry:
         """
         session = None if session_id is None else self._by_id(session_id)
         if session_id is not None and session is None:
-            raise BadParamsError("there is no such session in this workspace")
+            raise BadParamsError("this workspace has no such session")
         self.selected = session_id
         self._selected_had_ended = isinstance(session, CountedSession) and session.state == "ended"
         self.publish()

@@ -95,7 +95,7 @@ def test_the_same_as_ordinary_git_where_nothing_is_hostile(
     out = git.run(tmp_path, "ls-files", "--others", "-z")
     assert "näme.md" in out.decode().split("\0")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(git.GitError, match="no git on the PATH"):
+    with pytest.raises(git.GitError, match="git is not on the PATH"):
         git.run(tmp_path, "status")
 
 

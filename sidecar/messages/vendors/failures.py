@@ -83,7 +83,7 @@ def kind(error: Loose) -> str:
 
 def refuse(error: Loose) -> VendorFormatError:
     """Return the exception for an error in place of a reply."""
-    return VendorFormatError(f"this is an error of the vendor's ({kind(error)}), not a reply")
+    return VendorFormatError(f"this is an error from the vendor ({kind(error)}), not a reply")
 
 
 def format_of(parts: Iterable[Loose]) -> ReplyFormat:

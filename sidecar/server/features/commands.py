@@ -52,7 +52,7 @@ def register(server: SidecarServer) -> None:
 
 def _uri_of(arguments: tuple[Any, ...]) -> str:
     if not arguments or not isinstance(arguments[0], str):
-        raise BadParamsError("the first argument is the document's URI")
+        raise BadParamsError("the first argument must be the document's URI")
     return arguments[0]
 
 

@@ -64,7 +64,7 @@ async def _serve(
 ) -> T:
     session = getattr(params, "session", None)
     if session is not None and not session.isprintable():
-        raise BadParamsError("a session's id is printable text")
+        raise BadParamsError("a session id must be printable text")
     services = server.services
     await services.configured.wait()
     return await handler(services.conversations(services.workspace(params.workspace)), params)
@@ -118,7 +118,7 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
         return None
     normalised = normalise_usage(usage)
     if normalised is None:
-        raise BadParamsError("`usage` has no known vendor's form")
+        raise BadParamsError("`usage` is not in a known vendor's format")
     return normalised
 
 

@@ -84,7 +84,7 @@ def _check_params(params: CountParams) -> None:
     if params.tools is not None and params.messages is None:
         raise BadParamsError("tools go with messages")
     if params.text_document is None and (params.range or params.ranges):
-        raise BadParamsError("range and ranges go with textDocument")
+        raise BadParamsError("range and ranges require textDocument")
 
 
 def _uri_of(params: CountParams | FitTextParams) -> str | None:
