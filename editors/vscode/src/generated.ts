@@ -694,7 +694,7 @@ export interface SessionsParams {
 }
 
 /**
- * The parts of a conversation besides its turns. Omitted parts stay; null removes.
+ * The parts of a conversation besides its turns. Omitted parts are kept; null removes one.
  */
 export interface SetParams {
   workspace?: string | null;

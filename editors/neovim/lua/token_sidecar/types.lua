@@ -529,7 +529,7 @@
 ---@field workspace? string
 ---@field all? boolean
 
---- The parts of a conversation besides its turns. Omitted parts stay; null removes.
+--- The parts of a conversation besides its turns. Omitted parts are kept; null removes one.
 ---@class token_sidecar.SetParams
 ---@field workspace? string
 ---@field session? string
