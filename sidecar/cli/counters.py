@@ -172,7 +172,7 @@ async def open_counts() -> AsyncIterator[Counts]:
 
     state, workers, calibrations = State(), Workers(), CalibrationStore(state_dir())
     counts = Counts(workers, calibrations, Windows(state))
-    counts.seconds = LATEST_SECONDS  # printed numbers cannot be corrected by a late answer
+    counts.seconds = LATEST_SECONDS  # a printed number cannot be corrected later
     calibrations.loaded()
     try:
         yield counts

@@ -179,7 +179,7 @@ class _Maker:
         left = [turn for index, turn in enumerate(self._turns) if index not in made.gone]
         if self._keep_turns > 0 or not all(map(is_system, left)):
             return made
-        self._keep_turns = 1  # a conversation without a turn is none
+        self._keep_turns = 1  # a conversation needs at least one turn
         return self._choose(pairs, cleaned, reserved)
 
     def _summarize_removed(self, choice: Choice) -> Turn | None:
@@ -193,7 +193,7 @@ class _Maker:
             return None
         try:
             text = summarise([self._turns[index] for index in gone], self._counter, cap)
-        except Exception as error:  # a summary is a courtesy: without it the turns just go
+        except Exception as error:  # a failed summary must not prevent the plan
             logger.warning("no summary: %s", type(error).__name__)
             return None
         turn = Turn(role="user", content=text)

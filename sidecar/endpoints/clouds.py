@@ -1,6 +1,6 @@
-"""Vendors known by host: who counts, who reports a window, who does neither.
+"""Known vendors by host, and whether they count tokens or report windows.
 
-A vendor's host is never probed with a POST: the only ones it gets are counts.
+A vendor's host gets POST requests only for counts, never for probing.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
 def _window_at(provider: str | None, reference: str) -> int | None:
     try:
         _found, info = _prices.find_provider_model(reference, None, provider, None)
-    except Exception:  # LookupError if unknown; any other error means no window either
+    except Exception:  # LookupError for an unknown model; other errors mean the same
         return None
     window = info.context_window
     return window if isinstance(window, int) and window > 0 else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.config.stored_prices import ListFile
 
 _EPOCH = date(1970, 1, 1)
-_IN_A_PLACE = {"us": Decimal("1.1")}
+_REGIONAL_FACTOR = {"us": Decimal("1.1")}
 """Factor on token prices for calls confined to a region, which the list does not have
 (Anthropic's pricing page, "Data residency pricing").
 """
@@ -116,7 +116,7 @@ class ListedTariff:
         found = self._prices_in_tier(at, tier, prompt_tokens)
         if not confined or found is None:
             return found
-        return found.times(_IN_A_PLACE[place]) if place in _IN_A_PLACE else None
+        return found.times(_REGIONAL_FACTOR[place]) if place in _REGIONAL_FACTOR else None
 
     def _prices_in_tier(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
         if not tier:

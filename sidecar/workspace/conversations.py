@@ -434,7 +434,7 @@ class Conversations:
                 change = Recount(session=name, version=conversation, asks_endpoint=True)
                 await self.apply(change)
                 if name in self._missed:
-                    break  # it is the last one now: the others come first the next time
+                    break  # it is last now, so the others are tried first next time
 
     def _is_probed_again(self, conversation: Conversation) -> bool:
         """Whether the endpoint was probed again since it missed the conversation's count."""

@@ -219,7 +219,7 @@ def _reply_calls(
     for key, reply in reversed(new.items()):
         usage = reply.usage
         if total.prompt_tokens is not None and usage.prompt_tokens > left:
-            break  # a fork's first ones are its parent's
+            break  # a fork begins with its parent's entries
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
         cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
