@@ -198,10 +198,12 @@ def _first(ours: Reading) -> float:
 
 
 def spread(home: Path) -> None:
-    """Give the files the times of three months' work, in the order they were written in."""
-    files = sorted(home.rglob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    """Give the files the times of three months' work up to an hour ago, in their order."""
+    files = [path for path in home.rglob("*") if path.is_file()]
+    files.sort(key=lambda path: path.stat().st_mtime_ns)
+    end = time.time() - 3_600
     for index, path in enumerate(files):
-        at = time.time() - DAYS * 86_400 * (len(files) - 1 - index) / len(files)
+        at = end - DAYS * 86_400 * (len(files) - 1 - index) / len(files)
         os.utime(path, (at, at))
 
 
