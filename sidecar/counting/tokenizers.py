@@ -31,6 +31,7 @@ from sidecar.counting.features import features
 from sidecar.counting.tokenizer import INLINE_CHARACTERS, Tokenizer
 from sidecar.models import families
 from sidecar.models.names import matches
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from sidecar.config.settings import TokenizerFile
@@ -330,7 +331,7 @@ class Tokenizers:
             reason = f"it cannot be read ({type(error).__name__})"
             if isinstance(error, (OSError, ValueError)):
                 reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            problem = f"tokenizer {name}: {reason}; using {fallback.name} instead"
+            problem = printable(f"tokenizer {name}: {reason}; using {fallback.name} instead")
             self._problems[name] = problem
             _log.warning("%s", problem)
             return fallback

@@ -116,3 +116,17 @@ def test_a_reader_that_stops_early_ends_the_command_in_silence(tmp_path: Path) -
         said = process.stderr.read()
     assert said == b""
     assert process.returncode == 1
+
+
+def test_a_tokenizer_name_with_line_ends_is_printed_on_one_line(tmp_path: Path) -> None:
+    settings = '[[tokenizer]]\nmodels = ["mine"]\nfile = "a\\n::error::forged"\n'
+    (tmp_path / "config.toml").write_text(settings)
+    places = {"TOKEN_SIDECAR_CONFIG": "config.toml", "TOKEN_SIDECAR_STATE": "state"}
+    variables = os.environ | {name: str(tmp_path / place) for name, place in places.items()}
+    command = [sys.executable, "-P", "-m", "sidecar", "config", "check"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    lines = (done.stdout + done.stderr).splitlines()
+    assert not [line for line in lines if line.startswith("::")]
