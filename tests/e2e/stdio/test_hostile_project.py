@@ -38,7 +38,7 @@ def held(*_args):
     os.open(fifo, os.O_RDONLY)
 def broken(*_args):
     raise ValueError("planted")
-read = configuration._read
+read = configuration._load_settings
 def late(*args):
     held()
     return read(*args)
@@ -98,10 +98,10 @@ def test_it_counts_quotes_nothing_and_ends(root: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     "held",
     [
-        "configuration._read = held",
-        "configuration._read = broken",
-        "configuration._times = held",
-        "workers._load = held",
+        "configuration._load_settings = held",
+        "configuration._load_settings = broken",
+        "configuration._modification_times = held",
+        "workers._load_tokenizers = held",
     ],
 )
 def test_whatever_keeps_the_settings_counting_goes_on(root: Path, held: str) -> None:
@@ -119,7 +119,7 @@ def test_whatever_keeps_the_settings_counting_goes_on(root: Path, held: str) -> 
 def test_settings_that_a_slow_disk_hands_over_late_are_taken_then(root: Path) -> None:
     os.mkfifo(root / "fifo")
     (root / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
-    held = "configuration._read = late; configuration.READ_SECONDS = 0.1"
+    held = "configuration._load_settings = late; configuration.READ_SECONDS = 0.1"
     command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
     client = opened(command, root)
     assert client.request("tokens/count", {"text": "hello"})["model"] == "gpt-5"
