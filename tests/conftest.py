@@ -33,6 +33,7 @@ def fresh_logging() -> None:
     ours = logging.getLogger("sidecar")
     ours.setLevel(logging.NOTSET)
     ours.propagate = True
+    ours.handlers.clear()
 
 
 @pytest.fixture(autouse=True)
