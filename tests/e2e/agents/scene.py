@@ -67,13 +67,13 @@ class Scene:
         self.vendor = self._stack.enter_context(vendor)
         agent.configure(self.home, self.vendor.url)
         self.sidecar = SidecarClient(self.root)
+        self._stack.callback(self.sidecar.stop)
         # From here on the server records calls only as it sees the agent's files change.
         assert not self.sidecar.report_costs()["note"]
 
     def close(self) -> None:
         """End all processes."""
         self._stack.close()
-        self.sidecar.stop()
 
     def start(self, prompt: str, *, resume: bool = False) -> Program:
         """Give the agent a prompt, in a new session or the newest one."""

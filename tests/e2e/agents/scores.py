@@ -45,12 +45,13 @@ class Score:
 
     def row(self) -> str:
         """Return a line of the table."""
-        lags = sorted(self.lags) or [0.0]
+        lags = sorted(self.lags)
+        median, most = (f"{lags[at]:.2f}" if lags else "-" for at in (len(lags) // 2, -1))
         share = self.recorded_prompt_tokens / (self.prompt_tokens or 1)
         checks = f"{self.passed}/{self.checks}"
         return (
             f"{self.agent:12} {self.version:10} {checks:>9} {share:13.1%} "
-            f"{lags[len(lags) // 2]:14.2f} {lags[-1]:5.2f} {LAG_GOAL:5.2f}"
+            f"{median:>14} {most:>5} {LAG_GOAL:5.2f}"
         )
 
 

@@ -101,6 +101,7 @@ def test_compaction(scene: Scene) -> None:
     scene.turn(LONG, resume=True)
     if agent.compact_command:
         scene.turn(agent.compact_command, resume=True)
+    scene.check_state(agent.state_at_end, "state after a compaction")
     scene.turn(CONTINUE, resume=True)
     scene.check("summaries", len(scene.vendor.billed("summary")) > 0, True)
     scene.check_bill()
