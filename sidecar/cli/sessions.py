@@ -13,6 +13,7 @@ from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace import live_sessions
+from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.history import is_read
 from sidecar.workspace.services import Services
 from sidecar.workspace.views import session_rows, usage_report
@@ -78,7 +79,8 @@ class SessionsView:
         await conversations.look_up_window(
             conversations.sessions.usage(found).model or self.workspace.model
         )
-        return usage_report(conversations.sessions.usage(found), costs)
+        usage = conversations.sessions.usage(found)
+        return usage_report(await add_forecast(self.services, self.workspace, usage), costs)
 
     async def _complete_id(self, session: str | None) -> str | None:
         """Return the id that begins with `session`; if several do, raise BadParamsError."""

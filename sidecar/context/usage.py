@@ -76,6 +76,23 @@ class ViewRow(Result, frozen=True, kw_only=True):
     children: list[ViewRow] = []
 
 
+class Forecast(Result, frozen=True, kw_only=True):
+    """What comes next in a session, from its recorded calls of the last day."""
+
+    calls_left: int | None = None
+    """Calls until the usable window is full, at the average growth since the last compaction."""
+    next_input_usd: float | None = None
+    """Price of the next call's input while the cache lasts."""
+    next_input_uncached_usd: float | None = None
+    """Price of the next call's input without a cache, or once it has expired."""
+    cached_until: str | None = None
+    """When the cache expires; null if the vendor does not say how long it keeps the cache."""
+    cache_hit_percent: float | None = None
+    """Share of the prompts' tokens that was read from the cache."""
+    usd_per_hour: float | None = None
+    """Cost of the last hour; of a shorter session, extrapolated."""
+
+
 class ContextUsage(Result, frozen=True, kw_only=True):
     """How full a conversation's context is: the size of the next request."""
 
@@ -98,6 +115,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     compacted: bool | None = None
     calibration: CalibrationInfo | None = None
     cost_usd: float | None = None
+    forecast: Forecast | None = None
+    """Only in answers to `context/usage`."""
     note: str | None = None
     """Why a number is missing or uncertain."""
     severity: Severity = "ok"

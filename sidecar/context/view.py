@@ -7,18 +7,19 @@ is `short_text`. Rows hold names as they are: each renderer escapes them for its
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.context.usage import ViewRow
 from sidecar.counting.count import banded_text, tokens_text
-from sidecar.text.printable import counted, markdown, percent_text, printable
+from sidecar.text.printable import counted, markdown, percent_text, printable, usd_text
 from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.usage import ContextUsage, Forecast
 
 UNKNOWN = "?"
 """Stands for a number that is not known."""
@@ -86,13 +87,16 @@ def summary_rows(usage: ContextUsage) -> list[ViewRow]:
     return [context, *(ViewRow(label=label, value=value) for label, value in others if value)]
 
 
-def context_rows(usage: ContextUsage, *, cost: str = "", updated: str = "") -> list[ViewRow]:
+def context_rows(
+    usage: ContextUsage, *, cost: str = "", updated: str = "", now: datetime | None = None
+) -> list[ViewRow]:
     """Return the whole view of a context; empty while no conversation is known.
 
     Args:
         usage: What is shown.
         cost: The session's cost, as text.
         updated: When the session was last used, as text.
+        now: The current time.
     """
     summary = summary_rows(usage)
     if not summary or usage.session is None:
@@ -105,12 +109,42 @@ def context_rows(usage: ContextUsage, *, cost: str = "", updated: str = "") -> l
             "Over by" if free is not None and free < 0 else "Free",
             "" if free is None else counted(abs(free), "token"),
         ),
+        *_forecast_cells(usage.forecast, now or datetime.now(UTC)),
         ("Calibrated by", counted(samples, "report") if samples else ""),
         ("Updated", updated),
         ("Session id", usage.session.id),
     ]
     rows = [ViewRow(label=label, value=value) for label, value in details if value]
     return [*summary, *rows, *part_rows(usage)]
+
+
+def _forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, str]]:
+    if forecast is None:
+        return []
+    left, hits, rate = forecast.calls_left, forecast.cache_hit_percent, forecast.usd_per_hour
+    return [
+        ("Calls left", "" if left is None else f"about {left:,}"),
+        ("Next input", next_input_text(forecast, now)),
+        ("Cache hits", "" if hits is None else percent_text(hits)),
+        ("Cost per hour", "" if rate is None else usd_text(rate)),
+    ]
+
+
+def next_input_text(forecast: Forecast, now: datetime) -> str:
+    """Return what the next call's input costs: `$0.04 from the cache, $0.31 after 14:07`."""
+    cached, uncached = forecast.next_input_usd, forecast.next_input_uncached_usd
+    if uncached is None:
+        return ""
+    if cached is None:
+        return usd_text(uncached)
+    if forecast.cached_until is None:
+        return f"{usd_text(cached)} from the cache, {usd_text(uncached)} without it"
+    until = datetime.fromisoformat(forecast.cached_until)
+    if until <= now:
+        return f"{usd_text(uncached)}, the cache has expired"
+    return (
+        f"{usd_text(cached)} from the cache, {usd_text(uncached)} after {until.astimezone():%H:%M}"
+    )
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:

@@ -52,10 +52,10 @@ def usage_report(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
     """Return a usage with its view, as rows and as text."""
-    usage = usage or ContextUsage()
+    usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
-    updated = age_text(session.updated_at, now or datetime.now(UTC)) if session else ""
-    rows = context_rows(usage, cost=session_cost(costs, session), updated=updated)
+    updated = age_text(session.updated_at, now) if session else ""
+    rows = context_rows(usage, cost=session_cost(costs, session), updated=updated, now=now)
     return msgspec.structs.replace(usage, rows=rows, text=rows_text(rows) if rows else NO_CONTEXT)
 
 

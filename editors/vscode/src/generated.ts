@@ -168,6 +168,7 @@ export interface ContextUsage {
   compacted: boolean | null;
   calibration: CalibrationInfo | null;
   costUsd: number | null;
+  forecast: Forecast | null;
   note: string | null;
   severity: "error" | "ok" | "warning";
   text: string;
@@ -471,6 +472,18 @@ export interface FitTextResult {
   method: "calibrated" | "endpoint" | "estimate" | "exact";
   tokenizer: string;
   errorPercent: number | null;
+}
+
+/**
+ * What comes next in a session, from its recorded calls of the last day.
+ */
+export interface Forecast {
+  callsLeft: number | null;
+  nextInputUsd: number | null;
+  nextInputUncachedUsd: number | null;
+  cachedUntil: string | null;
+  cacheHitPercent: number | null;
+  usdPerHour: number | null;
 }
 
 /**

@@ -24,6 +24,7 @@ from sidecar.workspace.changes import (
     Undo,
     judge_prompt,
 )
+from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.sessions import CountedSession
 from sidecar.workspace.views import session_rows, usage_report
 from sidecar.workspace.wording import fit_text, reset_text, undo_text
@@ -147,8 +148,11 @@ async def _usage(
 ) -> ContextUsage:
     await _find_session(server, conversations, params.session)
     session = await conversations.find_counted(params.session)
-    usage = None if session is None else conversations.sessions.usage(session)
-    return usage_report(usage, conversations.workspace.costs)
+    workspace = conversations.workspace
+    if session is None:
+        return usage_report(None, workspace.costs)
+    usage = conversations.sessions.usage(session)
+    return usage_report(await add_forecast(server.services, workspace, usage), workspace.costs)
 
 
 async def _sessions(

@@ -131,6 +131,7 @@
 ---@field compacted? boolean
 ---@field calibration? token_sidecar.CalibrationInfo
 ---@field costUsd? number
+---@field forecast? token_sidecar.Forecast
 ---@field note? string
 ---@field severity "error"|"ok"|"warning"
 ---@field text string
@@ -368,6 +369,15 @@
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
 ---@field tokenizer string
 ---@field errorPercent? number
+
+--- What comes next in a session, from its recorded calls of the last day.
+---@class token_sidecar.Forecast
+---@field callsLeft? integer
+---@field nextInputUsd? number
+---@field nextInputUncachedUsd? number
+---@field cachedUntil? string
+---@field cacheHitPercent? number
+---@field usdPerHour? number
 
 --- A model of the catalogue.
 ---@class token_sidecar.ModelInfo

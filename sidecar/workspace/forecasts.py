@@ -1,0 +1,78 @@
+"""The forecast of a session: what comes next, from its context and its recorded calls."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.context.usage import Forecast
+from sidecar.errors import SidecarError
+
+if TYPE_CHECKING:
+    from sidecar.context.usage import ContextUsage
+    from sidecar.cost.book import CostBook
+    from sidecar.workspace.shared import Shared
+    from sidecar.workspace.workspace import Workspace
+
+
+async def add_forecast(services: Shared, workspace: Workspace, usage: ContextUsage) -> ContextUsage:
+    """Return a usage with its forecast; unchanged if none of the session's calls is recorded."""
+    if usage.session is None or usage.session.id not in workspace.costs.sessions:
+        return usage
+    book = services.spending(workspace).book
+    found = await services.workers.run(partial(forecast, book, usage))
+    return msgspec.structs.replace(usage, forecast=found)
+
+
+def forecast(book: CostBook, usage: ContextUsage, now: datetime | None = None) -> Forecast | None:
+    """Return what comes next in a session. Blocking.
+
+    None without a recorded call, or if the ledger cannot be read.
+
+    Args:
+        book: The ledger and its prices.
+        usage: How full the session's context is.
+        now: The current time.
+    """
+    from sidecar.cost.forecast import (
+        cache_hit_rate,
+        growth_per_call,
+        next_input,
+        session_calls,
+        usd_per_hour,
+    )
+
+    session, now = usage.session, now or datetime.now(UTC)
+    if session is None:
+        return None
+    try:
+        newest = datetime.fromisoformat(session.updated_at)
+        calls = session_calls(book.ledger, session.id, session.source, newest)
+    except (SidecarError, ValueError):
+        return None
+    if not calls:
+        return None
+    growth, hits = growth_per_call(calls), cache_hit_rate(calls)
+    rate = usd_per_hour(calls, book.prices, now)
+    following = None
+    if usage.tokens is not None:
+        following = next_input(calls, usage.tokens, book.prices, now)
+    calls_left = None
+    if growth is not None and usage.available is not None:
+        calls_left = int(max(0, usage.available) / growth)
+    until = following.cached_until if following else None
+    return Forecast(
+        calls_left=calls_left,
+        next_input_usd=_as_float(following.cached_usd if following else None),
+        next_input_uncached_usd=_as_float(following.uncached_usd if following else None),
+        cached_until=until.isoformat().replace("+00:00", "Z") if until else None,
+        cache_hit_percent=None if hits is None else round(100 * hits, 1),
+        usd_per_hour=_as_float(rate),
+    )
+
+
+def _as_float(amount: object) -> float | None:
+    return None if amount is None else float(str(amount))

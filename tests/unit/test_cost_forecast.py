@@ -1,0 +1,171 @@
+"""The forecast of a session, against sessions that are simulated to their end."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from sidecar.context.usage import ContextUsage, Forecast, SessionInfo
+from sidecar.context.view import context_rows, next_input_text
+from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.forecast import growth_per_call, session_calls
+from sidecar.workspace.forecasts import forecast
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+WINDOW = 200_000
+MODEL = "claude-sonnet-4-5"
+
+
+def record(
+    book: CostBook, prompts: list[tuple[int, int]], *, hour: bool = False, category: str = "main"
+) -> datetime:
+    """Record calls with these prompts and outputs, one a minute, cached as Claude Code does."""
+    before, at = 0, START
+    for number, (prompt, output) in enumerate(prompts):
+        at = START + timedelta(minutes=number)
+        read = min(before, prompt - 4)
+        written = {"cache_write_1h" if hour else "cache_write_5m": prompt - 4 - read}
+        book.ledger.record(
+            LedgerEvent(
+                at=at,
+                model=MODEL,
+                provider="anthropic",
+                agent="claude-code",
+                session="s",
+                category=category,
+                request_id=f"{category}-{number}",
+                buckets=Buckets(input=4, cache_read=read, output=output, **written),
+            )
+        )
+        before = prompt
+    return at
+
+
+def usage_of(tokens: int, at: datetime) -> ContextUsage:
+    return ContextUsage(
+        tokens=tokens,
+        method="exact",
+        usable=WINDOW,
+        available=WINDOW - tokens,
+        session=SessionInfo.of("s", "claude-code", at),
+    )
+
+
+def grown_session(rng: random.Random, size: int) -> list[tuple[int, int]]:
+    """Return prompts and outputs that grow up to a size, as a session with tool results does."""
+    prompts, prompt = list[tuple[int, int]](), 18_000
+    while prompt < size:
+        output = rng.randint(50, 900)
+        prompts.append((prompt, output))
+        prompt += output + int(rng.lognormvariate(7.2, 0.8))
+    return prompts
+
+
+def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> None:
+    close = 0
+    for seed in range(20):
+        prompts = grown_session(random.Random(seed), WINDOW)
+        half = next(n for n, (prompt, _) in enumerate(prompts) if prompt > WINDOW / 2)
+        book = CostBook(tmp_path / str(seed))
+        at = record(book, prompts[:half])
+        tokens = sum(prompts[half - 1])
+        found = forecast(book, usage_of(tokens, at), at)
+        assert found is not None
+        assert found.calls_left is not None
+        close += abs(found.calls_left - (len(prompts) - half)) <= 0.3 * (len(prompts) - half)
+    assert close >= 16
+
+
+@pytest.mark.parametrize("hour", [False, True])
+def test_the_next_input_costs_what_the_next_call_pays(tmp_path: Path, hour: bool) -> None:
+    prompts = grown_session(random.Random(5), 120_000)
+    book = CostBook(tmp_path)
+    at = record(book, prompts[:-1], hour=hour)
+    found = forecast(book, usage_of(sum(prompts[-2]), at), at)
+    assert found is not None
+    read, prompt = prompts[-2][0], prompts[-1][0]
+    kind = "cache_write_1h" if hour else "cache_write_5m"
+    billed = book.prices.price(
+        Buckets(input=4, cache_read=read, **{kind: prompt - read - 4}), MODEL, "anthropic"
+    )
+    assert found.next_input_usd == pytest.approx(float(billed or 0), rel=0.1)
+    cold = book.prices.price(Buckets(**{kind: prompt}), MODEL, "anthropic")
+    assert found.next_input_uncached_usd == pytest.approx(float(cold or 0), rel=0.1)
+    until = at + (timedelta(hours=1) if hour else timedelta(minutes=5))
+    assert found.cached_until == until.isoformat().replace("+00:00", "Z")
+
+
+def test_growth_is_measured_since_the_last_compaction(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(50_000, 10), (90_000, 10), (20_000, 10), (21_000, 10), (22_000, 10)])
+    assert growth_per_call(session_calls(book.ledger, "s", "claude-code", at)) == 1_000
+
+
+def test_without_growth_there_is_no_number_of_calls(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(50_000, 10), (51_000, 10)])
+    found = forecast(book, usage_of(51_010, at), at)
+    assert found is not None
+    assert found.calls_left is None
+
+
+def test_calls_of_subagents_cost_but_do_not_grow_the_context(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(20_000, 10), (21_000, 10), (22_000, 10)])
+    main = forecast(book, usage_of(22_010, at), START + timedelta(minutes=30))
+    record(book, [(900, 10), (5_000, 10), (90_000, 10)], category="subagent")
+    both = forecast(book, usage_of(22_010, at), START + timedelta(minutes=30))
+    assert main is not None
+    assert both is not None
+    assert (both.calls_left, both.next_input_usd) == (main.calls_left, main.next_input_usd)
+    assert (both.usd_per_hour or 0) > (main.usd_per_hour or 0)
+
+
+def test_cost_per_hour_is_that_of_the_last_hour(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(20_000, 0)] * 31)
+    each = book.prices.price(Buckets(input=4, cache_read=19_996), MODEL, "anthropic") or Decimal(0)
+    found = forecast(book, usage_of(20_000, at), at + timedelta(minutes=45))
+    assert found is not None
+    # The calls of the minutes 15 to 30 are in the hour that ends at minute 75.
+    assert found.usd_per_hour == pytest.approx(float(16 * each), rel=0.001)
+    later = forecast(book, usage_of(20_000, at), at + timedelta(hours=2))
+    assert later is not None
+    assert later.usd_per_hour is None
+
+
+def test_an_unknown_session_has_no_forecast(tmp_path: Path) -> None:
+    assert forecast(CostBook(tmp_path), usage_of(1, START), START) is None
+    assert forecast(CostBook(tmp_path), ContextUsage(), START) is None
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"),
+    [(3, "$0.040 from the cache, $0.31 after "), (6, "$0.31, the cache has expired")],
+)
+def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> None:
+    found = Forecast(
+        calls_left=12,
+        next_input_usd=0.04,
+        next_input_uncached_usd=0.31,
+        cached_until="2026-11-20T09:05:00Z",
+        cache_hit_percent=92.4,
+        usd_per_hour=3.1,
+    )
+    now = START + timedelta(minutes=minutes)
+    assert next_input_text(found, now).startswith(text)
+    usage = usage_of(1_000, START)
+    rows = context_rows(msgspec.structs.replace(usage, forecast=found), now=now)
+    shown = {row.label: row.value for row in rows}
+    assert shown["Calls left"] == "about 12"
+    assert shown["Cache hits"] == "92 %"
+    assert shown["Cost per hour"] == "$3.10"
