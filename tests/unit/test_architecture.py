@@ -17,6 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Each room may import itself and the rooms after its colon.
 _ABOVE_MODELS = {"endpoints", "counting", "messages", "models"}
 BELOW = {
+    "mcp": {"cli", "server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
     "cli": {"server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
     "server": {"workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
     "workspace": {"context", "budget", "cost", "agents", *_ABOVE_MODELS},

@@ -1,0 +1,79 @@
+"""Which coding agent calls, and in which of its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sidecar.config.settings import AGENTS
+
+if TYPE_CHECKING:
+    from sidecar.context.usage import SessionRow
+
+_CLIENTS = {
+    "codex-mcp-client": "codex",
+    "gemini-cli-mcp-client": "gemini-cli",
+    "qwen-cli-mcp-client": "qwen-code",
+    "visual studio code": "copilot-chat",
+    "github-copilot-developer": "copilot-cli",
+    "kimi": "kimi-code",
+    "mistral-vibe": "vibe",
+}
+"""Agents by the beginning of `clientInfo.name`, where that is not the agent's name here."""
+_SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
+_DEPTH = 3
+
+
+class Caller(NamedTuple):
+    """The client of a tool call."""
+
+    name: str = ""
+    """`clientInfo.name`."""
+    session_ids: tuple[str, ...] = ()
+    """Ids in the call's `_meta` that may name the session."""
+
+    @property
+    def agent(self) -> str | None:
+        """The agent by our name; None for an unknown client."""
+        name = self.name.lower()
+        names = {**_CLIENTS, **{agent: agent for agent in AGENTS}}
+        known = [start for start in names if name.startswith(start)]
+        return names[max(known, key=len)] if known else None
+
+
+class FoundSession(NamedTuple):
+    """The session of a call; `others` counts further sessions that may be meant."""
+
+    row: SessionRow
+    others: int = 0
+
+
+def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the ids of sessions in a call's `_meta`; Codex, for one, sends its own."""
+    return tuple(dict.fromkeys(_ids_in(meta or {}, _DEPTH)))
+
+
+def _ids_in(value: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for key, member in value.items():
+        if isinstance(member, str) and key.lower().replace("-", "_") in _SESSION_KEYS:
+            yield member
+        elif isinstance(member, Mapping) and depth:
+            yield from _ids_in(member, depth - 1)
+
+
+def find_session(rows: Sequence[SessionRow], caller: Caller) -> FoundSession | None:
+    """Return the session that a call belongs to; None if none of the agent's is known.
+
+    That is the one that the call names, else the agent's newest running one, else its newest.
+
+    Args:
+        rows: The sessions of the folder, newest first.
+        caller: The calling client.
+    """
+    named = next((row for row in rows if row.id in caller.session_ids), None)
+    if named is not None:
+        return FoundSession(named)
+    own = [row for row in rows if row.source == caller.agent]
+    running = [row for row in own if row.state == "running"]
+    candidates = running or [row for row in own if row.state != "ended"][:1] or own[:1]
+    return FoundSession(candidates[0], len(candidates) - 1) if candidates else None

@@ -1,0 +1,138 @@
+"""The project that an agent works in: its files, settings, budgets, and the agent's session."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidecar.budget.rules import Rules
+from sidecar.config.load import find_root, load
+from sidecar.errors import BadParamsError, SidecarError
+from sidecar.mcp.caller import find_session
+from sidecar.models import catalogue
+from sidecar.waiting import SharedTasks
+from sidecar.workspace.forecasts import add_forecast
+from sidecar.workspace.services import Services
+from sidecar.workspace.workspace import SettingsChange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.context.usage import ContextUsage
+    from sidecar.mcp.caller import Caller, FoundSession
+    from sidecar.workspace.workspace import Workspace
+
+HISTORY_SECONDS = 3.0
+"""How long a call waits until the session's recorded calls are read; then it answers without."""
+
+
+class Project:
+    """One folder, opened for the agent that started this process. For the event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.services = Services()
+        self.root = find_root(folder)
+        self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
+        self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
+        self._is_session_found = False
+
+    async def aclose(self) -> None:
+        """Stop threads and close files."""
+        await self._history.aclose()
+        await self.services.aclose()
+        self.services.workers.close()
+
+    async def load_settings(self) -> None:
+        """Read the settings, which may have changed since the last call."""
+        previous = self.workspace.loaded
+        loaded = await self.services.workers.run(partial(load, self.root, previous=previous))
+        if loaded.settings != previous.settings or not self.services.configured.is_set():
+            self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
+            self.services.configured.set()
+
+    # -- files ------------------------------------------------------------------------------
+
+    def resolve(self, path: str, roots: Sequence[Path]) -> Path:
+        """Return the absolute path of a file or folder inside the project. Blocking.
+
+        Args:
+            path: A path, absolute or relative to the project.
+            roots: The client's own roots; paths inside them are allowed too.
+
+        Raises:
+            BadParamsError: It does not exist, is no file or folder, or is outside of all roots.
+        """
+        try:
+            real = Path(os.path.realpath(self.root / os.path.expanduser(path)))
+            mode = os.stat(real).st_mode
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "invalid path"
+            raise BadParamsError(f"cannot read {path}: {reason}") from None
+        allowed = [Path(os.path.realpath(root)) for root in (self.root, *roots)]
+        if not any(real.is_relative_to(root) for root in allowed):
+            raise BadParamsError(f"{path} is outside of the project {self.root}")
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise BadParamsError(f"{path} is not a regular file")
+        return real
+
+    def shown(self, path: str | Path) -> str:
+        """Return a path as answers show it: relative to the project, with `/`."""
+        real_root = Path(os.path.realpath(self.root))
+        absolute = Path(path)
+        inside = absolute.is_relative_to(real_root)
+        return (absolute.relative_to(real_root) if inside else absolute).as_posix()
+
+    # -- the session ------------------------------------------------------------------------
+
+    async def find_session(self, caller: Caller) -> FoundSession | None:
+        """Return the session of a call, as its files are now; None if there is none."""
+        agents = self.services.agents
+        await agents.find_sessions(self.workspace)
+        return find_session(self.services.sessions(self.workspace).rows(), caller)
+
+    async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, bool]:
+        """Return how full a session's context is, with cost and forecast.
+
+        Returns:
+            The usage, and whether the recorded calls are complete.
+        """
+        services, workspace = self.services, self.workspace
+        is_complete = await self._read_calls(found.row.source)
+        sessions = services.sessions(workspace)
+        session = sessions.find(found.row.id)
+        if session is None:
+            raise SidecarError("the session has just been deleted")
+        await services.workers.run(catalogue.warm)
+        await services.counts.look_up(
+            sessions.usage(session).model or workspace.model, workspace.settings
+        )
+        spending = services.spending(workspace)
+        try:
+            spent = await services.workers.run(partial(spending.spent, session.id))
+        except SidecarError:  # the ledger cannot be read
+            return sessions.usage(session), False
+        services.show_spent(workspace, spent)
+        return await add_forecast(services, workspace, sessions.usage(session)), is_complete
+
+    async def _read_calls(self, agent: str) -> bool:
+        """Record the calls in the files of an agent's sessions. Returns whether all are."""
+        find = self.services.agents.find_sessions
+        try:
+            await self._history.run(
+                agent, partial(find, self.workspace, frozenset({agent})), HISTORY_SECONDS
+            )
+        except TimeoutError:
+            return False
+        return True
+
+    async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:
+        """Return tokens and usable tokens of the caller's context, where they are known."""
+        found = await self.find_session(caller)
+        session = self.services.sessions(self.workspace).find(found.row.id) if found else None
+        if session is None:
+            return None, None
+        usage = self.services.sessions(self.workspace).usage(session)
+        return usage.tokens, usage.usable

@@ -1,0 +1,142 @@
+"""The MCP server on standard input and output. The only module that imports the SDK."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from sidecar import __version__
+from sidecar.defects import log_defect
+from sidecar.errors import SidecarError
+from sidecar.mcp.caller import Caller, session_ids
+from sidecar.mcp.schemas import TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.session import ServerSession
+
+    from sidecar.mcp.tools import Answer, Tools
+
+_log = logging.getLogger(__name__)
+_ROOTS_SECONDS = 2.0
+
+
+def create_server(folder: Path) -> Server[Any]:
+    """Return the server for the agent that works in `folder`."""
+    opened: list[Tools] = []
+
+    def tools() -> Tools:
+        """Open the project with the first call: a client may only list the tools."""
+        if not opened:
+            from sidecar.mcp.project import Project
+            from sidecar.mcp.tools import Tools
+
+            opened.append(Tools(Project(folder)))
+        return opened[0]
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
+        try:
+            yield {}
+        finally:
+            for one in opened:
+                await one.aclose()
+
+    async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=_tool_list())
+
+    async def call_tool(
+        context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        return await _call_tool(tools(), context, params)
+
+    return Server(
+        "token-sidecar",
+        version=__version__,
+        title="token-sidecar",
+        lifespan=lifespan,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def run(folder: Path) -> None:
+    """Serve one client on standard input and output until it closes them."""
+
+    async def serve() -> None:
+        server = create_server(folder)
+        async with stdio_server() as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+
+    anyio.run(serve)
+
+
+def _tool_list() -> list[types.Tool]:
+    annotations = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return [
+        types.Tool(name=name, description=description, input_schema=schema, annotations=annotations)
+        for name, (description, schema, _) in TOOLS.items()
+    ]
+
+
+async def _call_tool(
+    tools: Tools, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+) -> types.CallToolResult:
+    from sidecar.mcp.tools import Call
+
+    client = context.session.client_params
+    caller = Caller(
+        client.client_info.name if client is not None else "",
+        session_ids(dict(context.meta or {})),
+    )
+    call = Call(caller, await _client_roots(context.session), partial(_report, context.session))
+    try:
+        answer = await tools.run(params.name, params.arguments or {}, call)
+    except SidecarError as error:
+        return _result_of(str(error), is_error=True)
+    except Exception as error:
+        log_defect(error, f"tool {params.name}")
+        return _result_of("token-sidecar failed; its log has the place.", is_error=True)
+    return _as_result(answer)
+
+
+async def _report(session: ServerSession, progress: float, total: float) -> None:
+    await session.report_progress(progress, total)
+
+
+async def _client_roots(session: ServerSession) -> list[Path]:
+    """Return the folders that the client has opened; empty if it does not name them."""
+    capabilities = session.client_capabilities
+    if capabilities is None or capabilities.roots is None or not session.can_send_request:
+        return []
+    from sidecar.workspace.roots import path_of
+
+    try:
+        with anyio.fail_after(_ROOTS_SECONDS):
+            listed = await session.send_request(types.ListRootsRequest(), types.ListRootsResult)
+    except Exception as error:
+        _log.info("the client does not name its roots: %s", type(error).__name__)
+        return []
+    paths = [path_of(str(root.uri)) for root in listed.roots]
+    return [Path(path) for path in paths if path is not None]
+
+
+def _as_result(answer: Answer) -> types.CallToolResult:
+    content = types.TextContent(type="text", text=answer.text)
+    return types.CallToolResult(content=[content], structured_content=answer.data)
+
+
+def _result_of(text: str, *, is_error: bool) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text)], is_error=is_error
+    )

@@ -1,0 +1,350 @@
+"""The tools: each computes an answer as short text for a model, and as data.
+
+Numbers are those of the editor and the command line. An answer has at most 500 tokens unless the
+caller asked for text; what was left out is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from sidecar.cli.check import ProjectLocation, check_paths
+from sidecar.cli.counters import local_counters, map_batches
+from sidecar.counting.count import METHODS, tokens_text
+from sidecar.errors import BadParamsError
+from sidecar.mcp import schemas
+from sidecar.text.printable import counted, percent_text, printable
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.files import File, Skipped, decode, find, read, read_bytes
+from sidecar.workspace.token_map import build_map, flatten
+from sidecar.workspace.views import usage_report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.counting.count import Method
+    from sidecar.mcp.caller import Caller
+    from sidecar.mcp.project import Project
+
+MAX_TOKENS = 400
+"""Of the text of an answer. Its data lists the same entries."""
+_SHORT = 400
+"""Bytes of a text that needs no counting: it has at most as many tokens."""
+_ANSWER_MODEL = "gpt-4o"
+"""The model that answers are measured for."""
+_BATCH = 200
+_MAX_DEPTH = 8
+_UNCOUNTED = "Ask again for the cost: the session's calls are still being read."
+
+
+class Answer(NamedTuple):
+    """An answer as text and as data."""
+
+    text: str
+    data: dict[str, Any]
+
+
+class Call(NamedTuple):
+    """One call of a tool."""
+
+    caller: Caller
+    roots: Sequence[Path] = ()
+    """The client's roots, where it names them."""
+    report_progress: Callable[[float, float], Awaitable[None]] | None = None
+
+
+class _Counted(NamedTuple):
+    """A counted file: its path, tokens and method."""
+
+    path: str
+    tokens: int
+    method: Method
+
+
+class Tools:
+    """The tools of one project. For the event loop."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+
+    async def aclose(self) -> None:
+        """Stop threads and close files."""
+        await self._project.aclose()
+
+    async def run(self, name: str, arguments: dict[str, Any], call: Call) -> Answer:
+        """Run a tool.
+
+        Raises:
+            BadParamsError: There is no such tool, or the arguments are invalid.
+            SidecarError: The tool failed.
+        """
+        tool = schemas.TOOLS.get(name)  # type: ignore[call-overload]
+        if tool is None:
+            raise BadParamsError(f"there is no tool {name}")
+        try:
+            converted = msgspec.convert(arguments, tool[2])
+        except msgspec.ValidationError as error:
+            raise BadParamsError(str(error)) from None
+        await self._project.load_settings()
+        answer: Answer = await getattr(self, f"_{name}")(converted, call)
+        return answer
+
+    async def _count_tokens(self, arguments: schemas.CountTokens, call: Call) -> Answer:
+        project = self._project
+        if (arguments.path is None) == (arguments.text is None):
+            raise BadParamsError("pass either `path` or `text`")
+        context, usable = await project.usable_tokens(call.caller)
+        model = arguments.model or project.workspace.model
+        if arguments.text is not None:
+            name, is_folder = "The text", False
+            counted_files = [await self._count_text("", arguments.text, model)]
+        else:
+            path = await self._resolve(arguments.path or "", call)
+            name, is_folder = project.shown(path), await _is_folder(path)
+            counted_files = await self._count_path(path, model, call)
+        tokens = sum(file.tokens for file in counted_files)
+        method = _weakest_method(counted_files)
+        size = tokens_text(tokens, method)
+        parts = [f"{name}: {size} for {model} ({_METHOD_TEXTS[method]})"]
+        if is_folder:
+            parts[0] += f" in {counted(len(counted_files), 'file')}"
+        data: dict[str, Any] = {
+            "tokens": tokens,
+            "method": method,
+            "model": model,
+            "files": len(counted_files),
+        }
+        if usable:
+            share = 100 * tokens / usable
+            data["contextPercent"] = round(share, 1)
+            now = f", which is {percent_text(100 * context / usable)} full" if context else ""
+            parts.append(f"Reading it takes {_share_text(share)} of your usable context{now}")
+        lines, largest = [f"{'. '.join(parts)}."], list[dict[str, Any]]()
+        if is_folder and counted_files:
+            lines.append("Largest files:")
+            for file in sorted(counted_files, key=lambda file: -file.tokens)[:10]:
+                lines.append(f"{file.tokens:,} {project.shown(file.path)}")
+                largest.append({"path": project.shown(file.path), "tokens": file.tokens})
+        text, kept = self._shorten(lines)
+        if is_folder:
+            data["largest"] = largest[: max(0, kept - 2)]
+        return Answer(text, data)
+
+    async def _check_budgets(self, arguments: schemas.CheckBudgets, call: Call) -> Answer:
+        project = self._project
+        paths = [str(await self._resolve(path, call)) for path in arguments.paths or ["."]]
+        location = ProjectLocation(root=project.root.resolve())
+        work = partial(check_paths, paths, location=location)
+        report, problems = await project.services.workers.run(work)
+        findings = report.distinct_findings()
+        errors = [str(problem) for problem in problems if problem.severity == "error"]
+        lines = [
+            f"{project.shown(file.path)}:{finding.line}: {finding.message}"
+            for file, finding in findings
+        ]
+        unchecked = [
+            f"{project.shown(skipped.path)}: {skipped.reason}, its budget was not checked"
+            for skipped in report.skipped
+            if skipped.budget
+        ]
+        over = sum(finding.over > 0 for _, finding in findings)
+        if not report.budgets:
+            head = "No budgets are configured; add [[budget]] to .token-sidecar.toml."
+        else:
+            head = (
+                f"{counted(over, 'budget')} exceeded in {counted(len(report.files), 'file')}."
+                if over
+                else f"All of {counted(len(report.files), 'file')} are within budget."
+            )
+        text, kept = self._shorten([head, *errors, *unchecked, *lines])
+        listed = max(0, kept - 1 - len(errors) - len(unchecked))
+        return Answer(
+            text,
+            {
+                "exceeded": over,
+                "files": len(report.files),
+                "findings": [
+                    {
+                        "path": project.shown(file.path),
+                        "line": finding.line,
+                        "tokens": finding.tokens,
+                        "budget": finding.budget,
+                        "over": finding.over,
+                    }
+                    for file, finding in findings[:listed]
+                ],
+                "left": len(findings) - min(listed, len(findings)),
+            },
+        )
+
+    async def _fit_to_budget(self, arguments: schemas.FitToBudget, call: Call) -> Answer:
+        if arguments.max_tokens < 0:
+            raise BadParamsError("max_tokens must not be negative")
+        project = self._project
+        path = await self._resolve(arguments.path, call)
+        model, settings = project.workspace.model, project.workspace.settings
+        text = await project.services.workers.run(partial(_read_text, path, arguments.path))
+        fitted, measure = await project.services.counts.fit(
+            text, arguments.max_tokens, "middle", "\n...\n", model, settings
+        )
+        return Answer(
+            fitted.text,
+            {
+                "tokens": fitted.tokens,
+                "removedTokens": fitted.removed_tokens,
+                "removedLines": fitted.removed_lines,
+                "method": measure.method,
+                "model": model,
+            },
+        )
+
+    async def _context_usage(self, _: schemas.ContextUsageArguments, call: Call) -> Answer:
+        project, agent = self._project, call.caller.agent
+        found = await project.find_session(call.caller)
+        if found is None:
+            who = agent or call.caller.name or "this client"
+            text = f"No session of {who} was found in {project.root}."
+            return Answer(text, {"session": None})
+        usage, is_complete = await project.context_usage(found)
+        report = usage_report(usage, project.workspace.costs)
+        lines = [f"{row.label}: {row.value}" for row in report.rows if not row.children]
+        notes = []
+        if found.others:
+            others = counted(found.others, "other running session")
+            notes.append(f"This is the newest session of {agent} here; there are {others}.")
+        if agent == "opencode":
+            notes.append("The call that runs now is not included: opencode writes it later.")
+        if not is_complete:
+            notes.append(_UNCOUNTED)
+        text, _ = self._shorten([*lines, *notes])
+        data: dict[str, Any] = msgspec.to_builtins(usage)
+        for key in ("rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown"):
+            data.pop(key, None)
+        return Answer(text, data | ({"notes": notes} if notes else {}))
+
+    async def _token_map(self, arguments: schemas.TokenMap, call: Call) -> Answer:
+        if not 1 <= arguments.depth <= _MAX_DEPTH:
+            raise BadParamsError(f"depth must be between 1 and {_MAX_DEPTH}")
+        project = self._project
+        folder = await self._resolve(arguments.folder, call)
+        model = project.workspace.model
+        files = await self._count_path(folder, model, call)
+        relative = [(os.path.relpath(file.path, folder), file.tokens) for file in files]
+        top = build_map(relative, arguments.depth)
+        entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)
+        head = f"{project.shown(folder)}: {top.tokens:,} tokens in {counted(top.files, 'file')}"
+        lines = [f"{entry.tokens:,} {entry.path}" for entry in entries]
+        text, kept = self._shorten([f"{head} for {model}. The largest entries:", *lines])
+        listed = entries[: kept - 1]
+        return Answer(
+            text,
+            {
+                "tokens": top.tokens,
+                "files": top.files,
+                "model": model,
+                "method": _weakest_method(files),
+                "entries": [{"path": entry.path, "tokens": entry.tokens} for entry in listed],
+                "left": len(entries) - len(listed),
+            },
+        )
+
+    async def _resolve(self, path: str, call: Call) -> Path:
+        work = partial(self._project.resolve, path, call.roots)
+        return await self._project.services.workers.run(work)
+
+    async def _count_text(self, path: str, text: str, model: str) -> _Counted:
+        workspace, counts = self._project.workspace, self._project.services.counts
+        count = await counts.count(Snapshot(text=text), model, workspace)
+        return _Counted(path, count.tokens, count.method)
+
+    async def _count_path(self, path: Path, model: str, call: Call) -> list[_Counted]:
+        """Count a file, or the text files below a folder; a single binary file is an error."""
+        run, settings = self._project.services.workers.run, self._project.workspace.settings
+        files = await run(partial(_list_files, path))
+        is_file = len(files) == 1 and files[0].named
+        if is_file or self._project.services.counts.asks_endpoint(model, settings):
+            texts = [(file.path, await run(partial(read, file))) for file in files]
+            if is_file and isinstance(texts[0][1], Skipped):
+                raise BadParamsError(f"{self._project.shown(path)}: {texts[0][1].reason}")
+            return [
+                await self._count_text(name, content.text, model)
+                for name, content in texts
+                if not isinstance(content, Skipped)
+            ]
+        choose = (await run(partial(local_counters, settings, "interactive")))[1]
+
+        def count(file: File) -> Iterator[_Counted]:
+            content = read(file)
+            if not isinstance(content, Skipped):
+                measure = choose(Snapshot(text=content.text), model).measure(content.text)
+                yield _Counted(file.path, measure.tokens, measure.method)
+
+        def count_batch(batch: Sequence[File]) -> list[_Counted]:
+            return list(
+                map_batches(lambda part: [one for file in part for one in count(file)], batch)
+            )
+
+        found = list[_Counted]()
+        for start in range(0, len(files), _BATCH):
+            if call.report_progress is not None:
+                await call.report_progress(start, len(files))
+            found += await run(partial(count_batch, files[start : start + _BATCH]))
+            await asyncio.sleep(0)  # a cancelled call ends here
+        return found
+
+    def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
+        """Return as many lines as an answer may have, and their number; the first one always."""
+        lines = list(map(printable, lines))
+        if len("\n".join(lines).encode()) <= _SHORT:
+            return "\n".join(lines), len(lines)
+        counts, settings = self._project.services.counts, self._project.workspace.settings
+        tokenizer = counts.tokenizers(settings).for_model(_ANSWER_MODEL)
+        kept, tokens = list[str](), 0
+        for line in lines:
+            tokens += tokenizer.count(line) + 1
+            if kept and tokens > MAX_TOKENS:
+                break
+            kept.append(line)
+        left = len(lines) - len(kept)
+        more = [f"({counted(left, 'more line')} left out; name a smaller folder)"] if left else []
+        return "\n".join([*kept, *more]), len(kept)
+
+
+_METHOD_TEXTS: dict[Method, str] = {
+    "exact": "exact",
+    "endpoint": "counted by the model server",
+    "calibrated": "calibrated estimate",
+    "estimate": "estimate",
+}
+
+
+async def _is_folder(path: Path) -> bool:
+    return await asyncio.to_thread(path.is_dir)
+
+
+def _weakest_method(files: Sequence[_Counted]) -> Method:
+    return max((file.method for file in files), key=METHODS.index, default="exact")
+
+
+def _share_text(share: float) -> str:
+    return "less than 0.1 %" if share < 0.1 else f"{share:.1f} %"
+
+
+def _list_files(path: Path) -> list[File]:
+    return [file for file in find([str(path)]) if isinstance(file, File)]
+
+
+def _read_text(path: Path, shown: str) -> str:
+    if path.is_dir():
+        raise BadParamsError(f"{shown} is a folder; name a file")
+    content = decode(read_bytes(str(path)))
+    if content is None:
+        raise BadParamsError(f"{shown} is a binary file; only text can be shortened")
+    return content.text

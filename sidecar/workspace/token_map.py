@@ -1,0 +1,56 @@
+"""A folder's tokens by subfolder and file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+
+class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
+    """A folder or file with its tokens; those of a folder include everything below it."""
+
+    path: str
+    """Relative to the top, with `/`; a folder ends in `/`."""
+    tokens: int = 0
+    files: int = 0
+    children: list[MapEntry] = []
+    """The entries of a folder, the largest first; empty below the requested depth."""
+
+
+def build_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
+    """Return the map of a folder.
+
+    Args:
+        counts: Each file's path relative to the folder, and its tokens.
+        depth: Levels of entries to list; 0 lists none.
+    """
+    top = MapEntry(path="")
+    listed: dict[str, MapEntry] = {"": top}
+    for path, tokens in counts:
+        parts = path.replace(os.sep, "/").split("/")
+        for level in range(min(depth, len(parts)) + 1):
+            name = "/".join(parts[:level]) + ("/" if 0 < level < len(parts) else "")
+            entry = listed.get(name)
+            if entry is None:
+                entry = listed[name] = MapEntry(path=name)
+                listed[parent_of(name)].children.append(entry)
+            entry.tokens += tokens
+            entry.files += 1
+    for entry in listed.values():
+        entry.children.sort(key=lambda child: (-child.tokens, child.path))
+    return top
+
+
+def parent_of(name: str) -> str:
+    """Return the folder of an entry's path; "" for the top."""
+    folder = name.rstrip("/").rpartition("/")[0]
+    return f"{folder}/" if folder else ""
+
+
+def flatten(entry: MapEntry, level: int = 0) -> Iterator[tuple[int, MapEntry]]:
+    """Yield the entries below an entry with their level, each folder before its contents."""
+    for child in entry.children:
+        yield level, child
+        yield from flatten(child, level + 1)
