@@ -7,23 +7,37 @@ from pathlib import Path
 
 import click
 
-from sidecar.cli.output import echo, print_json
+from sidecar.cli.output import print_json, print_lines, warn
 
-MISSING = (
-    "the MCP server needs an extra package; install it with `pip install 'token-sidecar[mcp]'`"
-)
+MISSING = "the MCP server needs an extra; install it with `pip install 'token-sidecar[mcp]'`"
+_CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"])
 
 
 @click.command()
+@click.option("--install", "client", type=_CLIENTS, help="Add the server to a client.")
+@click.option("--uninstall", "former", type=_CLIENTS, help="Remove it from a client.")
+@click.option(
+    "--scope",
+    type=click.Choice(["user", "project"]),
+    default="user",
+    show_default=True,
+    help="Install for all projects, or for the one in the current folder.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before the change.")
 @click.option("--schemas", is_flag=True, help="Print the tools' names, descriptions and schemas.")
-def mcp(schemas: bool) -> None:
+def mcp(client: str | None, former: str | None, scope: str, yes: bool, schemas: bool) -> None:
     """Run the MCP server on standard input and output, for a coding agent.
 
     The agent starts this command in the folder it works in. Its tools count tokens, check budgets,
     shorten files, and tell how full the agent's own context is. They change nothing.
 
-    Exit codes: 0; 2 the extra `mcp` is not installed.
+    Exit codes: 0; 1 the change failed or was declined; 2 invalid arguments, or the extra `mcp` is
+    not installed.
     """
+    if client and former:
+        raise click.UsageError("use either --install or --uninstall")
+    if client or former:
+        sys.exit(_change_client(client, former, scope, has_consent=yes))
     from sidecar.mcp.schemas import describe_tools
 
     if schemas:
@@ -34,6 +48,30 @@ def mcp(schemas: bool) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("sidecar"):
             raise
-        echo(f"token-sidecar: {MISSING}", err=True)
+        warn(MISSING)
         sys.exit(2)
     run(Path.cwd())
+
+
+def _change_client(client: str | None, former: str | None, scope: str, *, has_consent: bool) -> int:
+    from sidecar.errors import BadParamsError, SidecarError
+    from sidecar.mcp.clients import Scope, client_of, install, uninstall
+
+    chosen: Scope = "project" if scope == "project" else "user"
+    prepare = install if client else uninstall
+    try:
+        change = prepare(client_of(client or former or ""), chosen, Path.cwd())
+    except BadParamsError as error:
+        raise click.UsageError(str(error)) from error
+    print_lines(f"This will {change.describe()}")
+    if not has_consent and not (sys.stdin.isatty() and click.confirm("Go on?", default=True)):
+        warn("nothing was changed; confirm with --yes")
+        return 1
+    try:
+        change.apply()
+    except SidecarError as error:
+        warn(str(error))
+        return 1
+    undo = f"token-sidecar mcp --uninstall {client} --scope {scope}"
+    print_lines(f"Done. Restart {client}; undo with `{undo}`." if client else "Done.")
+    return 0

@@ -37,7 +37,6 @@ class Project:
         self.root = find_root(folder)
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
-        self._is_session_found = False
 
     async def aclose(self) -> None:
         """Stop threads and close files."""
@@ -65,15 +64,17 @@ class Project:
         Raises:
             BadParamsError: It does not exist, is no file or folder, or is outside of all roots.
         """
+        allowed = [Path(os.path.realpath(root)) for root in (self.root, *roots)]
         try:
             real = Path(os.path.realpath(self.root / os.path.expanduser(path)))
+            if not any(real.is_relative_to(root) for root in allowed):
+                raise BadParamsError(f"{path} is outside of the project {self.root}")
             mode = os.stat(real).st_mode
-        except (OSError, ValueError) as error:
+        except BadParamsError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = getattr(error, "strerror", None) or "invalid path"
             raise BadParamsError(f"cannot read {path}: {reason}") from None
-        allowed = [Path(os.path.realpath(root)) for root in (self.root, *roots)]
-        if not any(real.is_relative_to(root) for root in allowed):
-            raise BadParamsError(f"{path} is outside of the project {self.root}")
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise BadParamsError(f"{path} is not a regular file")
         return real

@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -28,6 +27,7 @@ from sidecar.workspace.views import usage_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sidecar.counting.count import Method
     from sidecar.mcp.caller import Caller
@@ -205,7 +205,7 @@ class Tools:
             },
         )
 
-    async def _context_usage(self, _: schemas.ContextUsageArguments, call: Call) -> Answer:
+    async def _context_usage(self, _arguments: schemas.ContextUsageArguments, call: Call) -> Answer:
         project, agent = self._project, call.caller.agent
         found = await project.find_session(call.caller)
         if found is None:
@@ -214,7 +214,8 @@ class Tools:
             return Answer(text, {"session": None})
         usage, is_complete = await project.context_usage(found)
         report = usage_report(usage, project.workspace.costs)
-        lines = [f"{row.label}: {row.value}" for row in report.rows if not row.children]
+        shown_rows = [row for row in report.rows if not row.children]
+        lines = [f"{row.label}: {row.value}" for row in shown_rows]
         notes = []
         if found.others:
             others = counted(found.others, "other running session")
@@ -223,7 +224,7 @@ class Tools:
             notes.append("The call that runs now is not included: opencode writes it later.")
         if not is_complete:
             notes.append(_UNCOUNTED)
-        text, _ = self._shorten([*lines, *notes])
+        text = self._shorten([*lines, *notes])[0]
         data: dict[str, Any] = msgspec.to_builtins(usage)
         for key in ("rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown"):
             data.pop(key, None)
@@ -236,8 +237,7 @@ class Tools:
         folder = await self._resolve(arguments.folder, call)
         model = project.workspace.model
         files = await self._count_path(folder, model, call)
-        relative = [(os.path.relpath(file.path, folder), file.tokens) for file in files]
-        top = build_map(relative, arguments.depth)
+        top = build_map(_relative_counts(files, folder), arguments.depth)
         entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)
         head = f"{project.shown(folder)}: {top.tokens:,} tokens in {counted(top.files, 'file')}"
         lines = [f"{entry.tokens:,} {entry.path}" for entry in entries]
@@ -323,6 +323,10 @@ _METHOD_TEXTS: dict[Method, str] = {
     "calibrated": "calibrated estimate",
     "estimate": "estimate",
 }
+
+
+def _relative_counts(files: Sequence[_Counted], folder: Path) -> list[tuple[str, int]]:
+    return [(os.path.relpath(file.path, folder), file.tokens) for file in files]
 
 
 async def _is_folder(path: Path) -> bool:

@@ -1,0 +1,268 @@
+"""Adding this MCP server to coding agents: by their own commands, else in their files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sidecar.config.paths import state_dir
+from sidecar.config.private import locked, write
+from sidecar.errors import BadParamsError, SidecarError
+from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Scope = Literal["user", "project"]
+ClientName = Literal["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"]
+
+NAME = "token-sidecar"
+_LOCK_SECONDS = 5.0
+_ATTEMPTS = 5
+_COMMAND_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """A change by the client's own command."""
+
+    command: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return the change as it is shown before it is made."""
+        import shlex
+
+        return f"run: {shlex.join(self.command)}"
+
+    def apply(self) -> None:
+        """Run the command. Raises SidecarError if it fails."""
+        program = shutil.which(self.command[0])
+        if program is None:
+            raise BadParamsError(f"{self.command[0]} is not on PATH; install it first")
+        try:
+            done = subprocess.run(  # noqa: S603 - the client's own command, shown to the user
+                [program, *self.command[1:]],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=_COMMAND_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SidecarError(f"{self.command[0]} did not run: {type(error).__name__}") from error
+        if done.returncode != 0:
+            last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise SidecarError(f"{self.command[0]} failed with {done.returncode}: {last}")
+
+
+@dataclass(frozen=True)
+class EditFile:
+    """A change of a JSON file: one member of one object."""
+
+    path: Path
+    group: str
+    value: object | None
+    """The member's value; None removes it."""
+
+    def describe(self) -> str:
+        """Return the change as it is shown before it is made."""
+        if self.value is None:
+            return f"edit {self.path}: remove {self.group}.{NAME}"
+        return f"edit {self.path}: set {self.group}.{NAME} to {json.dumps(self.value)}"
+
+    def apply(self) -> None:
+        """Change the file, unless it changes at the same time: then try again.
+
+        Raises:
+            SidecarError: It cannot be read or written, or is not JSON.
+        """
+        path = Path(os.path.realpath(self.path))
+        try:
+            with contextlib.ExitStack() as stack:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(state_dir() / "mcp-install.lock", _LOCK_SECONDS))
+                for _ in range(_ATTEMPTS):
+                    before = _read(path)
+                    after = self._changed(before)
+                    if after == before:
+                        return
+                    if _read(path) == before:
+                        _replace(path, after)
+                        return
+        except OSError as error:
+            raise SidecarError(f"cannot write {self.path}: {error.strerror}") from error
+        except JsonEditError as error:
+            raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
+        raise SidecarError(f"{self.path} is being changed by another program; try again")
+
+    def _changed(self, text: str) -> str:
+        if self.value is None:
+            return remove_member(text, self.group, NAME)
+        return set_member(text, self.group, NAME, self.value)
+
+
+Change = RunCommand | EditFile
+
+
+def own_command() -> list[str]:
+    """Return the command that starts this program: its name if it is on PATH, else its path."""
+    if shutil.which(NAME) is not None:
+        return [NAME]
+    script = Path(sys.executable).with_name(NAME + (".exe" if os.name == "nt" else ""))
+    return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "sidecar"]
+
+
+def client_of(name: str) -> ClientName:
+    """Return the client of this name. Raises BadParamsError."""
+    for client in CLIENTS:
+        if client == name:
+            return client
+    raise BadParamsError(f"{name} is not one of {', '.join(CLIENTS)}")
+
+
+def install(client: ClientName, scope: Scope, folder: Path) -> Change:
+    """Return the change that adds the server to a client.
+
+    Args:
+        client: The client.
+        scope: For all projects of the user, or for one.
+        folder: The project.
+
+    Raises:
+        BadParamsError: The client has no such scope.
+    """
+    return _INSTALL[client](scope, folder, [*own_command(), "mcp"])
+
+
+def uninstall(client: ClientName, scope: Scope, folder: Path) -> Change:
+    """Return the change that removes the server from a client; arguments as for `install`."""
+    return _UNINSTALL[client](scope, folder)
+
+
+def _add_claude(scope: Scope, _: Path, command: list[str]) -> Change:
+    return RunCommand(("claude", "mcp", "add", "--scope", scope, NAME, "--", *command))
+
+
+def _add_codex(scope: Scope, _: Path, command: list[str]) -> Change:
+    _require_user(scope, "codex")
+    return RunCommand(("codex", "mcp", "add", NAME, "--", *command))
+
+
+def _add_opencode(scope: Scope, folder: Path, command: list[str]) -> Change:
+    if scope == "user":
+        return RunCommand(("opencode", "mcp", "add", NAME, "--", *command))
+    return EditFile(_opencode_file(scope, folder), "mcp", {"type": "local", "command": command})
+
+
+def _add_gemini(scope: Scope, _: Path, command: list[str]) -> Change:
+    return RunCommand(("gemini", "mcp", "add", "--scope", scope, NAME, *command))
+
+
+def _add_qwen(scope: Scope, _: Path, command: list[str]) -> Change:
+    return RunCommand(("qwen", "mcp", "add", "--scope", scope, NAME, *command))
+
+
+def _add_vscode(scope: Scope, folder: Path, command: list[str]) -> Change:
+    server = {"type": "stdio", "command": command[0], "args": command[1:]}
+    if scope == "user":
+        return RunCommand(("code", "--add-mcp", json.dumps({"name": NAME, **server})))
+    return EditFile(_vscode_file(scope, folder), "servers", server)
+
+
+_INSTALL: dict[ClientName, Callable[[Scope, Path, list[str]], Change]] = {
+    "claude-code": _add_claude,
+    "codex": _add_codex,
+    "opencode": _add_opencode,
+    "gemini": _add_gemini,
+    "qwen": _add_qwen,
+    "vscode": _add_vscode,
+}
+CLIENTS: tuple[ClientName, ...] = tuple(_INSTALL)
+
+
+def _remove_codex(scope: Scope, _: Path) -> Change:
+    _require_user(scope, "codex")
+    return RunCommand(("codex", "mcp", "remove", NAME))
+
+
+_UNINSTALL: dict[ClientName, Callable[[Scope, Path], Change]] = {
+    "claude-code": lambda scope, _: RunCommand(("claude", "mcp", "remove", "-s", scope, NAME)),
+    "codex": _remove_codex,
+    "opencode": lambda scope, folder: EditFile(_opencode_file(scope, folder), "mcp", None),
+    "gemini": lambda scope, _: RunCommand(("gemini", "mcp", "remove", "-s", scope, NAME)),
+    "qwen": lambda scope, _: RunCommand(("qwen", "mcp", "remove", "-s", scope, NAME)),
+    "vscode": lambda scope, folder: EditFile(_vscode_file(scope, folder), "servers", None),
+}
+
+
+def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
+    """Return the clients whose configuration names this server, with the file. Blocking."""
+    found = []
+    for client, path in _configuration_files(folder):
+        try:
+            text = _read(path)
+        except OSError:
+            continue
+        if f'"{NAME}"' in text or f"[mcp_servers.{NAME}]" in text:
+            found.append((client, path))
+    return found
+
+
+def _configuration_files(folder: Path) -> list[tuple[ClientName, Path]]:
+    home = Path.home()
+    return [
+        ("claude-code", home / ".claude.json"),
+        ("claude-code", folder / ".mcp.json"),
+        ("codex", Path(os.environ.get("CODEX_HOME") or home / ".codex") / "config.toml"),
+        ("opencode", _opencode_file("user", folder)),
+        ("opencode", _opencode_file("project", folder)),
+        ("gemini", home / ".gemini/settings.json"),
+        ("gemini", folder / ".gemini/settings.json"),
+        ("qwen", home / ".qwen/settings.json"),
+        ("qwen", folder / ".qwen/settings.json"),
+        ("vscode", _vscode_file("user", folder)),
+        ("vscode", _vscode_file("project", folder)),
+    ]
+
+
+def _opencode_file(scope: Scope, folder: Path) -> Path:
+    """Return opencode's file, with or without comments: the one that exists, else `.json`."""
+    if scope == "user":
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        folder = base / "opencode"
+    commented = folder / "opencode.jsonc"
+    return commented if commented.exists() else folder / "opencode.json"
+
+
+def _vscode_file(scope: Scope, folder: Path) -> Path:
+    if scope == "project":
+        return folder / ".vscode/mcp.json"
+    import platformdirs
+
+    config = Path(platformdirs.user_config_dir("Code", appauthor=False, roaming=True))
+    return config / "User/mcp.json"
+
+
+def _require_user(scope: Scope, client: ClientName) -> None:
+    if scope != "user":
+        raise BadParamsError(f"{client} has no configuration per project; use --scope user")
+
+
+def _read(path: Path) -> str:
+    """Return a file's text with its line ends; "" if there is none."""
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return ""
+
+
+def _replace(path: Path, text: str) -> None:
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    write(path, text.encode("utf-8", "surrogateescape"))
+    path.chmod(mode)
