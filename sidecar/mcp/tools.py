@@ -123,7 +123,7 @@ class Tools:
         }
         if usable:
             share = 100 * tokens / usable
-            data["contextPercent"] = round(share, 1)
+            data["contextPercent"] = round(share, 2)
             now = f", which is {percent_text(100 * context / usable)} full" if context else ""
             parts.append(f"Reading it takes {_share_text(share)} of your usable context{now}")
         lines, largest = [f"{'. '.join(parts)}."], list[dict[str, Any]]()
@@ -197,6 +197,7 @@ class Tools:
         return Answer(
             fitted.text,
             {
+                "text": fitted.text,  # some agents hand the model only the data
                 "tokens": fitted.tokens,
                 "removedTokens": fitted.removed_tokens,
                 "removedLines": fitted.removed_lines,

@@ -535,6 +535,12 @@ _AGENTS = (
 AGENTS: dict[str, Agent] = {agent.name: agent for agent in _AGENTS}
 
 
+def mcp_agents() -> list[Agent]:
+    """Return the agents that call our MCP server in the tests."""
+    wanted = (Codex, OpenCode, GeminiCli, QwenCode)
+    return [agent() for agent in wanted]
+
+
 def chosen_agents(names: list[str]) -> list[Agent]:
     """The agents of these names, all for "all", those of CI for none."""
     if not names:

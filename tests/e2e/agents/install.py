@@ -93,9 +93,11 @@ def _find_python(oldest: tuple[int, int]) -> str:
 
 def main() -> None:
     """Install the agents named, or those of CI."""
-    from tests.e2e.agents.adapters import chosen_agents
+    from tests.e2e.agents.adapters import chosen_agents, mcp_agents
 
-    for agent in chosen_agents(sys.argv[1:]):
+    named = sys.argv[1:]
+    agents = [*chosen_agents(named), *([] if named else mcp_agents())]
+    for agent in {agent.name: agent for agent in agents}.values():
         sys.stdout.write(f"{ensure_installed(agent.package)}\n")
 
 

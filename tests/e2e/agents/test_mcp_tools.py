@@ -1,0 +1,92 @@
+"""Real coding agents with our MCP server: they connect, and learn what the vendor billed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.agents.adapters import mcp_agents
+from tests.e2e.agents.install import ensure_installed, ensure_node
+from tests.e2e.agents.scene import Scene
+from tests.fake_vendor import Reply, ToolUse
+
+VENV = Path(sys.executable).parent
+GREET = "Greet me in one line."
+ASK = "How full is your context?"
+CLIENTS = {
+    "codex": "codex",
+    "opencode": "opencode",
+    "gemini-cli": "gemini",
+    "qwen-code": "qwen",
+    "claude-code": "claude-code",
+}
+NAMES = {
+    "codex": ToolUse("context_usage", {}, namespace="mcp__token_sidecar"),
+    "opencode": ToolUse("token-sidecar_context_usage", {}),
+    "gemini-cli": ToolUse("mcp_token-sidecar_context_usage", {}),
+    "qwen-code": ToolUse("mcp__token-sidecar__context_usage", {}),
+}
+_DATA = re.compile(r'"tokens\\*": ?(\d+)')
+
+
+@pytest.fixture(params=mcp_agents(), ids=lambda agent: agent.name)
+def scene(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scene]:
+    """An agent to which `mcp --install` has added the server."""
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
+    agent = request.param
+    made = Scene("mcp", agent, ensure_installed(agent.package), tmp_path)
+    command = ["mcp", "--install", CLIENTS[agent.name], "--yes"]
+    installed = _run(made, str(VENV / "token-sidecar"), *command)
+    assert installed[0] == 0, installed[1]
+    yield made
+    made.close()
+
+
+def _run(scene: Scene, *command: str) -> tuple[int | None, str]:
+    path = f"{scene.program.parent}:{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
+    environment = {"PATH": path} | scene.agent.environment(scene.vendor.url)
+    ended = scene.sandbox.start([*command], scene.root, environment).wait(60)
+    return ended.code, ended.output
+
+
+def test_the_agent_connects(scene: Scene) -> None:
+    code, output = _run(scene, str(scene.program), "mcp", "list")
+    assert code == 0, output
+    assert "token-sidecar" in output
+    assert str(VENV / "token-sidecar") in output  # it is not on the agent's PATH
+
+
+def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
+    scene.script.on(GREET, Reply("Hello there."))
+    scene.turn(GREET)
+    billed = scene.vendor.billed("main")[-1]
+    assert billed.usage is not None
+    tool = NAMES[scene.agent.name]
+    scene.script.on(ASK, Reply("", (tool,)), Reply("I know now."))
+    scene.turn(ASK, resume=True)
+    asking = scene.vendor.billed("main")[-2]
+    assert asking.usage is not None
+    sent = json.dumps(scene.vendor.billed("main")[-1].request.body)
+    # Codex hands the model the data of an answer, the others its text.
+    answer = re.search(r"Context: ~?([\d,]+) tokens", sent) or _DATA.search(sent)
+    assert answer, _results(scene.vendor.billed("main")[-1].request.body)
+    tokens = int(answer[1].replace(",", ""))
+    # The call that asks for the tool may be written after the tool has run.
+    assert tokens in (billed.usage.context, asking.usage.context)
+    expected = billed if scene.agent.name == "opencode" else asking
+    assert expected.usage is not None
+    assert tokens == expected.usage.context
+
+
+def _results(body: dict[str, Any]) -> str:
+    """Return what the agent sent last, for the message of a failure."""
+    return json.dumps(body.get("input") or body.get("messages") or body.get("contents"))[-1500:]

@@ -1,0 +1,309 @@
+"""`token-sidecar mcp` with the SDK's own client, in both eras of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+from pydantic import FileUrl
+
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.mcp.schemas import TOOLS, describe_tools
+
+PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))
+ERAS = pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+
+
+@asynccontextmanager
+async def connected(
+    project: Path, era: str = "legacy", client: str = "test", roots: list[Path] | None = None
+) -> AsyncIterator[Client]:
+    server = StdioServerParameters(
+        command=PROGRAM, args=["mcp"], cwd=project, env={**os.environ, "HOME": str(project.parent)}
+    )
+
+    async def list_roots(context: Any) -> types.ListRootsResult:
+        return types.ListRootsResult(
+            roots=[types.Root(uri=FileUrl(path.as_uri())) for path in roots or ()]
+        )
+
+    async with Client(
+        server,
+        mode=era,
+        client_info=types.Implementation(name=client, version="1"),
+        list_roots_callback=list_roots if roots is not None else None,
+        read_timeout_seconds=60,
+    ) as connection:
+        yield connection
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a small budget, in a home of its own."""
+    folder = tmp_path / "project"
+    (folder / "docs").mkdir(parents=True)
+    (folder / ".token-sidecar.toml").write_text(
+        'model = "gpt-4o"\n[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 10\n'
+    )
+    (folder / "AGENTS.md").write_text("Be brief and kind. " * 10)
+    (folder / "docs/a.md").write_text("hello world\n" * 50)
+    (folder / "docs/b.bin").write_bytes(b"\0\1\2")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def text_of(result: types.CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, types.TextContent)
+    return content.text
+
+
+async def printed(project: Path, *command: str) -> Any:
+    """Return the JSON that a command prints in the project."""
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM, *command, cwd=project, stdout=subprocess.PIPE
+    )
+    return json.loads((await process.communicate())[0])
+
+
+def tokens_of(text: str) -> int:
+    return Tokenizers().for_model("gpt-4o").count(text)
+
+
+def test_the_schemas_take_at_most_300_tokens() -> None:
+    done = subprocess.run([PROGRAM, "mcp", "--schemas"], capture_output=True, check=True)
+    printed = json.loads(done.stdout)
+    assert printed == describe_tools()
+    assert tokens_of(json.dumps(printed, separators=(",", ":"))) <= 300
+
+
+@ERAS
+async def test_the_tools_are_listed_as_read_only(project: Path, era: str) -> None:
+    async with connected(project, era) as client:
+        listed = (await client.list_tools()).tools
+    assert {tool.name for tool in listed} == set(TOOLS)
+    for tool in listed:
+        assert tool.annotations is not None
+        assert tool.annotations.read_only_hint
+    described = [
+        {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+        for tool in listed
+    ]
+    assert described == describe_tools()
+
+
+@ERAS
+async def test_a_file_a_folder_and_a_text_are_counted_as_by_count(project: Path, era: str) -> None:
+    async with connected(project, era) as client:
+        file = await client.call_tool("count_tokens", {"path": "docs/a.md"})
+        folder = await client.call_tool("count_tokens", {"path": "."})
+        text = await client.call_tool("count_tokens", {"text": "hello world"})
+    counted = await printed(project, "count", "--json", ".")
+    by_path = {entry["path"]: entry["tokens"] for entry in counted["files"]}
+    assert file.structured_content is not None
+    assert folder.structured_content is not None
+    assert text.structured_content is not None
+    assert file.structured_content["tokens"] == by_path["docs/a.md"]
+    assert folder.structured_content["tokens"] == counted["total"]["tokens"]
+    assert text.structured_content["tokens"] == 2
+    assert text_of(file).startswith(f"docs/a.md: {by_path['docs/a.md']:,} tokens for gpt-4o")
+
+
+async def test_a_map_has_the_sums_of_count(project: Path) -> None:
+    async with connected(project) as client:
+        found = (await client.call_tool("token_map", {"depth": 2})).structured_content
+    assert found is not None
+    entries = {entry["path"]: entry["tokens"] for entry in found["entries"]}
+    assert entries["docs/"] == entries["docs/a.md"]
+    top = sum(tokens for path, tokens in entries.items() if path.count("/") == path.endswith("/"))
+    assert found["tokens"] == top
+
+
+async def test_budgets_are_those_of_check(project: Path) -> None:
+    async with connected(project) as client:
+        found = await client.call_tool("check_budgets", {})
+        within = await client.call_tool("check_budgets", {"paths": ["docs"]})
+    report = await printed(project, "check", "--json", ".")
+    (reported,) = [finding for file in report["files"] for finding in file["findings"]]
+    assert found.structured_content is not None
+    (finding,) = found.structured_content["findings"]
+    assert finding["over"] == reported["over"]
+    assert text_of(found).startswith("1 budget exceeded in ")
+    assert within.structured_content is not None
+    assert within.structured_content["exceeded"] == 0
+
+
+async def test_a_text_is_shortened_and_the_file_stays(project: Path) -> None:
+    before = (project / "AGENTS.md").read_bytes()
+    async with connected(project) as client:
+        fitted = await client.call_tool("fit_to_budget", {"path": "AGENTS.md", "max_tokens": 12})
+    assert tokens_of(text_of(fitted)) <= 12
+    assert fitted.structured_content is not None
+    assert fitted.structured_content["tokens"] == tokens_of(text_of(fitted))
+    assert (project / "AGENTS.md").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        ("count_tokens", {"path": "../secret"}, "is outside of the project"),
+        ("count_tokens", {"path": "link"}, "is outside of the project"),
+        ("count_tokens", {"path": "/etc/passwd"}, "is outside of the project"),
+        ("count_tokens", {"path": "missing"}, "No such file"),
+        ("count_tokens", {"path": "pipe"}, "is not a regular file"),
+        ("count_tokens", {"path": "docs/b.bin"}, "binary file"),
+        ("count_tokens", {"path": "a\0b"}, "cannot read"),
+        ("count_tokens", {}, "pass either `path` or `text`"),
+        ("count_tokens", {"path": 3}, "Expected `str | null`, got `int`"),
+        ("fit_to_budget", {"path": "docs", "max_tokens": 3}, "is a folder"),
+        ("fit_to_budget", {"path": "AGENTS.md", "max_tokens": -1}, "must not be negative"),
+        ("token_map", {"depth": 99}, "depth must be between"),
+        ("nothing", {}, "there is no tool nothing"),
+    ],
+)
+async def test_bad_calls_are_errors_and_the_server_lives_on(
+    project: Path, tool: str, arguments: dict[str, Any], message: str
+) -> None:
+    (project.parent / "secret").write_text("secret words")
+    (project / "link").symlink_to(project.parent / "secret")
+    os.mkfifo(project / "pipe")
+    async with connected(project) as client:
+        refused = await client.call_tool(tool, arguments)
+        assert refused.is_error
+        assert message in text_of(refused)
+        alive = await client.call_tool("count_tokens", {"text": "hello world"})
+        assert not alive.is_error
+
+
+async def test_a_root_of_the_client_may_be_read(project: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "c.md").write_text("hello")
+    async with connected(project, roots=[other]) as client:
+        found = await client.call_tool("count_tokens", {"path": str(other / "c.md")})
+    assert not found.is_error, text_of(found)
+
+
+async def test_answers_are_short(project: Path) -> None:
+    for number in range(400):
+        name = f"{number}_{'Zx7' * 20}.md"
+        (project / "docs" / name).write_text(f"word {number}\n" * 20)
+    async with connected(project) as client:
+        for tool, arguments in (
+            ("token_map", {"depth": 3}),
+            ("count_tokens", {"path": "."}),
+            ("check_budgets", {}),
+        ):
+            found = await client.call_tool(tool, arguments)
+            assert tokens_of(text_of(found)) <= 500, tool
+            written = json.dumps(found.structured_content, separators=(",", ":"))
+            assert tokens_of(written) <= 800, tool
+        more = await client.call_tool("token_map", {"depth": 3})
+    assert "left out; name a smaller folder" in text_of(more)
+
+
+async def test_the_context_of_a_growing_session_is_that_of_usage(
+    project: Path, tmp_path: Path
+) -> None:
+    home = ClaudeHome(tmp_path / ".claude")
+    session = None
+    async with connected(project, client="claude-code") as client:
+        nothing = await client.call_tool("context_usage", {})
+        assert "No session of claude-code was found" in text_of(nothing)
+        for _ in range(4):
+            home.clock.now = datetime.now(UTC)
+            session = session or home.session(project)
+            session.user()
+            session.reply()
+            found = (await client.call_tool("context_usage", {})).structured_content
+            assert found is not None
+            ((name, tokens),) = home.truth.context.items()
+            assert (found["session"]["id"], found["tokens"]) == (name, tokens)
+            shown = await printed(project, "usage", "--json")
+            for field in ("tokens", "limit", "usable", "percent", "costUsd", "model", "method"):
+                assert found[field] == shown[field], field
+            assert found["forecast"]["nextInputUsd"] == shown["forecast"]["nextInputUsd"]
+        share = await client.call_tool("count_tokens", {"path": "docs/a.md"})
+    assert share.structured_content is not None
+    assert share.structured_content["contextPercent"] > 0
+
+
+async def test_another_agents_session_is_not_shown(project: Path, tmp_path: Path) -> None:
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC)
+    session = home.session(project)
+    session.user()
+    session.reply()
+    async with connected(project, client="codex-mcp-client") as client:
+        found = await client.call_tool("context_usage", {})
+    assert "No session of codex was found" in text_of(found)
+
+
+async def test_a_cancelled_call_leaves_the_server_usable(project: Path) -> None:
+    for number in range(3_000):
+        (project / f"{number}.md").write_text("some words here\n" * 200)
+    async with connected(project) as client:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.call_tool("token_map", {}), 0.15)
+        alive = await client.call_tool("count_tokens", {"text": "hello world"})
+    assert not alive.is_error
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "mcp_types.py").write_text("raise ModuleNotFoundError(name='mcp_types')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "sidecar", "mcp"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "pip install 'token-sidecar[mcp]'" in done.stderr
+
+
+def test_no_text_reaches_the_log(project: Path) -> None:
+    messages = [
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "t", "version": "1"},
+            },
+        },
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "count_tokens", "arguments": {"text": "PLANTED secret"}},
+        },
+    ]
+    done = subprocess.run(
+        [PROGRAM, "mcp"],
+        input="\n".join(map(json.dumps, messages)) + "\n",
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "PLANTED" not in done.stderr
+    kept = [path for path in project.parent.rglob("*") if path.is_file()]
+    assert not any(b"PLANTED" in path.read_bytes() for path in kept)

@@ -1,0 +1,83 @@
+"""Which agent calls a tool, and in which session."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from sidecar.context.usage import SessionRow
+from sidecar.mcp.caller import Caller, find_session, session_ids
+
+
+def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "idle") -> SessionRow:
+    return SessionRow(
+        id=name,
+        source=source,
+        title=None,
+        model=None,
+        tokens=None,
+        limit=None,
+        percent=None,
+        method=None,
+        note=None,
+        state=state,
+        parent=None,
+        cost_usd=None,
+        updated_at="2026-11-20T09:00:00Z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("client", "agent"),
+    [
+        ("claude-code", "claude-code"),
+        ("codex-mcp-client", "codex"),
+        ("opencode", "opencode"),
+        ("gemini-cli-mcp-client", "gemini-cli"),
+        ("qwen-cli-mcp-client-token-sidecar", "qwen-code"),
+        ("Visual Studio Code", "copilot-chat"),
+        ("Visual Studio Code - Insiders", "copilot-chat"),
+        ("inspector-client", None),
+        ("", None),
+    ],
+)
+def test_the_agent_is_known_by_the_name_of_its_client(client: str, agent: str | None) -> None:
+    assert Caller(client).agent == agent
+
+
+def test_ids_of_sessions_are_found_in_meta() -> None:
+    meta = {
+        "progressToken": 1,
+        "x-codex-turn-metadata": {"session_id": "a", "deep": {"threadId": "b"}},
+        "sessionId": "c",
+        "other": "d",
+    }
+    assert set(session_ids(meta)) == {"a", "b", "c"}
+    assert session_ids(None) == ()
+
+
+def test_a_named_session_wins() -> None:
+    rows = [row("new", "codex", "running"), row("old", "codex")]
+    found = find_session(rows, Caller("codex-mcp-client", ("old",)))
+    assert found is not None
+    assert (found.row.id, found.others) == ("old", 0)
+
+
+def test_of_several_running_sessions_the_newest_is_taken_and_counted() -> None:
+    rows = [row("x", "pi", "running"), row("b", "codex", "running"), row("a", "codex", "running")]
+    found = find_session(rows, Caller("codex-mcp-client"))
+    assert found is not None
+    assert (found.row.id, found.others) == ("b", 1)
+
+
+def test_without_a_running_session_an_open_one_is_taken() -> None:
+    rows = [row("done", "codex", "ended"), row("open", "codex")]
+    found = find_session(rows, Caller("codex-mcp-client"))
+    assert found is not None
+    assert found.row.id == "open"
+
+
+def test_other_agents_sessions_are_never_taken() -> None:
+    assert find_session([row("a", "pi", "running")], Caller("codex-mcp-client")) is None
+    assert find_session([row("a", "pi", "running")], Caller("inspector-client")) is None

@@ -1,0 +1,147 @@
+"""Edits of clients' JSON files, and the changes that `mcp --install` makes."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.cli import main
+from sidecar.errors import BadParamsError, SidecarError
+from sidecar.mcp.clients import (
+    CLIENTS,
+    EditFile,
+    RunCommand,
+    clients_with_server,
+    install,
+    own_command,
+    uninstall,
+)
+from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SERVER = {"type": "stdio", "command": "token-sidecar", "args": ["mcp"]}
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+_objects = st.dictionaries(st.text(), _values, max_size=4)
+COMMENTED = """{
+  // my servers
+  "servers": {
+    "other": { "command": "x", /* keep */ "args": [] }, // and this
+  },
+  "inputs": []
+}
+"""
+
+
+@given(_objects, st.dictionaries(st.text(), _values, max_size=3), st.sampled_from([None, 2, "\t"]))
+def test_only_the_member_changes(rest: dict[str, Any], group: dict[str, Any], indent: Any) -> None:
+    before = {**rest, "servers": {k: v for k, v in group.items() if k != "token-sidecar"}}
+    text = json.dumps(before, indent=indent, ensure_ascii=False)
+    added = set_member(text, "servers", "token-sidecar", SERVER)
+    assert json.loads(added) == {
+        **before,
+        "servers": {**before["servers"], "token-sidecar": SERVER},
+    }
+    assert set_member(added, "servers", "token-sidecar", SERVER) == added
+    removed = json.loads(remove_member(added, "servers", "token-sidecar"))
+    if before["servers"]:
+        assert removed == before
+    else:
+        assert removed == {key: value for key, value in before.items() if key != "servers"}
+
+
+def test_comments_and_formatting_stay() -> None:
+    added = set_member(COMMENTED, "servers", "token-sidecar", SERVER)
+    assert "// my servers" in added
+    assert "/* keep */" in added
+    assert "// and this" in added
+    plain = re.sub(r",(\s*[}\]])", r"\1", re.sub(r"//[^\n]*|/\*.*?\*/", "", added))
+    assert json.loads(plain)["servers"]["token-sidecar"] == SERVER
+    assert remove_member(added, "servers", "token-sidecar") == COMMENTED
+
+
+@pytest.mark.parametrize("text", ["[]", '{"servers": 3}', '{"servers": {', "{", '{"a" 1}'])
+def test_what_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(JsonEditError):
+        set_member(text, "servers", "token-sidecar", SERVER)
+
+
+def test_an_empty_file_gets_the_member() -> None:
+    assert json.loads(set_member("", "mcp", "token-sidecar", 1)) == {"mcp": {"token-sidecar": 1}}
+
+
+def test_edits_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    edits = [EditFile(path, f"group{number}", SERVER) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(EditFile.apply, edits))
+    assert len(json.loads(path.read_text())) == 8
+
+
+def test_a_broken_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "opencode.json"
+    path.write_text('{"mcp": ')
+    with pytest.raises(SidecarError, match="not a JSON object"):
+        EditFile(path, "mcp", SERVER).apply()
+    assert path.read_text() == '{"mcp": '
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_client_can_be_undone(client: Any, tmp_path: Path) -> None:
+    added, removed = install(client, "user", tmp_path), uninstall(client, "user", tmp_path)
+    if isinstance(added, RunCommand):
+        assert "token-sidecar" in added.command[-3:] or "--add-mcp" in added.command
+    if isinstance(removed, RunCommand):
+        assert removed.command[-1] == "token-sidecar"
+
+
+def test_codex_has_no_project_scope(tmp_path: Path) -> None:
+    with pytest.raises(BadParamsError, match="use --scope user"):
+        install("codex", "project", tmp_path)
+
+
+def test_the_command_is_absolute_if_it_is_not_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    (program,) = own_command()
+    assert program.startswith("/")
+    assert program.endswith("/token-sidecar")
+
+
+def test_vscode_in_a_project_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke
+    asked = run(main, ["mcp", "--install", "vscode", "--scope", "project"])
+    assert asked.exit_code == 1
+    assert "nothing was changed" in asked.output
+    assert not (tmp_path / ".vscode").exists()
+    done = run(main, ["mcp", "--install", "vscode", "--scope", "project", "--yes"])
+    assert done.exit_code == 0, done.output
+    written = json.loads((tmp_path / ".vscode/mcp.json").read_text())
+    assert written["servers"]["token-sidecar"]["args"][-1] == "mcp"
+    assert clients_with_server(tmp_path) == [("vscode", tmp_path / ".vscode/mcp.json")]
+    assert "--uninstall vscode --scope project" in done.output
+    gone = run(main, ["mcp", "--uninstall", "vscode", "--scope", "project", "--yes"])
+    assert gone.exit_code == 0, gone.output
+    assert json.loads((tmp_path / ".vscode/mcp.json").read_text()) == {}
+
+
+def test_a_missing_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = CliRunner().invoke(main, ["mcp", "--install", "gemini", "--yes"])
+    assert done.exit_code == 1
+    assert "gemini is not on PATH; install it first" in done.output
