@@ -30,6 +30,7 @@ _EXTRAS = {
     "mistral": "mistral-common",
     "sentencepiece": "sentencepiece",
     "lmstudio": "lmstudio",
+    "mcp": "mcp",
     "otel": "opentelemetry-sdk",
 }
 
@@ -75,6 +76,7 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "capabilities": _probe_endpoints(settings),
         },
         "agents": _list_agents(settings),
+        "mcpClients": _list_mcp_clients(root),
         "configuration": {
             "userFile": str(config_file()),
             "userFileExists": config_file().is_file(),
@@ -180,6 +182,13 @@ def _list_agents(settings: Settings) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(row) for row in survey(readers, places)]
 
 
+def _list_mcp_clients(root: Path) -> list[dict[str, str]]:
+    """Return the clients whose configuration has the MCP server, with the file."""
+    from sidecar.mcp.clients import clients_with_server
+
+    return [{"client": name, "file": str(path)} for name, path in clients_with_server(root)]
+
+
 def _report_text(report: dict[str, Any]) -> list[str]:
     configuration = report["configuration"]
     lines = [f"token-sidecar {report['version']}, Python {report['python']}", "", "Engines"]
@@ -211,6 +220,10 @@ def _report_text(report: dict[str, Any]) -> list[str]:
     lines += ["", "Agents"]
     lines += [_table_row(row["agent"], _agent_text(row)) for row in report["agents"]] or [
         "  No session files found."
+    ]
+    lines += ["", "MCP clients"]
+    lines += [_table_row(row["client"], row["file"]) for row in report["mcpClients"]] or [
+        "  None has the server; `token-sidecar mcp --install CLIENT` adds it."
     ]
     user_file = configuration["userFile"]
     if not configuration["userFileExists"]:

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from sidecar.errors import SidecarError
+
 _TOKEN = re.compile(
     r'(?P<string>"(?:\\.|[^"\\])*")|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<mark>[{}\[\],:])'
     r"|(?P<scalar>[^\s{}\[\],:\"/]+)",
@@ -14,7 +16,7 @@ _TOKEN = re.compile(
 _DEFAULT_INDENT = "  "
 
 
-class JsonEditError(ValueError):
+class JsonEditError(SidecarError):
     """The text is not a JSON object."""
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from sidecar import typed
 from sidecar.cli.check import ProjectLocation, check_paths
 from sidecar.cli.counters import local_counters, map_batches
 from sidecar.counting.count import METHODS, tokens_text
@@ -89,7 +90,7 @@ class Tools:
         if tool is None:
             raise BadParamsError(f"there is no tool {name}")
         try:
-            converted = msgspec.convert(arguments, tool[2])
+            converted = typed.convert(arguments, tool[2])
         except msgspec.ValidationError as error:
             raise BadParamsError(str(error)) from None
         await self._project.load_settings()
@@ -339,7 +340,7 @@ def _weakest_method(files: Sequence[_Counted]) -> Method:
 
 
 def _share_text(share: float) -> str:
-    return "less than 0.1 %" if share < 0.1 else f"{share:.1f} %"
+    return percent_text(share) if share >= 1 else "under one percent"
 
 
 def _list_files(path: Path) -> list[File]:

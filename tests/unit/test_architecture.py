@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 _ABOVE_MODELS = {"endpoints", "counting", "messages", "models"}
 BELOW = {
     "mcp": {"cli", "server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
-    "cli": {"server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
+    "cli": {"mcp", "server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
     "server": {"workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
     "workspace": {"context", "budget", "cost", "agents", *_ABOVE_MODELS},
     "context": _ABOVE_MODELS,

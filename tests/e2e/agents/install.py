@@ -92,13 +92,16 @@ def _find_python(oldest: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Install the agents named, or those of CI."""
+    """Install the agents named, or those of CI with the other MCP clients."""
     from tests.e2e.agents.adapters import chosen_agents, mcp_agents
+    from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 
     named = sys.argv[1:]
-    agents = [*chosen_agents(named), *([] if named else mcp_agents())]
-    for agent in {agent.name: agent for agent in agents}.values():
-        sys.stdout.write(f"{ensure_installed(agent.package)}\n")
+    packages = [agent.package for agent in chosen_agents(named)]
+    if not named:
+        packages += [*(agent.package for agent in mcp_agents()), CONFORMANCE, INSPECTOR]
+    for package in dict.fromkeys(packages):
+        sys.stdout.write(f"{ensure_installed(package)}\n")
 
 
 if __name__ == "__main__":
