@@ -134,8 +134,8 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     has_lost_state: bool = False
     """Whether there was no usable state, of a store whose calls cannot all be read again."""
     is_complete: bool = True
-    """False if there is more to read. Large stores are read in steps, which bounds memory, shows
-    progress and lets a reading be cancelled."""
+    """False if there is more to read: large stores are read in steps, to limit memory and to allow
+    cancelling."""
     is_settled: bool = True
     """False if time alone may reveal more calls: the store is read again though it is unchanged."""
     bytes_read: int = 0

@@ -61,10 +61,11 @@ def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
-    """Yield complete lines from the file's position on, and the number of skipped bytes.
+    """Yield chunks of complete lines, each with a number of skipped bytes.
 
-    A chunk has about `size` bytes. An unfinished last line is not returned. A line longer than
-    `LONGEST_LINE` is skipped: its chunk is empty, with the line's length.
+    Reading begins at the file's position. A chunk has about `size` bytes. An unfinished last line
+    is left out. For a line longer than `LONGEST_LINE`, the chunk is empty and the number is the
+    length of the line.
     """
     held: list[bytes] = []
     while data := file.read(size):

@@ -1,6 +1,6 @@
 """Fixes for a finding, as text edits with a title and offsets.
 
-Nothing here reads or writes files: edits of the configuration are made from its text.
+The module reads and writes no files. Edits of the configuration file need its text.
 """
 
 from __future__ import annotations

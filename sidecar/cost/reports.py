@@ -149,7 +149,7 @@ def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bo
 def _unit_prices(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> UnitPrices | None:
     if tariff is None:
         return None
-    # Prices do not change within an epoch, so any moment of it will do.
+    # Prices do not change within an epoch, so every day of it has the same ones.
     day = cut.changes[found.epoch - 1] if found.epoch else min(cut.changes, default=1) - 1
     slot = day * SLOTS_A_DAY + found.clock
     at = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC)

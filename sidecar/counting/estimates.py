@@ -25,7 +25,7 @@ class Bands(msgspec.Struct, frozen=True):
     """Error bands by kind of text: half-widths as shares of the estimate."""
 
     any: float
-    """For texts of unknown kind."""
+    """For texts whose kind is not known."""
     short: float
     """For a text of one token; it decreases with the square root of the tokens."""
     kinds: dict[str, float]

@@ -147,10 +147,10 @@ def fit(
     tokenizer: Tokenizer,
     marker: str = MARKER,
 ) -> FitResult:
-    """Cut `text` to at most `max_tokens` tokens; unchanged if it fits already. Never raises.
+    """Shorten a text to at most `max_tokens` tokens. Never raises.
 
-    Fitting a fitted text changes nothing. Takes about two counts of the text. An estimator plug-in
-    with its own way of cutting texts is used instead, without the marker.
+    A text that fits stays unchanged. The work is about that of counting the text twice. An
+    estimator plug-in that cuts texts itself does so, without the marker.
 
     Args:
         text: The text.
@@ -180,7 +180,9 @@ def fit(
         allowed = allowance(max_tokens, tokenizer, fitted.text[:SAMPLE_CHARACTERS])
         if fitted.tokens <= allowed:
             return fitted
-        limit = min(allowed, limit - 1)  # the remaining text is of a kind with a wider band
+        limit = min(
+            allowed, limit - 1
+        )  # the remaining text is of a kind whose estimates are less certain
 
 
 def _fit_within(work: _CountedText, limit: int, mode: Mode, marker: str) -> FitResult:

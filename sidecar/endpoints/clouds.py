@@ -284,7 +284,7 @@ CLOUDS: tuple[Cloud, ...] = (
     _cloud_without_count("groq", "api.groq.com", show="/v1/models/{model}"),
     _cloud_without_count("openrouter", "openrouter.ai"),
     _cloud_without_count("deepseek", "api.deepseek.com"),
-    # Bedrock counts, but only requests signed with SigV4, which takes more than a key.
+    # Bedrock can count, but only accepts requests signed with SigV4, not an API key.
     _cloud_without_count("aws", "amazonaws.com"),
     _cloud_without_count("azure", "azure.com", "azure-api.net"),
     _cloud_without_count("google", "googleapis.com"),

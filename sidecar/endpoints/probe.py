@@ -47,7 +47,7 @@ _BYTES_PER_TOKEN = 512  # longer than any vocabulary's tokens; runs of blanks re
 
 
 def check_texts(counts: Sequence[int], server: str) -> None:
-    """Raise EndpointError unless these can be counts of `PROBE_TEXTS`."""
+    """Raise EndpointError if the counts are not plausible for `PROBE_TEXTS`."""
     for text, tokens in zip(PROBE_TEXTS, counts, strict=True):
         if not is_possible_count(text, tokens):
             raise EndpointError(

@@ -137,7 +137,7 @@ class ReplyDraft:
         self.overflow: Overflow | None = None
 
     def add_text(self, text: str | None) -> None:
-        """Append text of the answer."""
+        """Append text to the answer."""
         if text:
             self.texts.append(text)
 

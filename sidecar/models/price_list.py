@@ -76,7 +76,7 @@ def parse_list(data: bytes) -> DataSnapshot:
             warnings.simplefilter("ignore")  # units of a later version, which no call uses here
             providers = _providers_from_raw(raw)
     except Exception as error:  # the library validates little: any error means an invalid list
-        raise ValueError("this is not a price list of genai-prices") from error
+        raise ValueError("this is not a price list in the format of genai-prices") from error
     if not providers:
         raise ValueError("the price list is empty")
     return DataSnapshot(providers, from_auto_update=True)

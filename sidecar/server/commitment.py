@@ -15,7 +15,7 @@ from sidecar.errors import WorkStoppedError
 
 
 class Commitment:
-    """Decides whether a request is committed or cancelled: the first wins, on any thread."""
+    """Decides whether a request is committed or cancelled, whichever comes first on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

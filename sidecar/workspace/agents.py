@@ -331,7 +331,7 @@ def _read_and_count(
         read(reading)
         return count_sessions(reading.sessions(since), load(folder).sessions), reading.has_new_costs
     except LedgerError as error:
-        _log.info("sessions are not kept: %s", error)
+        _log.info("sessions cannot be saved: %s", error)
         return None
 
 

@@ -114,7 +114,7 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    self._ask_later(before)  # a fit or an undo has changed it, and does not ask
+                    self._ask_later(before)  # fits and undos do not ask the endpoint themselves
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
         if is_answer:  # the change that has asked runs the effects
@@ -351,11 +351,13 @@ class Conversations:
         return ModelCounter(model, tokenizer)
 
     def id_with_text(self, session_id: str | None) -> str:
-        """Return the id of a conversation that exists, or is being created by an earlier request.
+        """Return the id of a conversation whose messages are available.
+
+        It may still be in creation by an earlier request.
 
         Raises:
             BadParamsError: There is no such conversation.
-            RequestError: `noText`: only its counts are known.
+            RequestError: `noText`. It belongs to an agent, so only its counts are known.
         """
         session = self.sessions.find(session_id)
         if session is None and self.is_changing(session_id):

@@ -85,7 +85,7 @@ class Subscription:
     def compare_stamps(self) -> None:
         """Record which followed files have changed since the last comparison.
 
-        The paths are stale if a file has appeared or disappeared.
+        Created and deleted files also count as changed.
         """
         before, self._stamps = self._stamps, {path: stamp_of(path) for path in self._stamps}
         changed = [path for path, stamp in self._stamps.items() if stamp != before[path]]

@@ -84,7 +84,7 @@ class Windows:
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
     """Return the known models most like an unknown one; None if the model is known. Blocking.
 
-    A model is known if a list, a family or a table of the settings names it.
+    A model is known if a model list, a model family or the settings name it.
     """
     return None if _is_named(model, settings) else catalogue.similar_models(model)
 

@@ -45,7 +45,7 @@ class _Usage(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the call. For OpenAI's models, uncached input is listed under cache writes."""
+        """Return the call's tokens. For OpenAI's models, Amp lists input under cache writes."""
         fresh, write = token_count(self.input_tokens), token_count(self.cache_creation_input_tokens)
         if provider_of(self.model or "") == "openai":
             fresh, write = fresh + write, 0

@@ -47,7 +47,7 @@ class _Numbers(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the call. Cached tokens don't overlap the input, except in OpenAI's format."""
+        """Return the call's tokens. Only OpenAI's format includes cached tokens in the input."""
         parts = (
             token_count(self.tokens_in),
             token_count(self.cache_reads),

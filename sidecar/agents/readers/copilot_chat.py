@@ -127,7 +127,7 @@ class _State(msgspec.Struct):
         return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay some lines. Turns that are removed in them were billed nevertheless."""
+        """Replay some lines. Turns that a later line removes have still been billed."""
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
@@ -141,7 +141,7 @@ class _State(msgspec.Struct):
                 lines.skipped += 1
                 continue
             if self.chat.custom_title or one.path == _TITLE:
-                # Include the time: after the file was rewritten, another line has this position.
+                # With the time, because a position means another line once the file is rewritten.
                 self.session.title_at = f"{lines.position}@{os.stat(self.path).st_mtime_ns}"
                 self.chat.custom_title = None
             changed = _changed_turns(self.chat, one, changed, known)

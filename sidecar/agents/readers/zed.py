@@ -63,7 +63,7 @@ class _User(Record):
 
 
 class _Agent(Record):
-    """A model's reply; nothing in it is read."""
+    """The line of a model's reply. Its contents are not needed."""
 
 
 class _Message(Record):

@@ -124,7 +124,7 @@ class DiagnosticsPublisher:
             try:
                 version, diagnostics = await self.of(uri)
             except SidecarError:
-                return  # closed or out of sync meanwhile, which schedules another update
+                return  # the document was closed or edited; another update is scheduled
         else:
             self._severities.pop(uri, None)
         if (diagnostics or uri in self._sent) and self._sent.get(uri) != (version, diagnostics):

@@ -145,7 +145,7 @@ class HistoryRecorder:
         return frozenset(AGENTS) if self._is_recorded(workspace) else DELETING_AGENTS
 
     async def _read_missed(self, workspace: Workspace) -> None:
-        """Record calls that were appended to files after they had been read."""
+        """Record the calls that agents have added to their files since the last read."""
         from sidecar.workspace.history import ingest_missed
 
         agents, book = self._services.agents, self._services.spending(workspace).book
