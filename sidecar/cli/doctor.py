@@ -76,7 +76,7 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "capabilities": _probe_endpoints(settings),
         },
         "agents": _list_agents(settings),
-        "mcpClients": _list_mcp_clients(root),
+        "mcpClients": _list_mcp_clients(root, settings),
         "configuration": {
             "userFile": str(config_file()),
             "userFileExists": config_file().is_file(),
@@ -182,8 +182,10 @@ def _list_agents(settings: Settings) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(row) for row in survey(readers, places)]
 
 
-def _list_mcp_clients(root: Path) -> list[dict[str, str]]:
-    """Return the clients whose configuration has the MCP server, with the file."""
+def _list_mcp_clients(root: Path, settings: Settings) -> list[dict[str, str]]:
+    """Return the clients whose configuration has the MCP server; none while agents are disabled."""
+    if not settings.agents.enabled:  # then no file of an agent is opened
+        return []
     from sidecar.mcp.clients import clients_with_server
 
     return [{"client": name, "file": str(path)} for name, path in clients_with_server(root)]

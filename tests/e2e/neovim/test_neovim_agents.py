@@ -102,7 +102,7 @@ def test_sessions_grow_while_somebody_types(
         wait_status(editor, f" · ctx {share(tokens)} · $")
         wait_for(partial(is_another, editor, first), "the new cost")
         text = floating(editor, "TokenSidecar context")
-        assert text[0].startswith(f"Context     {tokens:,} tokens, ")
+        assert " ".join(text[0].split()).startswith(f"Context {tokens:,} tokens, ")
         assert share(tokens) in text[0]
         assert any(MODEL in line for line in text)
         close(editor)
