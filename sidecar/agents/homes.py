@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class _Home(NamedTuple):
-    """An agent's default folders, and the environment variable that replaces them."""
-
     variable: str | None
     defaults: Callable[[Places], Iterable[Path]]
 

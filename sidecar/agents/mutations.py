@@ -57,7 +57,6 @@ def apply(state: Record, one: Mutation) -> None:
 
 
 def _append_items(holder: Any, step: str | int, more: Any, length: int | None) -> None:
-    """Truncate a list to `length`, then append to it. A missing list is empty."""
     items = _get_child(holder, step)
     kept = [] if items is None else items if length is None else items[: max(0, length)]
     if isinstance(kept, list) and isinstance(more, list):
@@ -96,7 +95,6 @@ def _type_of(kind: Any, step: str | int) -> Any:
 
 @lru_cache(maxsize=64)
 def _fields_by_name(kind: type) -> dict[str | int, tuple[str, Any]]:
-    """Return attribute names and types by encoded name."""
     if not issubclass(kind, msgspec.Struct):
         return {}
     return {one.encode_name: (one.name, one.type) for one in msgspec.structs.fields(kind)}

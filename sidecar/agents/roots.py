@@ -62,7 +62,6 @@ def _resolve(folder: str) -> str:
 
 
 def _other_worktrees(folder: str) -> list[str]:
-    """Return the other worktrees of a repository; empty if `folder` is not the top of one."""
     common = _common_dir(folder)
     if common is None:
         return []
@@ -77,7 +76,6 @@ def _other_worktrees(folder: str) -> list[str]:
 
 
 def _common_dir(folder: str) -> str | None:
-    """Return the `.git` folder that all worktrees share."""
     git = os.path.join(folder, ".git")
     if os.path.isdir(git):
         return os.path.realpath(git)
@@ -97,7 +95,6 @@ def _list_names(folder: str) -> list[str]:
 
 
 def _first_line(path: str) -> str | None:
-    """Return the first line of a small file of git."""
     try:
         data = read_regular(path)
     except OSError:

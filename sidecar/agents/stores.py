@@ -330,8 +330,6 @@ def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | 
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
-    """How far a file of lines has been read."""
-
     offset: int
     fingerprint: bytes
     """Digest of the head and of the bytes before `offset`; for a compressed file, its listing."""

@@ -47,7 +47,6 @@ def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]
 
 
 def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
-    """Return the number of calls and broken lines of a store, and why it cannot be read."""
     calls = skipped = 0
     state, is_complete = b"", False
     try:

@@ -151,7 +151,6 @@ def is_server(path: str) -> bool:
 
 
 def _read_folders(path: str) -> tuple[str, ...]:
-    """Return the folders of a `.code-workspace` file, which is JSON with comments."""
     try:
         named = _PATHS.findall(_read_bytes(path))
     except OSError:

@@ -82,7 +82,6 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
 
 
 def _seam_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
-    """Find the seam inside one piece that has more tokens than allowed: by lines first."""
     at, left = 0, allowance
     for part in split(text, _FINER) if tokenizer.has_safe_cuts else (text,):
         tokens = tokenizer.count(part)

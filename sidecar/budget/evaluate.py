@@ -124,7 +124,6 @@ class _Evaluation:
 
 
 def _first_line_end(text: str) -> int:
-    """Return the offset of the first line's end, without the line break."""
     end = text.find("\n")
     end = len(text) if end < 0 else end
     carriage_return = text.find("\r", 0, end)

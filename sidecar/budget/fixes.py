@@ -71,7 +71,6 @@ def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix
 
 
 def _part_suffix(finding: Finding) -> str:
-    """Return the section or region as a suffix for titles."""
     if finding.section is None:
         return ""
     return f" of {finding.section}" if finding.kind == "region" else f' of "{finding.section}"'

@@ -105,7 +105,6 @@ def _end_mark_of(rest: str, finding: Finding) -> str:
 
 
 def _common_prefix_length(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

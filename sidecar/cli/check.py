@@ -186,7 +186,6 @@ def _run_check(
     model: str | None,
     work: Callable[[Settings, str, ChooseCounter | None], Report],
 ) -> Report:
-    """Run `work` with its settings, model and, if an endpoint counts, a counter."""
     from sidecar.cli.counters import warn_if_unknown_model
 
     name = model or settings.model
@@ -249,7 +248,6 @@ def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Ite
 def _stdin_report(
     root: Path, name: str, settings: Settings, model: str, choose: ChooseCounter | None
 ) -> Report:
-    """Check standard input by the rules for the path given by `--stdin-name`."""
     from sidecar.cli.checking.cache import CheckCache
     from sidecar.cli.checking.reading import decode_text, report_binary
     from sidecar.cli.checking.run import Checker, unreadable

@@ -181,7 +181,6 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
 
 
 def _path_text(uri: str, root: Path) -> str:
-    """Return the path relative to the root if it is inside."""
     from sidecar.workspace.roots import path_of
 
     path = path_of(uri)
@@ -191,14 +190,12 @@ def _path_text(uri: str, root: Path) -> str:
 
 
 def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
-    """Return the workspace's paths: with links resolved, and its other working trees."""
     from sidecar.agents.roots import Roots
 
     return () if workspace is None else Roots.of([workspace]).paths
 
 
 def _ingest_agents(book: CostBook, workspace: Path | None) -> None:
-    """Add new calls of coding agents to the ledger."""
     from sidecar.config.load import find_root
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.history import ingest_all
@@ -237,7 +234,6 @@ def update_prices(url: str | None, as_json: bool) -> None:
 
 @contextmanager
 def _open_ledger() -> Iterator[CostBook]:
-    """Open the ledger; exit with 2 if an expected error occurs."""
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
 
@@ -262,7 +258,6 @@ def _exit_on_errors() -> Iterator[None]:
 
 
 def _load_settings() -> Settings:
-    """Return the user's settings; projects cannot set prices."""
     from sidecar.config.load import load
 
     loaded = load(None)

@@ -127,14 +127,12 @@ def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) 
 def _endpoint_note(
     file: CountedFile, model: str, settings: Settings, chooser: CounterChooser
 ) -> str | None:
-    """Return the reason why no endpoint counted a file, as the language server words it."""
     if file.note is not None or file.measure.method not in ("calibrated", "estimate"):
         return file.note
     return chooser.why_unasked(model, settings)
 
 
 def _print_text(counted: Sequence[CountedFile]) -> None:
-    """Print right-aligned counts and paths as wc does, with a total if there are several."""
     lines = [(file.measure, file.path) for file in counted]
     if len(lines) > 1:
         lines.append((_total_measure(counted), "total"))
@@ -148,7 +146,6 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
 
 
 def _total_measure(counted: Sequence[CountedFile]) -> Measure:
-    """Return the sum of all tokens, with the method of the least reliable count."""
     from sidecar.counting.count import METHODS, Measure
 
     methods = [file.measure.method for file in counted]
@@ -177,7 +174,6 @@ def _print_json(
 def _describe_files(
     counted: Sequence[CountedFile], model: str, settings: Settings, chooser: CounterChooser
 ) -> list[dict[str, Any]]:
-    """Return each path with its count, window and price; loading the price list takes 0.7 s."""
     import msgspec
 
     from sidecar.context.window import NamedLimits

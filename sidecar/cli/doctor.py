@@ -97,7 +97,6 @@ def _version_of(package: str) -> str | None:
 
 
 def _check_vocabularies() -> list[dict[str, Any]]:
-    """Count a text with each bundled vocabulary, to detect damaged rank files."""
     from sidecar.counting.engines import DamagedRanksError, engine, names
 
     rows: list[dict[str, Any]] = []
@@ -112,7 +111,6 @@ def _check_vocabularies() -> list[dict[str, Any]]:
 
 
 def _list_estimators() -> list[dict[str, Any]]:
-    """Return the estimators for `tokenize.estimator`, including plug-ins that cannot be used."""
     from sidecar.counting.estimators import names, unusable_plugins
 
     return [
@@ -122,7 +120,6 @@ def _list_estimators() -> list[dict[str, Any]]:
 
 
 def _state_problem() -> str | None:
-    """Return why the state folder cannot be used, or None."""
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import LedgerError, create_folder
@@ -140,7 +137,6 @@ def _state_problem() -> str | None:
 
 
 def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
-    """Probe each configured endpoint; disabled endpoints get no request."""
     if not settings.endpoints:
         return []
     import asyncio
@@ -162,7 +158,6 @@ def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _model_without_endpoint(settings: Settings) -> str | None:
-    """Return the current model if endpoints are enabled but none is configured for it."""
     from sidecar.models.names import matches
 
     if not settings.tokenize.use_endpoint or not settings.endpoints:
@@ -172,7 +167,6 @@ def _model_without_endpoint(settings: Settings) -> str | None:
 
 
 def _list_agents(settings: Settings) -> list[dict[str, Any]]:
-    """Return the agents with session files on this machine; empty while agents are disabled."""
     from sidecar.agents.places import Places
     from sidecar.agents.registry import readers_of
     from sidecar.agents.survey import survey

@@ -46,7 +46,6 @@ def workspace_option(description: str) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def _formatting_errors() -> Iterator[None]:
-    """Print click's errors in our format, with control characters in quoted names escaped."""
     try:
         yield
     except click.ClickException as error:

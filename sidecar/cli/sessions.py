@@ -83,7 +83,6 @@ class SessionsView:
         return usage_report(await add_forecast(self.services, self.workspace, usage), costs)
 
     async def _complete_id(self, session: str | None) -> str | None:
-        """Return the id that begins with `session`; if several do, raise BadParamsError."""
         conversations = self.services.conversations(self.workspace)
         if session is None or await conversations.find_counted(session) is not None:
             return session

@@ -56,7 +56,6 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
 
 
 def _claude_code_line(sent: StatuslineInput) -> str:
-    """Return the line for Claude Code's session, and keep its numbers for the editor."""
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.workspace.statuslines import save
@@ -73,7 +72,6 @@ def _claude_code_line(sent: StatuslineInput) -> str:
 
 
 def _context_text(sent: StatuslineInput, settings: Context) -> str:
-    """Return how full the context is, at worst from Claude Code's rounded percentage."""
     from sidecar.context.usage import ContextUsage, in_window
     from sidecar.context.view import short_text
     from sidecar.context.window import Window, resolve_limit
@@ -107,7 +105,6 @@ def _quota_texts(limits: RateLimits | None) -> list[str]:
 
 
 def _session_line(root: Path) -> str:
-    """Return the line for the session that the editor would show; "" if there is none."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
@@ -126,7 +123,6 @@ def _session_line(root: Path) -> str:
 
 
 def _run_chained(command: str, data: bytes) -> str:
-    """Return the first line that another command prints for the same input; "" if it fails."""
     try:
         result = subprocess.run(  # noqa: S602 - the user's own command, run as Claude Code would
             command, shell=True, input=data, capture_output=True, timeout=CHAIN_SECONDS, check=False

@@ -72,7 +72,6 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
 
 
 def _wait_for_changes(view: SessionsView) -> Iterator[object]:
-    """Yield now, and after each change of the files that sessions are read from."""
     from sidecar.workspace.file_watcher import Changes, FileWatcher
 
     yield ()
@@ -84,7 +83,6 @@ def _wait_for_changes(view: SessionsView) -> Iterator[object]:
 
 
 def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
-    """Return the agents' folders, and where running servers share their conversations."""
     from sidecar.agents.watch import paths_to_watch
 
     settings, path = view.workspace.settings.agents, view.workspace.path

@@ -163,7 +163,6 @@ def unreachable_soft_caps(caps: Caps) -> list[str]:
 
 
 def _has_credentials(url: str) -> bool:
-    """Return whether an address is malformed or has a user, a password or a secret in its query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -187,5 +186,4 @@ def _without_none(wanted: object) -> object:
 
 
 def _without_metadata(wanted: object) -> object:
-    """Return a type without its `Annotated` metadata."""
     return getattr(wanted, "__origin__", wanted) if hasattr(wanted, "__metadata__") else wanted

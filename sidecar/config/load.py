@@ -117,7 +117,6 @@ class _Files:
             self._read("project", pyproject, _SECTION, root)
 
     def _read(self, source: Source, path: Path, prefix: KeyPath, root: Path | None = None) -> bool:
-        """Read one file and return whether it exists; `root` is set for a project's file."""
         is_shared = root is not None and path.name == PYPROJECT
         try:
             # Keep CRLF, which TOML allows: spans are offsets in this text.

@@ -74,7 +74,6 @@ class _Resolver:
         tables: list[tuple[Layer, Mapping[str, Any]]],
         fields: dict[str, Any],
     ) -> None:
-        """Set a field to its last valid value, and report invalid values."""
         self.origins[format_key(path)] = Origin("default")
         for layer, values in tables:
             value = _value_of(layer, values, field.encode_name)
@@ -104,7 +103,6 @@ class _Resolver:
     def _resolve_entries(
         self, kind: type[Table], path: KeyPath, tables: list[tuple[Layer, Mapping[str, Any]]]
     ) -> tuple[Table, ...]:
-        """Return the list of tables of the last layer that has one with a valid entry."""
         chosen: tuple[Table, ...] = ()
         self.origins[format_key(path)] = Origin("default")
         for layer, values in tables:
@@ -165,7 +163,6 @@ class _Resolver:
         return entry
 
     def _check_values(self, table: _T, path: KeyPath) -> _T:
-        """Check rules that involve several values, and replace invalid ones."""
         if isinstance(table, Context):
             problem = check_context(table)
             if problem is not None:
@@ -190,19 +187,16 @@ class _Resolver:
                 self._report_at(path, key, f"{problem} (ignored)")
 
     def _report_at(self, path: KeyPath, key: str, message: str) -> None:
-        """Report a problem with the value in force, in the layer that it comes from."""
         source = self.origins[format_key((*path, key))].source
         layer = next(layer for layer in self._layers if layer.source == source)
         self._report(layer, (*path, key), message)
 
     def _drop_origins(self, path: KeyPath) -> None:
-        """Drop the origins of entries replaced by a later layer."""
         start = format_key(path) + "["
         for key in [key for key in self.origins if key.startswith(start)]:
             del self.origins[key]
 
     def _tables_at(self, path: KeyPath) -> Iterator[tuple[Layer, Mapping[str, Any]]]:
-        """Yield each layer's value at `path` if it is a table."""
         for layer in self._layers:
             values: Any = layer.values
             for key in path:
@@ -252,7 +246,6 @@ _TRUSTED_ONLY = (
 
 
 def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -> str:
-    """Return a hint with the key that was probably meant."""
     import difflib
 
     if len(key) > MAX_KEY:
@@ -274,7 +267,6 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -
 
 
 def _global_keys() -> set[str]:
-    """Return the keys outside of tables."""
     fields = msgspec.structs.fields(Settings)
     return {
         field.encode_name
@@ -284,7 +276,6 @@ def _global_keys() -> set[str]:
 
 
 def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str | None]:
-    """Return the entry, or None with its problem."""
     fields = msgspec.structs.fields(kind)
     missing = [field.name for field in fields if field.required and field.name not in values]
     if missing:

@@ -121,7 +121,6 @@ def _create_limit_error(message: str, text: str, at: int) -> InvalidTomlError:
 
 
 def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
-    """Return the error for a message of `tomllib`."""
     place = _PLACE.search(message)
     column = None
     if place is None:  # a number beyond Python's limits, reported without a place
@@ -149,7 +148,6 @@ def _setting_at_start(line: str) -> str:
 
 
 def _line_with_text(lines: list[str], line: int) -> int:
-    """Return the line, or the nearest line above that is not blank."""
     while line > 1 and not lines[line - 1].strip():
         line -= 1
     return line

@@ -39,8 +39,6 @@ class _Prefix(msgspec.Struct, frozen=True):
 
 
 class _Context(msgspec.Struct, frozen=True):
-    """The context part that was built last, and its inputs."""
-
     keys: tuple[object, ...]
     text: str
     items: int
@@ -110,7 +108,6 @@ class Assembler:
         )
 
     def _build_prefix(self, params: AssembleParams) -> tuple[_Prefix, bool]:
-        """Return the prefix, and whether the same inputs were used before."""
         inputs = [params.assistant, params.identity, params.feedback, _tools_as_json(params.tools)]
         key = _digest(json.dumps(inputs))
         found = self._prefixes.get(key)
@@ -123,7 +120,6 @@ class Assembler:
     def _build_context(
         self, params: AssembleParams, counter: Counter, sections: Sequence[Section]
     ) -> tuple[_Context, bool]:
-        """Return the context, and whether it was reused for these keys."""
         followed = tuple(version for one in sections if (version := one.source.version) != 0)
         named = (params.focus, params.scope, params.memory_version, params.preset)
         keys = (*named, counter.key, counter.basis, *followed)
@@ -142,7 +138,6 @@ class Assembler:
     def _trim(
         self, parts: dict[str, str], context: _Context, limit: int, counter: Counter
     ) -> tuple[list[AssembledSection], int]:
-        """Return the parts trimmed to `limit`, and the number of steps this took (0 to 3)."""
         steps: tuple[tuple[str, Callable[[str], str]], ...] = (
             ("logs", last_lines),
             ("mandates", lambda _: ""),
@@ -281,7 +276,6 @@ def _join_parts(sections: Sequence[Section], texts: Sequence[str]) -> str:
 def _shorten_parts(
     sections: Sequence[Section], texts: list[str], counter: Counter, pack: Pack
 ) -> str:
-    """Return the parts shortened to the pack's total."""
     order = sorted(range(len(sections)), key=lambda index: (sections[index].priority, -index))
     for index in order:
         over = counter.text(_join_parts(sections, texts)).tokens - pack.total

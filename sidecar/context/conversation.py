@@ -289,7 +289,6 @@ class Conversation:
             )
 
     def _attach_reply(self, index: int) -> None:
-        """Treat the first assistant turn after a reported reply as that reply."""
         anchor = (ledger := self.ledger()).anchor
         if anchor is None or not anchor.pending:
             return
@@ -315,7 +314,6 @@ class Conversation:
         )
 
     def _anchor_appended(self, usage: Usage) -> UsageUpdate:
-        """Apply usage that came with turns. Turns after the last assistant turn are added to it."""
         last = self._last_assistant
         if last < 0:
             covers = len(self.turns)
@@ -346,7 +344,6 @@ class Conversation:
         return sample
 
     def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
-        """Return what a reported prompt tells about the estimates."""
         anchor, expected = ledger.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
@@ -473,7 +470,6 @@ def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) ->
 
 
 def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int]) -> None:
-    """Apply a report: learn the template's overhead, and count the reply as it is sent back."""
     anchor = ledger.anchor
     if anchor is None:
         return
@@ -488,7 +484,6 @@ def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int
 
 
 def _count_with_markup(conversation: Conversation, turn: Turn, counted: int) -> Measure:
-    """Return a turn's count including its markup, with the learned correction."""
     measure, ledger = conversation.counter.around(turn, counted), conversation.ledger()
     if ledger.excess is None or measure.error_percent is None:
         return measure

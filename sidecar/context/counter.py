@@ -224,7 +224,6 @@ def _round_error(error_percent: float) -> float:
 
 
 def _error_of_whole(error_percent: float | None, part: float, whole: int) -> float | None:
-    """Return the error of a whole of which only a part is uncertain."""
     if error_percent is None:
         return None
     return _round_error(min(error_percent, error_percent * part / max(1, whole)))

@@ -136,7 +136,6 @@ def newest_kind(turns: Sequence[Turn]) -> Kind:
 
 
 def _kinds_of(turn: Turn, tokens: int) -> Grown:
-    """Yield a turn's tokens by kind: its texts, results and calls, by length."""
     message = read_message(turn)
     calls = [block.arguments for block in message.flat() if block.kind == "call"]
     texts = [text for text in (*message.texts, *calls) if text]

@@ -125,7 +125,6 @@ def _has_unseen(
 def _assembled_usage(
     conversation: Conversation, window: Window, warn_at: tuple[float, ...]
 ) -> ContextUsage:
-    """Return the usage of an empty session in which a request was assembled."""
     parts, counted = conversation.assembled, conversation.counter.text(_TYPICAL)
     found = ContextUsage(
         tokens=sum(parts.values()),

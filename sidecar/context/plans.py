@@ -86,7 +86,6 @@ def make_plan(
 
 
 def _store_plan(conversation: Conversation, plan: Plan) -> None:
-    """Store a plan, and drop those that can no longer be applied."""
     plans = {
         plan_id: known
         for plan_id, known in conversation.plans.items()
@@ -125,8 +124,6 @@ def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
 
 
 class _Maker:
-    """Makes one plan."""
-
     def __init__(
         self, conversation: Conversation, max_tokens: int, keep_turns: int, factor: float
     ) -> None:
@@ -162,7 +159,6 @@ class _Maker:
         )
 
     def _choose(self, pairs: Pairs, cleaned: Cleaned, reserved: int) -> Choice:
-        """Return the turns to remove. Room for a summary is reserved only if any are."""
         sums, total = list(self._sums), self._total
         for index, measure in cleaned.measures.items():
             sums[index] = sums_of(measure)
@@ -219,7 +215,6 @@ class _Maker:
         )
 
     def _count_cached_tokens_lost(self, changed: int | None) -> int:
-        """Return the tokens in the vendor's prompt cache from the first changed turn on."""
         anchor = self._conversation.ledger().anchor
         if anchor is None or changed is None:
             return 0
@@ -248,7 +243,6 @@ class _Maker:
         ]
 
     def _occupancy_after(self, edit: Edit) -> int:
-        """Return the occupancy after the edit."""
         if self._conversation.is_empty_but_for(edit.turns):
             return 0
         total = self._total

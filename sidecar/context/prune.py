@@ -119,7 +119,6 @@ class Pairs:
 
 
 def _open_from(turns: Sequence[Turn]) -> int:
-    """Return the turn after which only tool results follow: its calls may still get an answer."""
     for index in range(len(turns) - 1, -1, -1):
         turn = turns[index]
         if is_system(turn):
@@ -243,7 +242,6 @@ def choose(
 
 
 def _group_turns(turns: Sequence[Turn], pairs: Pairs) -> dict[int, list[int]]:
-    """Return turns that are removed together, by the first of them."""
     groups: dict[int, list[int]] = {}
     for index in range(len(turns)):
         groups.setdefault(pairs.group(index), []).append(index)

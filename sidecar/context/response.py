@@ -105,7 +105,6 @@ def usable_calls(
 
 
 def _find_faults(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[ToolCall, str | None]]:
-    """Return each call with its fault."""
     required = {tool.name: tool.required for tool in schemas}
     return [
         (call, _find_fault(call, required.get(call.name, ()), reply.cut_off))
@@ -116,7 +115,6 @@ def _find_faults(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[Tool
 def _calls_without_schema(
     reply: Reply, calls: Sequence[CleanCall], schemas: Sequence[ToolSchema]
 ) -> list[str]:
-    """Return the calls of a cut-off reply for which there is no schema to check."""
     known = {tool.name for tool in schemas}
     return [call.name for call in calls if call.name not in known] if reply.cut_off else []
 
@@ -136,7 +134,6 @@ def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | 
 
 
 def _find_fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None:
-    """Return what is wrong with a call, without quoting its arguments."""
     if call.arguments is None:
         return "its arguments are not valid JSON" + (": they were cut off" if cut_off else "")
     if not cut_off:
@@ -190,7 +187,6 @@ def _kept_output(
 
 
 def _estimate(counter: Counter, texts: Sequence[str], calls: int) -> Sums:
-    """Estimate the texts of a reply. The markup around its calls is uncertain."""
     measure = counter.text("\n".join(texts))
     doubt = measure.tokens * (measure.error_percent or 0.0) / 100 + MARKS * calls
     return Sums(

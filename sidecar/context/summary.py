@@ -90,7 +90,6 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
 
 
 def _latest_lines(turns: Sequence[Turn], characters: int) -> list[Line]:
-    """Return as many lines of the latest turns as might fit, newest first."""
     found: list[Line] = []
     for turn, results in reversed(list(_pair_results(turns))):
         if characters <= 0:
@@ -102,7 +101,6 @@ def _latest_lines(turns: Sequence[Turn], characters: int) -> list[Line]:
 
 
 def _pair_results(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Block, str]]]]:
-    """Return each turn with its tool results and the calls they answer, as text."""
     names: dict[str, str] = {}
     for turn in turns:
         found = parts(turn)
@@ -115,7 +113,6 @@ def _pair_results(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Bloc
 
 
 def _describe_call(call: Block) -> str:
-    """Return a call's name and main argument."""
     try:
         given = typed.decode(call.arguments or "{}", dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
@@ -126,7 +123,6 @@ def _describe_call(call: Block) -> str:
 
 
 def _lines_of_turn(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
-    """Yield the lines for a turn, latest first."""
     text = own_text(turn)
     if text.startswith(HEAD):
         yield from (_line_of_summary(line) for line in text.splitlines()[1:])
@@ -140,14 +136,12 @@ def _lines_of_turn(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Lin
 
 
 def _line_of_summary(line: str) -> Line:
-    """Return a line of an earlier summary."""
     if line.startswith("- asked: "):
         return Line(ASKED, line)
     return Line(TOOL if _TOOL_LINE.match(line) else DECIDED, line)
 
 
 def _describe_outcome(text: str, failed: bool) -> str:
-    """Return how a tool ended: the size and the most informative line of its output."""
     lines = [line.strip() for line in (text[:SCANNED] + "\n" + text[-SCANNED:]).splitlines()]
     lines = [line for line in lines if line]
     if not lines:
@@ -169,7 +163,6 @@ def _find_decisions(text: str) -> list[str]:
 
 
 def _shorten(text: str, most: int = LINE) -> str:
-    """Return one line of whole words."""
     line = " ".join(text[: 4 * most].split())
     if len(line) <= most:
         return line

@@ -197,7 +197,6 @@ def _row_cells(row: ViewRow) -> tuple[str, str, str]:
 
 
 def _escape(text: str) -> str:
-    """Escape Markdown, except the `~` before an estimate: a single one has no meaning."""
     is_estimate = text[:1] == "~" and text[1:2].isdigit()
     return f"~{markdown(text[1:])}" if is_estimate else markdown(text)
 

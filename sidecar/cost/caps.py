@@ -122,7 +122,6 @@ def _exceeded_cap(
     spent: Decimal,
     estimate: Decimal | None,
 ) -> CapReason | None:
-    """Return the harder cap that spend and estimate exceed, if any."""
     planned = spent + (estimate or Decimal(0))
     for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
         if cap is not None and planned > cap:

@@ -69,7 +69,6 @@ def every_day(known: set[str], most: int) -> list[str]:
 
 
 def _parse_time(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
-    """Parse a local day or a moment; a moment without an offset is local."""
     word = text.strip().lower()
     if word in ("today", "yesterday"):
         today = (now or datetime.now(UTC)).astimezone(zone).date()

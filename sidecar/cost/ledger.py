@@ -325,7 +325,6 @@ def _creation_statements() -> Iterator[str]:
 
 
 def _import_statements(connection: sqlite3.Connection, version: int) -> list[str]:
-    """Return the statements that import a ledger of the last development version."""
     if version > VERSION:
         raise LedgerError("a newer version of token-sidecar created the ledger; update this one")
     if version == 1:
@@ -351,7 +350,6 @@ def _import_statements(connection: sqlite3.Connection, version: int) -> list[str
 
 
 def _key_statements() -> Iterator[str]:
-    """Return the statements that replace keys that included the provider."""
     for step in range(4):  # the few calls that share a request id
         yield (
             f"UPDATE OR IGNORE event SET key = request_key(request) + {step} "  # noqa: S608
@@ -726,7 +724,6 @@ def usd(pico: int) -> Decimal:
 
 
 def _to_pico(cost: Decimal) -> int:
-    """Return USD * 10**12 as stored: SQL adds whole numbers exactly."""
     return int((cost * _PICO).to_integral_value(rounding=ROUND_HALF_EVEN))
 
 
@@ -736,7 +733,6 @@ def _name_id(
     columns: tuple[str, ...],
     values: tuple[object, ...],
 ) -> int:
-    """Return the id of a row of names, inserted if new. Table and columns are constants."""
     where = " AND ".join(f"{column} = ?" for column in columns)
     found = connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()  # noqa: S608
     if found is None:
@@ -750,13 +746,11 @@ def _name_id(
 
 
 def _hash_request(request: str) -> int:
-    """Return a 62-bit hash of a request id. Calls that share an id get the following keys."""
     digest = blake2b(request.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest) & _KEY_MASK
 
 
 def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
-    """Return id, request, provider, agent, band, reported and buckets of the event with a key."""
     found = connection.execute(
         "SELECT event.id, request, provider.name, agent, band, reported, "  # noqa: S608
         f"{', '.join(BUCKETS)} FROM event JOIN session ON session.id = event.session "
@@ -770,7 +764,6 @@ def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] |
 def _amend_event(
     connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: Sequence[Any]
 ) -> None:
-    """Replace an event's numbers with those of `row` if they have more output or cost."""
     seen = dict(zip(_EVENT_COLUMNS, row, strict=True))
     known = dict(zip(("band", "reported", *BUCKETS), stored, strict=True))
     if (_output_tokens(seen), seen["reported"] or 0) <= (

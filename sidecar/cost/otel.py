@@ -117,7 +117,6 @@ def _make_client() -> Any:
 
 
 def _metric_attributes(event: LedgerEvent) -> dict[str, str]:
-    """Return the attributes of metrics; each has few values."""
     return {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": _PROVIDER_NAMES.get(event.provider, event.provider or "_OTHER"),
@@ -127,7 +126,6 @@ def _metric_attributes(event: LedgerEvent) -> dict[str, str]:
 
 
 def _span_attributes(event: LedgerEvent, cost: float | None) -> dict[str, str | int | float]:
-    """Return the attributes that only spans have."""
     buckets = event.buckets
     known: dict[str, str | int | float | None] = {
         "gen_ai.usage.input_tokens": buckets.prompt,

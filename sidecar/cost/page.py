@@ -125,7 +125,6 @@ def _growth_chart(connection: sqlite3.Connection, scope: Scope) -> str:
 
 
 def _recent_sessions(connection: sqlite3.Connection, scope: Scope) -> dict[int, str]:
-    """Return the names of the latest sessions, by id."""
     times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     rows = connection.execute(
@@ -144,7 +143,6 @@ def _recent_sessions(connection: sqlite3.Connection, scope: Scope) -> dict[int, 
 def _prompt_sizes(
     connection: sqlite3.Connection, scope: Scope, sessions: Iterable[int]
 ) -> dict[int, list[float]]:
-    """Return the prompt tokens of the sessions' main calls, oldest first."""
     prompts: dict[int, list[float]] = {session: [] for session in sessions}
     times, moments = time_condition(scope.times)
     rows = connection.execute(
@@ -158,7 +156,6 @@ def _prompt_sizes(
 
 
 def _thin_out(values: list[float]) -> list[float]:
-    """Return at most `_MOST_POINTS` values, each the largest of its neighbours."""
     every = -(-len(values) // _MOST_POINTS)
     if every <= 1:
         return values
@@ -272,7 +269,6 @@ def legend(names: list[str]) -> str:
 
 
 def _axis_maximum(highest: float) -> float:
-    """Return a round number at or above the highest value for the axis."""
     if highest <= 0:
         return 1.0
     power = 1.0

@@ -118,7 +118,6 @@ def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
 
 
 def _token_parts(unit: UnitPrices, b: Buckets) -> tuple[tuple[int, Decimal | None], ...]:
-    """Return each part of the tokens with its price; text is what is not audio, image or video."""
     return (
         (b.input - b.audio_input - b.image_input - b.video_input, unit.input),
         (b.cache_read - b.audio_cache_read - b.image_cache_read, unit.cache_read),

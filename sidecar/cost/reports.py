@@ -157,7 +157,6 @@ def _unit_prices(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Unit
 
 
 def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
-    """Return what the costs of agents' calls are based on, in sentences; "" without any."""
     owner, values = owner_condition(scope, "id")
     rows = connection.execute(
         f"SELECT DISTINCT agent FROM session WHERE agent <> ? {owner} ORDER BY 1",  # noqa: S608
@@ -208,7 +207,6 @@ def _add_to_tally(tally: Tally, priced: Priced) -> None:
 
 
 def _sort_key(line: CostRow) -> tuple[str, float, str]:
-    """Sort key: by day, then the most expensive first."""
     day = line.day if isinstance(line.day, str) else ""
     return day, -(line.cost_usd or 0.0), line.text
 
@@ -327,7 +325,6 @@ def _row_text(tally: Tally, keys: dict[CostKey, str | None], note: str) -> str:
 
 
 def _row_line(label: str, tally: Tally, note: str) -> str:
-    """Return the documented form: `LABEL N calls, PROMPT [~est=N ]/ COMPLETION tokens, $COST`."""
     buckets = tally.sum
     prompt = f"{buckets.prompt} {note}" if note else str(buckets.prompt)
     tokens = f"{prompt} / {buckets.completion} tokens"
@@ -433,5 +430,4 @@ def _render_text(found: CostReport) -> str:
 
 
 def _align_right(rows: list[list[str]], names: int) -> list[str]:
-    """Align all columns after the names to the right."""
     return align_columns([[*row, ""] for row in rows], left=names)

@@ -72,8 +72,6 @@ class Sum(msgspec.Struct, frozen=True):
 
 
 class _Part(NamedTuple):
-    """A part of a range: the table to read, the condition, and its values."""
-
     source: str
     where: str
     values: tuple[int, ...]
@@ -153,7 +151,6 @@ def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterato
 
 
 def _whole_days(times: TimeRange) -> tuple[int, int]:
-    """Return the first and last day that lie wholly inside a range in every time zone."""
     first, last, start, end = times
     if start > 0:
         first = max(first, -(-(start + _EARLIEST_MS) // DAY_MS))
@@ -187,7 +184,6 @@ def _query_part(
     clocked: bool = False,
     exact: bool = False,
 ) -> sqlite3.Cursor:
-    """Run one grouped query. Only constants are interpolated into its text."""
     keys = (
         "kind",
         "iif(band < 0, band, max(prompt - 1, 0))" if exact else "band",

@@ -120,7 +120,6 @@ class LearnedFactor(
 
 
 def _quantile_95(shares: tuple[float, ...]) -> float:
-    """Return the order statistic that 95 of 100 further values stay within."""
     rank = min(len(shares), math.ceil(0.95 * (len(shares) + 1)))
     return sorted(shares)[rank - 1] if shares else 0.0
 

@@ -80,7 +80,6 @@ def heuristic_tokens(units: int) -> int:
 
 
 def _cut_anywhere(part: str) -> list[str]:
-    """Cut a long part without safe cuts anyway: this is an estimate."""
     if len(part) <= 2 * _SLICE:
         return [part]
     return [part[start : start + _SLICE] for start in range(0, len(part), _SLICE)]
@@ -95,7 +94,6 @@ def _units_of_slice(text: str) -> int:
 
 
 def _class_mask(classes: bytes, name: str) -> int:
-    """Return an integer with one bit per class, the first one highest, set where it is `name`."""
     return int(classes.translate(_MASKS[name]) or b"0", 2)
 
 

@@ -192,15 +192,12 @@ def _fit_within(work: _CountedText, limit: int, mode: Mode, marker: str) -> FitR
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield stretches whose counts roughly add up, short enough for a search."""
     for piece in split(text, _PIECE_CHARACTERS):
         for start in range(0, len(piece), _MAX_PIECE):
             yield piece[start : start + _MAX_PIECE]
 
 
 class _CountedText:
-    """A text with the counts of its pieces, from which parts of it are counted cheaply."""
-
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text
         self.count = tokenizer.count
@@ -271,8 +268,6 @@ class _CountedText:
 
 
 class _FitSearch:
-    """Searches for the end of the head and the start of the tail."""
-
     def __init__(self, work: _CountedText, mode: Mode, marker: str) -> None:
         self.work = work
         self.mode = mode
@@ -316,7 +311,6 @@ class _FitSearch:
         return max(safe, self._move_before_marker(line, work.line_start(line)))
 
     def _move_before_marker(self, line: int, offset: int) -> int:
-        """Move the head's end before a line break if the marker begins with one."""
         if self.marker[:1] in ("\n", "\r") and line and offset == self.work.line_start(line):
             return self.work.line_end(line - 1)
         return offset
@@ -351,7 +345,6 @@ class _FitSearch:
         )
 
     def _count_removed_lines(self, head: int, tail: int) -> int:
-        """Count the lines of which no character is left, including the line break."""
         work = self.work
         ended = bool(work.line_ends) and work.line_ends[-1][1] == len(work.text)
         lines = len(work.line_ends) + (not ended)

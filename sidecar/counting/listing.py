@@ -104,7 +104,6 @@ def _all_names() -> tuple[str, ...]:
 
 
 def _sort_key(name: str) -> tuple[bool, bool, bool, str]:
-    """Return a sort key: vendors' current chat models, their other models, other providers'."""
     is_hosted = "/" in name
     is_current = (
         not is_hosted
@@ -115,7 +114,6 @@ def _sort_key(name: str) -> tuple[bool, bool, bool, str]:
 
 
 def _shortest_name(provider: str, model: str) -> str:
-    """Return the model's bare id if that implies the provider, else `provider/id` if possible."""
     if provider_of(model) == provider:
         return model
     named = f"{provider}/{model}"

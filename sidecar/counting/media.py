@@ -31,8 +31,6 @@ class UncertainTokens(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """The largest size of a picture that is cut into patches of 32; larger ones are scaled down."""
-
     side: int
     patches: int | None = None
 
@@ -133,7 +131,6 @@ def _sized_image_tokens(bare: str, generation: str, size: Size, detail: str) -> 
 
 
 def _tile_tokens(width: int, height: int, rule: _Tiles) -> int:
-    """Scale into a square of 2048, the short side down to 768, then count tiles of 512."""
     shrink = min(1.0, 2048 / max(width, height))
     shrink *= min(1.0, 768 / (min(width, height) * shrink))
     across = math.ceil(round(width * shrink, 6) / 512)
@@ -142,7 +139,6 @@ def _tile_tokens(width: int, height: int, rule: _Tiles) -> int:
 
 
 def _patch_tokens(width: int, height: int, rule: _Patches, detail: str) -> int:
-    """Scale as the detail says, cut into patches of 32, and multiply."""
     detail = rule.auto if detail not in ("low", "high", "original") else detail
     fit = {"low": rule.low, "original": rule.original or rule.high}.get(detail, rule.high)
     shrink = min(1.0, fit.side / max(width, height))
@@ -157,7 +153,6 @@ def _count_patches(width: int, height: int) -> int:
 
 
 def _shrink_to_patches(width: int, height: int, patches: int) -> Size:
-    """Scale down so that whole patches within the budget cover the picture."""
     shrink = math.sqrt(32 * 32 * patches / (width * height))
     across, down = width * shrink / 32, height * shrink / 32
     rounding = [math.floor(side) / side for side in (across, down) if side >= 1]
@@ -168,7 +163,6 @@ def _shrink_to_patches(width: int, height: int, patches: int) -> Size:
 
 @lru_cache(maxsize=512)
 def _anthropic_tokens(width: int, height: int, edge: int, most: int) -> int:
-    """Return the patches of 28 of the largest size within an edge and a budget."""
     long_side = max(width, height)
 
     def cost(longest: int) -> int:
@@ -184,7 +178,6 @@ def _anthropic_tokens(width: int, height: int, edge: int, most: int) -> int:
 
 
 def _gemini_image_tokens(bare: str, width: int, height: int, detail: str) -> UncertainTokens:
-    """Return Gemini's tokens: by media resolution since version 3, before that 258 per tile."""
     resolution = media_resolution(detail)
     if counts_as_gemini_3(bare):
         most = _GEMINI_3.get(resolution, 1120)
@@ -232,7 +225,6 @@ def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") ->
 
 
 def _page_tokens(bare: str, generation: str, resolution: str) -> UncertainTokens:
-    """Return a PDF page's tokens: as published, else its picture and some text."""
     if generation.startswith("claude"):
         return _CLAUDE_PAGE
     if generation == "gemma":
@@ -246,7 +238,6 @@ def _page_tokens(bare: str, generation: str, resolution: str) -> UncertainTokens
 
 
 def _gemini_rate(bare: str, clip: Clip, resolution: str) -> float:
-    """Return tokens per second: those of the sampled frames and of the sound."""
     is_gemini_3 = counts_as_gemini_3(bare)
     sound = 25.0 if is_gemini_3 else 32.0
     frames = {"high": 280} if is_gemini_3 else {"low": 64}

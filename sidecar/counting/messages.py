@@ -196,7 +196,6 @@ def message_tokens(
 
 
 def _media_tokens(media: Sequence[Block], model: str) -> tuple[UncertainTokens, bool]:
-    """Return the tokens of pictures, clips and textless files, and whether all sizes are known."""
     bare, generation = parse(model).bare, families.generation_of(model)
     total, has_known_sizes = UncertainTokens(0), True
     for block in media:
@@ -220,7 +219,6 @@ def _template_margin_share(model: str) -> float:
 
 
 def _method_with_template(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
-    """Return the method of a count that includes a template."""
     if tokenizer.method not in ("exact", "endpoint"):
         return tokenizer.method
     return "calibrated" if is_compared else "estimate"

@@ -352,7 +352,6 @@ class Tokenizers:
         return tokenizer
 
     def _chosen_estimator(self) -> Estimator | None:
-        """Return the estimator that was chosen instead of the default, or None."""
         if why := estimators.unusable_reason(self._estimator):
             _log.warning("%s", why)
         chosen = estimators.find_estimator(self._estimator)

@@ -292,7 +292,6 @@ def _expression(step: dict[str, Any]) -> str | None:
 
 
 def _steps(node: object, key: str) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer or normalizer, which is a sequence or a single step."""
     if node is None:
         return []
     table = _object(node)

@@ -80,7 +80,6 @@ _ANTHROPIC_PATH = "/v1/messages/count_tokens"
 
 
 def _anthropic_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """POST /v1/messages/count_tokens."""
     turns, system = split_system(messages)
     body: dict[str, Any] = {
         "model": model,
@@ -140,7 +139,6 @@ ANTHROPIC = Cloud(
 
 
 def _openai_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """POST /v1/responses/input_tokens."""
     items = [item for message in messages for item in _openai_items(plain_message(message))]
     body: dict[str, Any] = {"model": model, "input": items}
     if tools:
@@ -187,12 +185,10 @@ def _gemini_path(model: str) -> str:
 
 
 def _gemini_text(model: str, text: str) -> Request:
-    """POST models/M:countTokens."""
     return Request(_gemini_path(model), {"contents": [{"parts": [{"text": text}]}]})
 
 
 def _gemini_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """POST models/M:countTokens with the whole request."""
     turns, system = split_system(messages)
     request: dict[str, Any] = {
         "model": f"models/{model.removeprefix('models/')}",
@@ -270,7 +266,6 @@ _WINDOW = read_window_from("max_context_length", "context_window")
 
 
 def _cloud_without_count(name: str, *hosts: str, show: str | None = None) -> Cloud:
-    """Return a vendor that has no count; `show` may report the window."""
     return Cloud(Server(name=name), hosts, bearer, show, _WINDOW)
 
 

@@ -332,7 +332,6 @@ class DeclaredEndpoint:
         return Ability("supported")
 
     def _remember(self, model: str, binding: ProbeResult) -> ProbeResult:
-        """Keep a probe result for as long as its kind holds."""
         self._offered = binding.listed_models or self._offered
         kinds = {binding.text.status, binding.chat.status}
         self._failures = self._failures + 1 if "unreachable" in kinds else 0
@@ -418,7 +417,6 @@ class DeclaredEndpoint:
         return tokens
 
     async def _check_still_same(self, binding: ProbeResult) -> None:
-        """Check the list of models: a restarted server may have others."""
         if not binding.listed:
             return
         try:

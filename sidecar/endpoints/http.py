@@ -53,8 +53,6 @@ def detach_from_caller() -> None:
 
 
 class _QueuedRequest(NamedTuple):
-    """A request that waits for the connection."""
-
     slot: asyncio.Future[None]
     wanted: IsWanted
 
@@ -265,7 +263,6 @@ class Connection:
 
 
 async def _read_body(response: httpx.Response, root: str) -> bytes:
-    """Read the body up to the size limit; leaving the stream early closes the connection."""
     if response.is_redirect:
         raise EndpointError("unsupported", f"{root} redirects; redirects are not followed")
     if is_encoded(response.headers):
@@ -290,7 +287,6 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
 
 
 async def _encode_json(body: Mapping[str, Any]) -> bytes:
-    """Encode as JSON in UTF-8; lone surrogates, which cannot be encoded, become U+FFFD."""
     characters = sum(len(value) for value in body.values() if isinstance(value, str))
     if characters <= _INLINE_BYTES and "messages" not in body:
         return _encode_now(body)

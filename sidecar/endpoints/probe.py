@@ -165,7 +165,6 @@ def _server_by_answer(body: object) -> Server | None:
 
 
 async def _server_from_path(connection: Connection, model: str) -> Server:
-    """Recognise servers that count at a path of their own."""
     for server in (servers.KOBOLDCPP, servers.LLAMACPP_PYTHON):
         if server.text:
             request = server.text(model, PROBE_TEXTS[0])

@@ -150,7 +150,6 @@ def refuse_unless_ok(answer: Answer, what: str) -> None:
 
 
 def _unauthorized(answer: Answer, what: str) -> EndpointError:
-    """Return the error for a missing or a wrong key, which need different next steps."""
     if answer.key_from is None:
         return EndpointError("auth", f"{what} needs a key (HTTP {answer.status})")
     step = f"does {answer.key_from} hold the server's key?"
@@ -247,7 +246,6 @@ class _Props(msgspec.Struct):
 
 
 def _llamacpp_text(model: str, text: str) -> Request:
-    """POST /tokenize: the text alone, with special tokens in it counted as plain characters."""
     body = {"model": model, "content": text, "add_special": False, "parse_special": False}
     return Request(f"/tokenize?{_NO_LOAD}", body)
 
@@ -271,7 +269,6 @@ def _llamacpp_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) ->
 async def _llamacpp_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the context of one slot, which is what a conversation gets."""
     answer = await connection.get(f"/props?model={quote(model, safe='')}&{_NO_LOAD}")
     props = decode_as(answer.body, _Props) if answer.status == 200 else None
     if props and props.default_generation_settings:
@@ -284,7 +281,6 @@ async def _llamacpp_limit(
 async def _llamacpp_loaded(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return the loaded models: a router also lists those it could load."""
     del connection
     return [model for model in listed if model.status is None or model.status.value == "loaded"]
 
@@ -302,7 +298,6 @@ LLAMACPP = Server(
 
 
 def _llamacpp_python_text(model: str, text: str) -> Request:
-    """POST /extras/tokenize/count, which adds a begin-of-text token to each text."""
     return Request("/extras/tokenize/count", {"model": model, "input": text})
 
 
@@ -315,18 +310,15 @@ LLAMACPP_PYTHON = Server(
 
 
 def _vllm_text(model: str, text: str) -> Request:
-    """POST /tokenize without the begin-of-text token, which belongs to a prompt."""
     return Request("/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
 
 
 def _vllm_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """POST /tokenize with messages: the model's own chat template."""
     body = openai_body(messages, tools, model=model, add_generation_prompt=True)
     return Request("/tokenize", body)
 
 
 async def _vllm_limit(connection: Connection, model: str, listed: ListedModel | None) -> int | None:
-    """Return `max_model_len` of /v1/models."""
     del connection, model
     return valid_window(listed.max_model_len) if listed else None
 
@@ -348,23 +340,19 @@ class _Info(msgspec.Struct):
 
 
 def _tgi_text(model: str, text: str) -> Request:
-    """POST /tokenize; a TGI server has one model."""
     del model
     return Request("/tokenize", {"inputs": text, "add_special_tokens": False})
 
 
 def _tgi_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """POST /chat_tokenize."""
     return Request("/chat_tokenize", openai_body(messages, tools, model=model))
 
 
 def _tgi_read_chat(body: object) -> int:
-    """Read `{tokenize_response: [{id, …}], templated_text}`."""
     return count_ids(body.get("tokenize_response") if isinstance(body, Mapping) else body)
 
 
 async def _tgi_limit(connection: Connection, model: str, listed: ListedModel | None) -> int | None:
-    """Return the limit of prompt and reply together, else of the prompt, from /info."""
     del model, listed
     answer = await connection.get("/info")
     info = decode_as(answer.body, _Info) if answer.status == 200 else None
@@ -390,7 +378,6 @@ class _Value(msgspec.Struct):
 
 
 def _koboldcpp_text(model: str, text: str) -> Request:
-    """POST /api/extra/tokencount without the begin-of-text token."""
     del model
     return Request("/api/extra/tokencount", {"prompt": text, "special": False})
 
@@ -398,7 +385,6 @@ def _koboldcpp_text(model: str, text: str) -> Request:
 async def _koboldcpp_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the allocated window, which may differ from the client-facing setting."""
     del model, listed
     answer = await connection.get("/api/extra/true_max_context_length")
     found = decode_as(answer.body, _Value) if answer.status == 200 else None
@@ -419,14 +405,12 @@ class _Loaded(msgspec.Struct):
 
 
 def _localai_text(model: str, text: str) -> Request:
-    """POST /v1/tokenize; other servers have it outside /v1."""
     return Request("/v1/tokenize", {"model": model, "content": text})
 
 
 async def _localai_loaded(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return the loaded models, from /system: LocalAI also lists those it would load on request."""
     answer = await connection.get("/system")
     names = [model.id for model in list_entries(answer, "loaded_models", _Loaded)]
     return [model for model in listed if any(same_model(model.id, name) for name in names)]
@@ -484,7 +468,6 @@ _GUESSES = ("local_estimate", "local_tokenizer", "local")
 
 
 def _litellm_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """POST /utils/token_counter."""
     return Request(_LITELLM_PATH, openai_body(messages, tools, model=model))
 
 
@@ -503,7 +486,6 @@ def _litellm_read(body: object) -> int:
 async def _litellm_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return `max_input_tokens` of /v1/models."""
     del connection, model
     return valid_window(listed.max_input_tokens) if listed else None
 
@@ -526,7 +508,6 @@ class _Model(msgspec.Struct):
 async def _lmstudio_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the context length that the model was loaded with."""
     del listed
     answer = await connection.get("/api/v0/models")
     for entry in list_entries(answer, "data", _Model):

@@ -232,7 +232,6 @@ def _configuration_files(folder: Path) -> list[tuple[ClientName, Path]]:
 
 
 def _opencode_file(scope: Scope, folder: Path) -> Path:
-    """Return opencode's file, with or without comments: the one that exists, else `.json`."""
     if scope == "user":
         base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         folder = base / "opencode"
@@ -255,7 +254,6 @@ def _require_user(scope: Scope, client: ClientName) -> None:
 
 
 def _read(path: Path) -> str:
-    """Return a file's text with its line ends; "" if there is none."""
     try:
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:

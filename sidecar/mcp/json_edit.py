@@ -142,7 +142,6 @@ def _member(parsed: _Object, key: str) -> _Member | None:
 
 
 def _insert(text: str, parsed: _Object, member: str, indent: str, level: int) -> str:
-    """Insert a member as the first one of an object."""
     rest = text[parsed.start + 1 :]
     if parsed.members:
         return f"{text[: parsed.start + 1]}\n{indent * level}{member},{rest}"
@@ -151,7 +150,6 @@ def _insert(text: str, parsed: _Object, member: str, indent: str, level: int) ->
 
 
 def _cut(text: str, parsed: _Object, key: str) -> str:
-    """Remove a member with its comma and its line."""
     number = next(n for n, member in enumerate(parsed.members) if member.key == key)
     start, end = parsed.members[number].start, parsed.members[number].end
     if number + 1 < len(parsed.members):

@@ -119,7 +119,6 @@ class Project:
         return await add_forecast(services, workspace, sessions.usage(session)), is_complete
 
     async def _read_calls(self, agent: str) -> bool:
-        """Record the calls in the files of an agent's sessions. Returns whether all are."""
         find = self.services.agents.find_sessions
         try:
             await self._history.run(

@@ -115,7 +115,6 @@ async def _report(session: ServerSession, progress: float, total: float) -> None
 
 
 async def _client_roots(session: ServerSession) -> list[Path]:
-    """Return the folders that the client has opened; empty if it does not name them."""
     capabilities = session.client_capabilities
     if capabilities is None or capabilities.roots is None or not session.can_send_request:
         return []

@@ -62,8 +62,6 @@ class Call(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """A counted file: its path, tokens and method."""
-
     path: str
     tokens: int
     method: Method
@@ -267,7 +265,6 @@ class Tools:
         return _Counted(path, count.tokens, count.method)
 
     async def _count_path(self, path: Path, model: str, call: Call) -> list[_Counted]:
-        """Count a file, or the text files below a folder; a single binary file is an error."""
         run, settings = self._project.services.workers.run, self._project.workspace.settings
         files = await run(partial(_list_files, path))
         is_file = len(files) == 1 and files[0].named
@@ -302,7 +299,6 @@ class Tools:
         return found
 
     def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
-        """Return as many lines as an answer may have, and their number; the first one always."""
         lines = list(map(printable, lines))
         if len("\n".join(lines).encode()) <= _SHORT:
             return "\n".join(lines), len(lines)

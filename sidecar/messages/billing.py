@@ -68,7 +68,6 @@ def service_tier(raw: object) -> str:
 
 
 def _tiers(usage: JsonObject) -> list[str]:
-    """Return the tiers that a usage names, "" for the standard one. A stream's last one counts."""
     given = (usage.get("service_tier"), usage.get("serviceTier"), usage.get("speed"))
     names = [name.get("type") if isinstance(name, Mapping) else name for name in given]
     return [normal_tier(name) for name in names if isinstance(name, str)]
@@ -177,7 +176,6 @@ def _of_usage(usage: JsonObject) -> Modalities:
 
 
 def _sum_listed(usage: JsonObject, names: tuple[str, ...]) -> _Counts:
-    """Add up Gemini's lists of `{modality, tokenCount}`, in either spelling."""
     sums: dict[str, int] = {}
     for entry in _entries(usage, names):
         modality = str(entry.get("modality") or "").lower()
@@ -200,7 +198,6 @@ def _snake(name: str) -> str:
 
 
 def _by_modality(details: Iterator[JsonObject] | list[JsonObject]) -> _Counts:
-    """Return the numbers in OpenAI's details, from whichever of them are present."""
     listed = list(details)
     return {
         modality: max((count_or_zero(one.get(f"{modality}_tokens")) for one in listed), default=0)
@@ -285,7 +282,6 @@ def _is_search(item: JsonObject, kind: str) -> bool:
 
 
 def _cited_searches(holder: JsonObject) -> int:
-    """Return 1 if a chat completion cites web pages."""
     for choice in _mappings(holder.get("choices")):
         for message in (part(choice, "message"), part(choice, "delta")):
             kinds = [one.get("type") for one in _mappings(message.get("annotations"))]
@@ -305,7 +301,6 @@ def _grounded_searches(holder: JsonObject, by_query: bool) -> int:
 
 
 def _map_searches(holder: JsonObject) -> int:
-    """Return 1 if an answer is grounded in Google Maps."""
     return int(any("maps" in _sources(metadata) for metadata in _groundings(holder)))
 
 

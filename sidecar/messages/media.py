@@ -112,7 +112,6 @@ def _nodes(part: bytes) -> Iterator[tuple[bytes, re.Match[bytes]]]:
 
 
 def _counts(objects: bytes, node: re.Match[bytes]) -> Iterator[int]:
-    """Return the page counts of a node of the tree."""
     start, end = _bounds(objects, node.start(), node.end())
     before = _without_inner(objects[start : node.start()])
     after = _without_inner(objects[node.end() : end])
@@ -131,7 +130,6 @@ def _bounds(objects: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _without_inner(part: bytes) -> bytes:
-    """Return a dictionary without nested ones, which may have counts of their own."""
     part = _HEXADECIMAL.sub(b"", part)
     for _ in range(_DEEPEST):
         part, removed = _DICTIONARY.subn(b"", part)
@@ -230,7 +228,6 @@ def _ends(text: str) -> tuple[bytes, bytes]:
 
 
 def _encoded(data: object) -> str:
-    """Return base64 without a data URL's prefix; "" for anything else."""
     text = data if isinstance(data, str) else ""
     return text.partition(",")[2] if text.startswith("data:") else text
 
@@ -284,7 +281,6 @@ def _mp4(part: bytes) -> float | None:
 
 
 def _mp3(head: bytes, size: int) -> float | None:
-    """Return the length from the first frame's bitrate, for MPEG 1 layer 3."""
     at = 0
     if head[:3] == b"ID3":
         at = 10 + sum((head[6 + n] & 0x7F) << 7 * (3 - n) for n in range(4))

@@ -107,7 +107,6 @@ def read_reply(response: object, format: str | None = None) -> Reply:
 
 
 def _read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """Read a reply of a known form; one of LM Studio's interfaces has OpenAI's."""
     as_openai = format == "lmstudio" and any("choices" in part for part in parts)
     add, exhausted = _OPENAI if as_openai else _READERS[format]
     draft = ReplyDraft(format)
@@ -117,7 +116,6 @@ def _read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
 
 
 def _failed(error: Loose, format: ReplyFormat) -> Reply:
-    """Return the reply for an error about a prompt that does not fit; raise for any other."""
     overflow = failures.overflow(error)
     if overflow is None:
         raise failures.refuse(error)
@@ -145,7 +143,6 @@ def _recognise(parts: Sequence[Loose]) -> ReplyFormat | None:
 
 
 def _parts(response: object) -> Iterator[Loose]:
-    """Yield the objects in a response: itself, an array's events, or an SSE stream's data."""
     for event in response if isinstance(response, list | tuple) else (response,):
         if isinstance(event, Mapping):
             yield _unwrapped(dict(event))
@@ -154,7 +151,6 @@ def _parts(response: object) -> Iterator[Loose]:
 
 
 def _unwrapped(event: dict[str, Any]) -> Loose:
-    """Return the data of an SSE event in the form of libraries, `{event, data}`."""
     data = event.get("data")
     if set(event) <= {"event", "data", "id", "retry"} and isinstance(data, str | Mapping):
         inner = _decoded(data) if isinstance(data, str) else data

@@ -135,7 +135,6 @@ def _is_blank(result: Block) -> bool:
 
 
 def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field of a tool's output, in the vendor's form."""
     if "toolResult" in block:
         return {"content": [{"text": NO_OUTPUT}]}
     if block is not body:  # Gemini: the object's keys tell whether it failed

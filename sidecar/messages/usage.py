@@ -73,7 +73,6 @@ def usages_in(raw: object) -> Iterator[JsonObject]:
 
 
 def _openai_chat(usage: JsonObject) -> Usage:
-    """Read OpenAI's chat form: cached input is part of `prompt_tokens`."""
     details = part(usage, "prompt_tokens_details")
     read = (
         _first_number(details, "cached_tokens")
@@ -97,12 +96,10 @@ def _openai_chat(usage: JsonObject) -> Usage:
 
 
 def _reasoning_is_beside(usage: JsonObject, prompt: int, output: int, reasoning: int) -> bool:
-    """Return whether reasoning is outside `completion_tokens`, as at xAI; the total shows it."""
     return reasoning > 0 and _first_number(usage, "total_tokens") == prompt + output + reasoning
 
 
 def _with_xai_total(usage: JsonObject) -> JsonObject:
-    """Add the total of xAI's documented form where it is missing."""
     if usage.get("total_tokens") is not None:
         return usage
     parts = (_first_number(usage, "prompt_tokens"), _first_number(usage, "completion_tokens"))
@@ -141,7 +138,6 @@ def _anthropic(usage: JsonObject, output: int, reasoning: int) -> Usage:
 
 
 def _bedrock(usage: JsonObject) -> Usage:
-    """Read Bedrock Converse's form, and ours: `inputTokens` excludes the cache."""
     tiers = usage.get("cacheDetails")
     hour = sum(
         _first_number(tier, "inputTokens")
@@ -268,7 +264,6 @@ def _reasoning_tokens(usage: JsonObject) -> int:
 
 
 def _first_number(usage: JsonObject, *names: str) -> int:
-    """Return the first of these fields that is present; 0 if none is, or it is null."""
     for name in names:
         value = usage.get(name)
         if value is not None:
@@ -277,7 +272,6 @@ def _first_number(usage: JsonObject, *names: str) -> int:
 
 
 def _check_token_number(value: object, name: str) -> int:
-    """Check for a whole number >= 0. Cohere sends its numbers as 12.0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

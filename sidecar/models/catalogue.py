@@ -168,7 +168,6 @@ def _look_up(model: str) -> int | None:
 
 
 def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
-    """Return the (provider, id) pairs to look a window up by, best first."""
     name, maker = parse(model), families.maker_of(model)
     if name.provider:
         yield name.provider, name.host_id

@@ -169,7 +169,6 @@ def is_misspelt(bare: str) -> bool:
 
 
 def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
-    """Return whether a word is close to a known one but not equal to any."""
     if len(word) < _SHORTEST or word in _FAMILY_WORDS or word in known or not known:
         return False
     from difflib import get_close_matches  # takes 10 ms, and ordinary names do not need it
@@ -178,7 +177,6 @@ def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
 
 
 def _is_no_claude(bare: str) -> bool:
-    """Return whether a name starts like Claude's but has no known model word or version."""
     if not bare.startswith("claude") or _CLAUDE_WITHOUT_VERSION.match(bare):
         return False
     return claude_version(bare) is None

@@ -152,7 +152,6 @@ def _name_forms(name: str) -> set[str]:
 
 
 def _without_quantisation(stem: str) -> str:
-    """Return a file's stem without shard number and quantisation."""
     stem = _SHARD.sub("", stem)
     while (shorter := _QUANTISATION.sub("", stem)) != stem:
         stem = shorter
@@ -190,7 +189,6 @@ def _parse_plain(text: str) -> Name:
 
 
 def _bare_name(name: str) -> str:
-    """Return the model without fine-tune suffix, Bedrock prefix and version, and route."""
     lower = name.lower()
     if lower.startswith("ft:"):
         return lower.split(":")[1]

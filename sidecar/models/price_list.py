@@ -203,12 +203,10 @@ def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
 
 
 def _first_not_none(*prices: Decimal | None) -> Decimal | None:
-    """Return the first price that is not None."""
     return next((price for price in prices if price is not None), None)
 
 
 def _unit_price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    """Return the USD per unit of a price listed per thousand."""
     price = _price_of_key(listed, key, prompt_tokens)
     return None if price is None else price.scaleb(-3)
 

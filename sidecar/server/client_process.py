@@ -37,7 +37,6 @@ def watch_process(process_id: int | None, ended: Callable[[], None], scheduler: 
 
 
 def _open_descriptor(process_id: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends; None except on Linux."""
     if sys.platform != "linux":
         return None
     try:
@@ -58,7 +57,6 @@ def is_alive(process_id: int) -> bool:
 
 
 def _is_zombie(process_id: int) -> bool:
-    """Return whether a process is a zombie (Linux), which still accepts signals."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_bytes()
     except OSError:

@@ -84,7 +84,6 @@ _LENIENT = json.JSONDecoder(parse_int=_parse_short_integer)
 
 
 def _is_too_deep(value: Any) -> bool:
-    """Return whether a value is more than `MAX_DEPTH` levels deep, without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [child for parent in level for child in _children(parent)]
@@ -102,7 +101,6 @@ def _children(value: Any) -> list[Any]:
 
 
 def _read_outline(body: Body) -> dict[str, Any]:
-    """Return the members of an object that may be too deep or broken; else an empty dict."""
     kept, start, depth = [], 0, 0
     for match in _TOKEN.finditer(body):
         run = match[0]
@@ -118,7 +116,6 @@ def _read_outline(body: Body) -> dict[str, Any]:
 
 
 def _decode_leniently(body: Body) -> dict[str, Any]:
-    """Return the object of a body with invalid UTF-8 replaced by U+FFFD; empty if it is not one."""
     try:
         value = _LENIENT.decode(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -186,7 +183,6 @@ def _enum_member_or_none(kind: type[Enum], value: Any) -> Enum | None:
 
 
 def _check_type(value: Any, kind: type[Any]) -> Any:
-    """Check that a value has exactly this type, or convert it to an enum."""
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # some languages have only one number type
     if kind in (str, int, bool) and type(value) is not kind:

@@ -67,7 +67,6 @@ class Framer:
         return short
 
     def _read_headers(self) -> BadFrame | None:
-        """Read headers and set the length of the body, or return the error."""
         if plain := _PLAIN.match(self._buffer):
             length = int(plain[1])
             end = plain.end()
@@ -97,7 +96,6 @@ class Framer:
                 return BadFrame("skipped bytes that are not a header")
 
     def _parse_length(self, digits: bytes) -> int:
-        """Parse a number; numbers of 19 or more digits become `max_bytes + 1`."""
         digits = digits.lstrip(b"0") or b"0"
         return int(digits) if len(digits) < 19 else self.max_bytes + 1
 

@@ -14,8 +14,6 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _Formatter(logging.Formatter):
-    """Escapes terminal and CI control sequences, which names from a repository may contain."""
-
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))
 

@@ -48,8 +48,6 @@ async def progress(
 
 
 class _ProgressBar:
-    """A progress bar in the editor. Use it on the event loop only."""
-
     def __init__(self, server: SidecarServer, title: str, stop: Event | None) -> None:
         window = server.client_capabilities.window
         self.is_supported = bool(window and window.work_done_progress)

@@ -203,7 +203,6 @@ class SidecarProtocol(LanguageServerProtocol):
             cancel(task)
 
     def _receive_response(self, message: dict[str, Any]) -> bool:
-        """Resolve the request that a client's response answers; return False if there is none."""
         msg_id: Any = message.get("id")
         if not _is_id(msg_id) or msg_id not in self._request_futures:
             return False
@@ -318,7 +317,6 @@ class SidecarProtocol(LanguageServerProtocol):
 
 
 def _call_handler(handler: Handler, params: Any) -> Any:
-    """Call a handler; those of pygls are generators that yield the feature handlers to call."""
     steps = handler(params)
     if not isinstance(steps, GeneratorType):
         return steps

@@ -179,13 +179,11 @@ def _read_on_loop(
 
 
 def _read_some(fd: int, framer: Framer) -> Frames:
-    """Return the frames completed by one read; None at the end of input."""
     data = os.read(fd, _READ_BYTES)
     return framer.feed(data) if data else None
 
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log exceptions of callbacks and tasks by type; asyncio's own log would quote messages."""
     if isinstance(exc := context.get("exception"), BaseException):
         log_defect(exc)
 

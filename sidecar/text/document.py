@@ -244,7 +244,6 @@ class TextDocument(SplitText):
         return self._list.place_at(index).piece.text
 
     def _join_small_pieces(self) -> None:
-        """Join small neighbours, a few per edit, while there are more pieces than needed."""
         needed = 3 * self.characters // (2 * self._piece_characters)
         if len(self._list) <= needed + self._spare_pieces:
             return
@@ -258,7 +257,6 @@ class TextDocument(SplitText):
     # Finding pieces
 
     def _pieces_at_ends(self, start: int, end: int) -> tuple[PiecePlace, PiecePlace]:
-        """Return the first and the last piece of a span."""
         pieces = self._list
         first = pieces.at_offset(start)
         if first.offset < end <= first.offset + len(first.piece.text):
@@ -271,14 +269,12 @@ class TextDocument(SplitText):
         return place.offset + local
 
     def _find_line(self, line: int) -> tuple[PiecePlace, int]:
-        """Return the piece where a line starts, and the offset in it, which may be its end."""
         if line == 0:
             return self._list.place_at(0), 0
         place = self._list.before_line(line)
         return place, place.piece.line_starts[line - place.line - 1]
 
     def _walk(self, place: PiecePlace, local: int, remaining: int) -> int:
-        """Return the offset `remaining` units after a place, or the end of its line."""
         while True:
             piece = place.piece
             end, closed = piece.line_end(local)

@@ -116,7 +116,6 @@ class IgnoreGlobs:
 
 
 def _own_pattern(line: str) -> RegexPattern:
-    """Return a line's pattern without matches of a folder's content."""
     from pathspec import RegexPattern
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
@@ -136,7 +135,6 @@ def _verdict_of(specs: Iterable[PathSpec[Any]], path: str) -> bool | None:
 
 
 def _last_first(lines: Iterable[str]) -> list[list[str]]:
-    """Group the lines that are compiled together, the last group first."""
     lists: list[list[str]] = []
     left = 0
     for line in lines:

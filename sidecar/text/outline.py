@@ -116,7 +116,6 @@ def find_ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
 
 
 def _find_marks(lines: Lines) -> Iterator[tuple[int, int, str]]:
-    """Yield the line, number (0: none) and word of each mark."""
     for number, line in enumerate(lines.texts):
         if MARK_START not in line:
             continue
@@ -132,7 +131,6 @@ def _region(lines: Lines, start: int, limit: int, end: int) -> Part:
 
 
 def _innermost(sections: Sequence[Part], line: int) -> Part | None:
-    """Return the innermost section that contains a line."""
     owner = None
     for section in sections:
         if section.start_line > line:
@@ -204,8 +202,6 @@ def _section_ends(headings: list[Heading], end: int) -> list[int]:
 
 
 class _HeadingScan:
-    """Finds the headings of a text, line by line."""
-
     def __init__(self, lines: Lines) -> None:
         self.headings: list[Heading] = []
         self._lines = lines
@@ -272,13 +268,11 @@ class _HeadingScan:
 
 
 def _indent_width(line: str) -> int:
-    """Return the width of the indentation; a tab reaches to the next multiple of four."""
     lead = line[: len(line) - len(line.lstrip(" \t"))]
     return len(lead.expandtabs(4)) if "\t" in lead else len(lead)
 
 
 def _item_indent(container: re.Match[str]) -> int:
-    """Return the column at which a list item continues; 0 for a quote."""
     marker = container["marker"]
     if marker == ">":
         return 0
@@ -287,14 +281,12 @@ def _item_indent(container: re.Match[str]) -> int:
 
 
 def _match_fence(line: str, item: int) -> re.Match[str] | None:
-    """Match an opening fence, which may be in a list item."""
     if "```" not in line and "~~~" not in line:
         return None
     return _FENCE.match(line[item:])
 
 
 def _fence_end(lines: Lines, number: int, mark: str, item: int) -> int:
-    """Return the line after the closing fence, or after its list item; else the end of the text."""
     for at in range(number + 1, len(lines)):
         line = lines.texts[at]
         bare = line.strip(" \t")
@@ -306,7 +298,6 @@ def _fence_end(lines: Lines, number: int, mark: str, item: int) -> int:
 
 
 def _comment_end(lines: Lines, number: int) -> int:
-    """Return the line after an HTML comment that begins a line."""
     for at in range(number, len(lines)):
         start = lines.texts[at].find("<!--") + 4 if at == number else 0
         if "-->" in lines.texts[at][start:]:
@@ -315,7 +306,6 @@ def _comment_end(lines: Lines, number: int) -> int:
 
 
 def _after_front_matter(lines: Lines) -> int:
-    """Return the line after YAML front matter between two `---`, if any."""
     if lines.texts[0].rstrip() != "---":
         return 0
     for at in range(1, len(lines)):
@@ -331,7 +321,6 @@ def _without_closing_hashes(written: str) -> str:
 
 
 def _plain_title(written: str) -> str:
-    """Remove emphasis, code marks and repeated blanks from a heading."""
     return _SPACES.sub(" ", _MARKUP.sub("", written)).strip()
 
 

@@ -1,1 +1,1 @@
-"""Owns all mutable state: documents, counts, conversations, agent sessions, spending, status."""
+"""The mutable state of a process: documents, counts, conversations, agent sessions and spending."""

@@ -1,6 +1,6 @@
-"""Find the coding agents' sessions of each workspace.
+"""Finds the coding agents' sessions of each workspace.
 
-Workers read the files; the event loop passes the sessions on. While `agents.enabled` is false, no
+Workers read the files; the event loop receives the sessions. While `agents.enabled` is false, no
 file is opened.
 """
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
-"""How many older stores of an agent are read to find a session of the workspace."""
+"""How many older stores of an agent are searched for a session of the workspace."""
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Which agents' files are read, where, and for which root folders."""
+    """The readers to use, the folders to read from, and the workspace's root folders."""
 
     readers: tuple[StoreReader, ...]
     places: Places
@@ -52,25 +52,29 @@ class Sources(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Agents, *folders: str) -> Sources | None:
-        """Return the sources of some root folders; None if agents are disabled. Blocking."""
+        """Return the sources for some root folders, or None if agents are disabled. Blocking."""
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)
         return cls(readers_here(settings, places, roots), places, roots)
 
     def stores(self, *, mine: bool = True) -> list[Store]:
-        """List all stores, or those that may belong to the roots, without opening any. Blocking."""
+        """List the stores without opening them. Blocking.
+
+        Args:
+            mine: Whether to leave out stores that cannot belong to the roots.
+        """
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
 
     def stores_at(self, changed: Collection[str]) -> list[Store]:
-        """Return the stores that some changed files belong to. Blocking."""
+        """Return the stores that the changed files belong to. Blocking."""
         found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
         return list({store.path: store for store in found if store is not None}.values())
 
 
 class SeenSessions(NamedTuple):
-    """Where a workspace's sessions were read, and whether there were any."""
+    """The sources that were read for a workspace, and whether they had any sessions."""
 
     sources: Sources
     has_any: bool = False
@@ -82,7 +86,6 @@ class _SessionReading:
     def __init__(
         self, sources: Sources, book: CostBook | MemoryLedger, billed: Collection[str] = ()
     ) -> None:
-        """`billed`: the agents whose calls are all recorded."""
         from sidecar.cost.ledger import Ledger
         from sidecar.workspace.session_index import SessionIndex
 
@@ -90,7 +93,7 @@ class _SessionReading:
         self._sources, self._index = sources, SessionIndex(ledger)
         self._record, self._billed = book.record_many, billed
         self.has_new_costs = False
-        """Whether calls have been recorded or amended."""
+        """Whether calls were recorded or amended."""
 
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
@@ -98,14 +101,14 @@ class _SessionReading:
         return self._index.sessions(sources.readers, sources.places, sources.roots, since_ms)
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> None:
-        """Read what is new in some stores.
+        """Read the new contents of some stores.
 
-        Of agents that are not billed, only main conversations are read. Their calls are recorded if
-        the store's history has been read before.
+        Calls of agents outside `billed` are recorded only if the store's history was read
+        before.
 
         Args:
-            stores: The stores.
-            max_bytes: Limits the total size of the stores of agents that are not billed.
+            stores: The stores to read.
+            max_bytes: Limit for the total size of stores whose agents are not billed.
         """
         stores = list(stores)
         self._read([one for one in stores if one.agent in self._billed], preview=False)
@@ -126,7 +129,7 @@ class _SessionReading:
         self.has_new_costs |= done.has_new_costs
 
     def read_newest(self, since: datetime) -> None:
-        """Read the newest stores until one belongs to the workspace, to show that session first."""
+        """Read the newest stores until one belongs to the workspace."""
         recent, _ = self._split_by_age(self._read_billed_stores(), since)
         for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
             self.read([store])
@@ -134,7 +137,7 @@ class _SessionReading:
                 return
 
     def read_recent(self, since: datetime) -> None:
-        """Read all stores of the last day, and older ones of agents without a session in them."""
+        """Read all stores of the last day, and older ones of agents that have none."""
         recent, older = self._split_by_age(self._read_billed_stores(), since)
         self.read(recent)
         known = {one.source for one in self.sessions(since)}
@@ -146,12 +149,12 @@ class _SessionReading:
                 known |= {one.source for one in self.sessions(since)}
 
     def read_changed(self, changed: Collection[str]) -> None:
-        """Read the stores of changed files, and forget deleted ones."""
+        """Read the stores of changed files, and forget those of deleted files."""
         self._index.forget(changed)
         self.read(self._sources.stores_at(changed))
 
     def read_all(self, max_bytes: int | None) -> None:
-        """Read all stores that may belong to the workspace; see `read`."""
+        """Read every store that may belong to the workspace."""
         self.read(self._sources.stores(), max_bytes)
 
     def _read_billed_stores(self) -> list[Store]:
@@ -174,10 +177,7 @@ class _SessionReading:
 
 
 class AgentSessions:
-    """Finds the sessions of each workspace and feeds them to its conversations.
-
-    For the event loop.
-    """
+    """Finds the sessions of each workspace and passes them to the session registry."""
 
     def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], SessionRegistry]) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
@@ -185,14 +185,14 @@ class AgentSessions:
         self._seen: WeakKeyDictionary[Workspace, SeenSessions] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
         self._memory: MemoryLedger | None = None
-        """Used if the user's ledger cannot be."""
+        """Stands in for the user's ledger while the ledger cannot be used."""
 
     async def find_sessions(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
-        """Find the workspace's sessions, and feed them to its conversations.
+        """Find the workspace's recent sessions.
 
         Args:
             workspace: The workspace.
-            billed: The agents whose calls are all recorded.
+            billed: The agents whose calls are recorded in the ledger.
 
         Returns:
             Whether calls were recorded or amended.
@@ -216,7 +216,7 @@ class AgentSessions:
     async def read_changed(
         self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
     ) -> bool:
-        """Read changed files of this workspace's sessions; otherwise as `find_sessions`."""
+        """Read the changed files of this workspace. Returns whether calls were recorded."""
         known = self._seen.get(workspace)
         if known is None:
             return await self.find_sessions(workspace, billed)
@@ -224,7 +224,7 @@ class AgentSessions:
         return await self._update_sessions(workspace, known.sources, read, billed)
 
     async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
-        """Find all sessions of the workspace, however old, for its conversations.
+        """Find all sessions of the workspace, including old ones.
 
         Args:
             workspace: The workspace.
@@ -247,12 +247,12 @@ class AgentSessions:
         return recorded
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
-        """Return where a workspace's sessions were found; None before the first search."""
+        """Return the sources of the workspace's last search, or None before the first."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 
     async def sources(self, workspace: Workspace) -> Sources | None:
-        """Return what to read for a workspace; None if agents are disabled."""
+        """Return what to read for a workspace, or None if agents are disabled."""
         if workspace.path is None or not workspace.settings.agents.enabled:
             return None
         settings, path = workspace.settings.agents, str(workspace.path)
@@ -267,7 +267,7 @@ class AgentSessions:
         since: datetime | None,
         billed: Collection[str] = (),
     ) -> tuple[list[CountedSession], bool]:
-        """Read the workspace's sessions, into memory if the ledger fails.
+        """Read the workspace's sessions; use memory if the ledger fails.
 
         Returns:
             The sessions, and whether calls were recorded or amended.
@@ -353,12 +353,12 @@ NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"
 def count_sessions(
     sessions: Iterable[StoredSession], windows: Mapping[str, SavedWindow], note: str | None = None
 ) -> list[CountedSession]:
-    """Return sessions in the form of the conversations.
+    """Convert stored sessions to counted sessions.
 
     Args:
-        sessions: The sessions.
-        windows: What Claude Code sent to its status line, by session.
-        note: A note for all of them.
+        sessions: The stored sessions.
+        windows: Context windows that Claude Code sent to its status line, by session id.
+        note: A note to attach to every session.
     """
     now = datetime.now(UTC)
     return [_counted_session(session, now, windows.get(session.id), note) for session in sessions]

@@ -1,4 +1,4 @@
-"""Evaluates the budgets of texts and of groups of files, for the editor and for `check`."""
+"""Evaluates the budgets of documents and files, for the editor and for `check`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LISTING_SECONDS = 10.0
-"""How long a folder's listing is cached, which delays the count of a new file."""
+"""How long a folder listing is cached."""
 _HEAD_PIECES = 100
-"""How many pieces are searched for an ignore mark; they contain the first ten lines."""
+"""How many pieces to search for an ignore mark, which must be in the first ten lines."""
 
 
 class Subject(NamedTuple):
-    """One version of a text and the rules that apply to it, for a worker to evaluate."""
+    """A text and the budget rules that apply to it."""
 
     name: str
     snapshot: Snapshot
@@ -42,14 +42,14 @@ class Subject(NamedTuple):
 
     @property
     def models(self) -> dict[str, None]:
-        """Every model that the text is counted for, without duplicates."""
+        """Return the models that the rules count for, without duplicates."""
         return dict.fromkeys(
             (self.model, *(rule.budget.model or self.model for rule in self.rules))
         )
 
 
 class Budgets:
-    """Evaluates texts of workspaces, and caches the counts of files. For the event loop."""
+    """Evaluates the budgets of open documents, and caches the counts of other files."""
 
     def __init__(self, counts: Counts, documents: Documents, roots: Workspaces) -> None:
         self._counts, self._documents, self._roots = counts, documents, roots
@@ -66,14 +66,14 @@ class Budgets:
     async def choose_counters(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, CounterChoice]:
-        """Return how the subject is counted, by model."""
+        """Choose how to count the subject for each of its models."""
         return {
             model: await self._counts.choose_counter(subject.snapshot, model, workspace.settings)
             for model in subject.models
         }
 
     async def findings(self, subject: Subject, workspace: Workspace) -> list[Finding]:
-        """Return a finding for each rule that has reached its `warn-at`."""
+        """Return a finding for each rule whose `warn-at` is reached."""
         run = self._counts.workers.run
         if not subject.rules and not await run(partial(_is_marked, subject.snapshot)):
             return []
@@ -84,7 +84,6 @@ class Budgets:
     async def _count_other_files(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, Together]:
-        """Return the totals of the other files, by the key of each rule over several files."""
         totals: dict[str, Together] = {}
         sums = [rule for rule in subject.rules if rule.budget.sum]
         if not sums or workspace.path is None:
@@ -111,7 +110,6 @@ class Budgets:
     async def _count_targets(
         self, targets: list[Target], model: str, workspace: Workspace
     ) -> list[int]:
-        """Count each text file that exists and has no ignore mark, as in the editor if open."""
         buffers = {
             relative_name(workspace, uri): uri
             for uri, document in self._documents.items()
@@ -164,7 +162,6 @@ def findings(
 
 
 def counter_of(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCounter:
-    """Return a counter of the subject's parts."""
     from sidecar.budget.counter import TextCounter
 
     whole = {model: choice.whole for model, choice in choices.items() if choice.whole is not None}
@@ -174,7 +171,7 @@ def counter_of(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCo
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:
-    """Return a document's path relative to its root, with `/`, for rules and messages."""
+    """Return a document's path relative to its root, with `/` as separator."""
     path = path_of(uri)
     if path is None:
         return uri.rsplit("/", 1)[-1]
@@ -196,18 +193,13 @@ def model_of(uri: str, workspace: Workspace) -> str:
 
 
 def budget_of(snapshot: Snapshot, workspace: Workspace) -> int | None:
-    """Return the lowest budget of a whole document, in tokens of `model_of`.
-
-    None if it has no budget or an ignore mark.
-    """
+    """Return the lowest budget of a document in tokens of `model_of`, or None."""
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)
     return None if tightest is None or is_ignored(snapshot) else tightest.budget.max_tokens
 
 
 def _tightest_rule(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
-    """Return the rule with the lowest limit for whole files; among equals, the default model's."""
-
     def key(rule: Rule) -> tuple[int, bool]:
         own_model = rule.budget.model not in (None, workspace.budget_model)
         return rule.budget.max_tokens or 0, own_model
@@ -216,7 +208,7 @@ def _tightest_rule(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
 
 
 def is_ignored(snapshot: Snapshot) -> bool:
-    """Whether a text's first lines contain an ignore mark."""
+    """Return whether the first lines contain an ignore mark."""
     head, lines = "", 0
     for piece in snapshot.pieces[:_HEAD_PIECES]:
         head, lines = head + piece.text, lines + piece.text.count("\n")
@@ -226,7 +218,6 @@ def is_ignored(snapshot: Snapshot) -> bool:
 
 
 def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
-    """Return a rule that limits a prompt buffer to the rest of the usable window, if it is one."""
     usage = workspace.context.usage
     if not workspace.settings.diagnostics.prompt_buffers or usage is None:
         return ()

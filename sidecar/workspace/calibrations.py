@@ -1,7 +1,7 @@
-"""Calibrations of this process, and the file that shares them with other processes.
+"""This process's calibrations, and the file that shares them with other processes.
 
-Workers read and write the file: they get a copy and return another one, which the event loop
-merges.
+Workers read and write the file. They get a copy of the calibrations and return a new one, which
+the event loop merges.
 """
 
 from __future__ import annotations
@@ -26,62 +26,63 @@ class SyncResult(NamedTuple):
     """The result of reading or writing the file."""
 
     calibrations: Calibrations | None
-    """The file's content; None if it has not changed."""
+    """The file's content, or None if it has not changed."""
     stamp: Stamp | None
-    """The version of the file."""
     has_written: bool = False
     version: int = 0
     """The version of the calibrations that were written."""
 
 
 class CalibrationStore:
-    """The calibrations of this process. For the event loop, or the main thread without one."""
+    """This process's calibrations."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the state folder."""
         self._folder = folder
         self.known: Calibrations | None = None
-        """None until the file has been read."""
+        """None until the file is read."""
         self._has_unsaved = False
         self._read_stamp: Stamp | None = None
-        """The version of the file that was read last."""
+        """Identifies the last version of the file that was read."""
 
     @property
     def path(self) -> Path:
-        """The file's path."""
         return self._folder / calibration_file.FILE_NAME
 
     def loaded(self) -> Calibrations:
-        """Return the calibrations. Blocking if they have not been read."""
+        """Return the calibrations. The first call reads the file and blocks."""
         if self.known is None:
             self.finish_sync(_load_calibrations(self._folder))
         return self.known or calibration_file.load(self._folder)
 
     async def load(self, run: Callable[[Callable[[], SyncResult]], Awaitable[SyncResult]]) -> None:
-        """Read the file once; `run` runs work on a worker."""
+        """Read the file once.
+
+        Args:
+            run: Runs a function on a worker.
+        """
         if self.known is None:
             self.finish_sync(await run(self.begin_load()))
 
     def begin_load(self) -> Callable[[], SyncResult]:
-        """Return the work that reads the file."""
+        """Return a function that reads the file."""
         return partial(_load_calibrations, self._folder)
 
     def changed(self) -> None:
-        """Record that calibrations have changed; the next `begin_sync` writes them."""
+        """Mark the calibrations as changed, so that the next `begin_sync` writes them."""
         self._has_unsaved = True
 
     def begin_sync(self) -> Callable[[], SyncResult] | None:
-        """Return the work that writes new calibrations, or else reads those of other processes.
+        """Return a function that writes changed calibrations, or else reads the file.
 
-        None before the file has been read. The work raises OSError if the file cannot be written;
-        call `changed` then.
+        None before the file is read. The function raises OSError if the file cannot be written;
+        call `changed` in that case.
         """
         if self._has_unsaved or self.known is None:
             return self.begin_save()
         return partial(_read_calibrations, self._folder, self._read_stamp)
 
     def begin_save(self) -> Callable[[], SyncResult] | None:
-        """Return the work that writes new calibrations; None if there are none."""
+        """Return a function that writes changed calibrations, or None if nothing has changed."""
         if not self._has_unsaved or self.known is None:
             return None
         self._has_unsaved = False
@@ -91,7 +92,7 @@ class CalibrationStore:
         """Merge the result of reading or writing.
 
         Returns:
-            Whether another process had new calibrations.
+            Whether another process has changed the calibrations.
         """
         self._read_stamp, theirs = synced.stamp, synced.calibrations
         if theirs is None:
@@ -104,13 +105,13 @@ class CalibrationStore:
         return self.known.merge(theirs)
 
     def save(self) -> bool:
-        """Write new calibrations. Blocking; a failed write is tried again later.
+        """Write changed calibrations. Blocking.
 
         Returns:
-            Whether another process had new calibrations.
+            Whether another process has changed the calibrations.
 
         Raises:
-            OSError: The file cannot be written.
+            OSError: The file cannot be written; the next call tries again.
         """
         work = self.begin_save()
         if work is None:

@@ -1,6 +1,6 @@
-"""Changes of a conversation, as values: what a request or an endpoint's answer does to it.
+"""Changes of a conversation as values, such as a request or an endpoint's answer.
 
-A change edits a draft, a copy of the conversation, on a worker and returns an outcome.
+A change edits a draft (a copy of the conversation) on a worker and returns an outcome.
 `Conversations.apply` commits the draft and acts on the outcome.
 """
 
@@ -50,57 +50,57 @@ class Draft(NamedTuple):
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy; the conversation's own is updated when the draft is committed."""
+    """A copy; committing the draft updates the conversation's own calibration."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A change's result, and what to do with the draft's commit."""
+    """A change's result, and the effects of committing it."""
 
     result: T
     usage: Usage | None = None
-    """Usage reported with the change."""
     samples: Sequence[Sample] = ()
-    """Samples for the conversation's calibration."""
     reply_sample: tuple[int, int] | None = None
-    """Tokens of a reply's text, estimated and reported."""
+    """The estimated and the reported tokens of a reply's text."""
     refused_limit: int | None = None
-    """The window in tokens that a server named when it refused the prompt."""
+    """The context window in tokens that a server named when it refused the prompt."""
     spent: Spent | None = None
-    """The workspace's spending, if a call was recorded."""
+    """The workspace's spending if a call was recorded."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
 @dataclass(frozen=True)
 class Change(Generic[T]):
-    """What a request does to one conversation."""
+    """A change of one conversation."""
 
     session: str | None = None
-    """The conversation's id; None if the client named none."""
+    """The conversation's id, or None if the client did not name one."""
     model: str | None = None
-    """The model that the client named with the request."""
+    """The model that the client named in the request."""
     answered_model: str | None = None
-    """The model that a reply named, if it is the conversation's own."""
+    """The model that the reply named, if the reply belongs to the conversation."""
     version: Conversation | None = None
-    """The version that the change was made for; None for any. The change is dropped if the turns or
-    the model have changed since."""
+    """The version of the conversation that the change applies to, or None for any version.
+
+    The change is dropped if the turns or the model differ from that version.
+    """
     asks_endpoint: bool = False
-    """Whether to ask the endpoint for a count of the whole chat afterwards."""
+    """Whether to ask the endpoint for a count of the chat after the change."""
     makes_current: bool = True
-    """Whether the change makes the conversation the newest one."""
+    """Whether the conversation becomes the most recent one."""
     must_prepare: bool = False
-    """Whether `prepare` must be called."""
+    """Whether to call `prepare` first."""
     needs_window: bool = False
-    """Whether the result depends on the window, which is then looked up first."""
+    """Whether to look up the context window first."""
     forgets_calibration: bool = False
-    """Whether the conversation's calibration is reset."""
+    """Whether to reset the conversation's calibration."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
-        """Return the change with everything that it must read before there is a draft. Blocking.
+        """Return the change with everything it has to read before a draft exists. Blocking.
 
         Args:
             model: The conversation's model.
-            named: The model that a client named for it.
+            named: The model that a client named for the conversation.
             settings: The workspace's settings.
         """
         return self
@@ -112,7 +112,7 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True)
 class Recount(Change[None]):
-    """Count again after a change of settings, documents or endpoints."""
+    """Count a conversation again after settings, documents or endpoints have changed."""
 
     makes_current: bool = False
 
@@ -122,17 +122,17 @@ class Recount(Change[None]):
 
 @dataclass(frozen=True)
 class ApplyCounts(Change[None]):
-    """Apply an endpoint's counts of `version`."""
+    """Apply an endpoint's counts."""
 
     makes_current: bool = False
     total: int | None = None
     """Tokens of the whole chat."""
     texts: Mapping[int, int] = field(default_factory=dict)
-    """Tokens by turn, from an endpoint that counts texts only."""
+    """Tokens by turn, from an endpoint that only counts single texts."""
     server: str = ""
     """The server that counted the texts."""
     first_new: int = 0
-    """The first turn of the change that asked, to which a first total belongs."""
+    """Index of the first turn that was new when the endpoint was asked."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         conversation = draft.conversation
@@ -147,7 +147,6 @@ class ApplyCounts(Change[None]):
 
 
 def _first_estimated_turn(conversation: Conversation, first_new: int) -> int:
-    """Return the first of the newest turns whose counts are estimates."""
     ledger, first = conversation.ledger(), min(first_new, len(conversation.turns))
     covered = ledger.anchor.covers if ledger.anchor else 0
     while first > covered and ledger.counts[first - 1].method in ("calibrated", "estimate"):
@@ -157,7 +156,7 @@ def _first_estimated_turn(conversation: Conversation, first_new: int) -> int:
 
 @dataclass(frozen=True)
 class SetParts(Change[None]):
-    """`context/set`."""
+    """Apply `context/set`."""
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
@@ -176,7 +175,7 @@ class SetParts(Change[None]):
 
 @dataclass(frozen=True)
 class AppendTurns(Change[None]):
-    """`context/append`; `usage` or `total` is what was reported with the turns."""
+    """Apply `context/append`, with the reported usage or total."""
 
     params: p.AppendParams = field(kw_only=True)
     usage: Usage | None = None
@@ -195,7 +194,7 @@ class AppendTurns(Change[None]):
 
 @dataclass(frozen=True)
 class Reset(Change[None]):
-    """`context/reset`."""
+    """Apply `context/reset`."""
 
     forgets_calibration: bool = True
 
@@ -206,7 +205,7 @@ class Reset(Change[None]):
 
 @dataclass(frozen=True)
 class Fit(Change[FitResult]):
-    """`context/fit`."""
+    """Apply `context/fit`."""
 
     params: p.FitParams = field(kw_only=True)
     keep_turns: int = field(kw_only=True)
@@ -225,7 +224,7 @@ class Fit(Change[FitResult]):
 
 @dataclass(frozen=True)
 class Undo(Change[bool]):
-    """`context/undo`. The result is whether there was anything to undo."""
+    """Apply `context/undo`. The result is whether there was anything to undo."""
 
     def apply(self, draft: Draft) -> Outcome[bool]:
         return Outcome(draft.conversation.undo())
@@ -233,7 +232,7 @@ class Undo(Change[bool]):
 
 @dataclass(frozen=True)
 class Assemble(Change[AssembleResult]):
-    """`context/assemble`."""
+    """Apply `context/assemble`."""
 
     params: p.AssembleParams = field(kw_only=True)
     makes_current: bool = False
@@ -250,18 +249,17 @@ class Assemble(Change[AssembleResult]):
 
 @dataclass(frozen=True)
 class ApplyReply(Change[ResponseResult]):
-    """`context/response`: records the call and applies its usage."""
+    """Apply `context/response`: record the call and apply its usage."""
 
     params: p.ResponseParams = field(kw_only=True)
     must_prepare: bool = True
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
     commit: Callable[[], None] = field(kw_only=True)
-    """Called before the call is recorded, which cannot be undone; raises if the request was
-    cancelled."""
+    """Called just before the call is recorded. Raises if the request was cancelled."""
     reply: Reply | None = None
     asked_model: str | None = None
-    """The model that a client named for the request or the conversation."""
+    """The model that the client named for the request or the conversation."""
     is_other_model: bool = False
     """Whether another model replied than the client asked for."""
 
@@ -349,7 +347,7 @@ def judge_prompt(
     spending: Spending,
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:
-    """Answer `context/preflight` for a draft, which is never committed. Blocking."""
+    """Answer `context/preflight` for a draft that is never committed. Blocking."""
     conversation = draft.conversation
     result = preflight(
         conversation,
@@ -368,7 +366,6 @@ def judge_prompt(
 
 
 def _reply_sample(conversation: Conversation, reply: Reply) -> tuple[int, int] | None:
-    """Return a reply's tokens, estimated and reported, if all of it is sent back."""
     usage = reply.usage
     if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
         return None

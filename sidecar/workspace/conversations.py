@@ -1,13 +1,13 @@
-"""Applies changes to a workspace's conversations: the only module that does.
+"""Applies changes to a workspace's conversations. No other module changes them.
 
-A worker applies a change to a draft, a copy of the conversation, and counts its new parts. One step
-on the event loop, which awaits nothing, replaces the conversation by the draft. The effects follow:
-publish, ask an endpoint, warn, save. Changes of one conversation are applied in their order;
-questions and other conversations do not wait for them. A change that is cancelled before its commit
-has no effect.
+A worker applies each change to a draft, a copy of the conversation, and counts its new parts.
+The
+event loop then commits the draft in one step, without awaiting anything, and runs the effects:
+publish, ask an endpoint, warn, save. The changes of one conversation run in order; other
+conversations do not wait for them. A change that is cancelled before its commit has no effect.
 
-A conversation shows an estimate while an endpoint is asked. The endpoint's answer is another
-change. It is dropped if the conversation has changed since, because every change asks again.
+While an endpoint is asked, the conversation shows an estimate. The endpoint's answer is another
+change, which is dropped if the conversation has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ T = TypeVar("T")
 
 
 class Effects(NamedTuple):
-    """The effects of a committed change."""
+    """What to do after a change is committed."""
 
     conversation: Conversation
     before: Conversation | None
     asks_chat: bool
-    """Whether to ask the endpoint for a count of the whole chat."""
+    """Whether to ask the endpoint for a count of the chat."""
     usage: Usage | None = None
-    """Usage reported with the change, if an endpoint is declared."""
+    """The usage reported with the change, if an endpoint is declared."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
 class Conversations:
-    """Changes and questions about one workspace's conversations. For the event loop."""
+    """One workspace's conversations: applies changes and answers questions."""
 
     def __init__(self, services: Shared, workspace: Workspace, sessions: SessionRegistry) -> None:
         self.services, self.workspace, self.sessions = services, workspace, sessions
@@ -80,15 +80,16 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """Endpoint fingerprints at the miss, by conversation that still needs a count."""
+        """Conversations without an endpoint count, with the endpoint's fingerprint at the
+        failure."""
 
     # -- changes ----------------------------------------------------------------------------
 
     async def apply(self, change: Change[T]) -> tuple[Conversation, T]:
-        """Apply a change, and return the new conversation with the change's result.
+        """Apply a change. Returns the new conversation and the change's result.
 
         Raises:
-            RequestError: The change is not possible; nothing was changed.
+            RequestError: The change is not possible. The conversation is unchanged.
         """
         await self.restore()
         name = self.sessions.id_to_change(change.session)
@@ -122,7 +123,6 @@ class Conversations:
         return await self._run_effects(effects), outcome.result
 
     async def _change_on_worker(self, draft: Draft, change: Change[T]) -> Outcome[T]:
-        """Change a draft on a worker, then bring its documents up to date."""
         outcome = await self._run(partial(_apply_to_draft, draft, change))
         if self._is_stale(draft.conversation):
             self._follow_documents(draft.conversation)
@@ -133,7 +133,6 @@ class Conversations:
     def _commit(
         self, change: Change[T], draft: Draft, outcome: Outcome[T], before: Conversation | None
     ) -> Effects:
-        """Replace the conversation by its draft, in one step."""
         conversation = draft.conversation
         if not change.makes_current:
             conversation.updated_at = before.updated_at if before else LONG_AGO
@@ -159,7 +158,6 @@ class Conversations:
         return Effects(conversation, before, asks_chat, usage, outcome.warnings)
 
     def _learn(self, conversation: Conversation, outcome: Outcome[T]) -> None:
-        """Update the conversation's calibration with what was reported."""
         if not outcome.samples and outcome.reply_sample is None:
             return
         state, counts = self.sessions.state_of(conversation.id), self.services.counts
@@ -174,7 +172,6 @@ class Conversations:
             self.services.publish(Event("endpoint"))  # documents of all roots count differently
 
     async def _run_effects(self, effects: Effects) -> Conversation:
-        """Publish, ask an endpoint, warn and save. Returns the counted conversation."""
         conversation = effects.conversation
         if self._is_stale(conversation):  # the settings have changed since
             self.services.publish(Event("document", self.workspace))
@@ -191,7 +188,6 @@ class Conversations:
         return conversation
 
     async def _warn_of_threshold(self, conversation: Conversation) -> None:
-        """Warn if a change has crossed a threshold; over the window, with what the user can do."""
         usage = self.sessions.shown_usage(conversation)
         state = self.sessions.state_of(conversation.id)
         warn_at, before = self.workspace.settings.context.warn_at, state.warned_level
@@ -204,7 +200,7 @@ class Conversations:
         self.sessions.warn("budget", message, usage)
 
     def is_changing(self, session_id: str | None) -> bool:
-        """Whether an earlier request is changing a conversation, which may create it."""
+        """Return whether a running request changes this conversation or creates it."""
         lock = self._locks.get(session_id or self.sessions.id_to_change(None))
         return lock is not None and lock.locked()
 
@@ -234,7 +230,7 @@ class Conversations:
             await self._warn_of_threshold(current)
 
     async def recount(self, session_id: str | None = None) -> None:
-        """Count one conversation, or all, by current settings and documents."""
+        """Count one conversation, or all of them, again."""
         await self.restore()
         for conversation in [*self.sessions.conversations.values()]:
             name = conversation.id
@@ -244,7 +240,6 @@ class Conversations:
     # -- drafts -----------------------------------------------------------------------------
 
     async def _make_draft(self, name: str, before: Conversation | None, model: str) -> Draft:
-        """Copy or begin a conversation, with current documents and counted sections."""
         conversation = before.copy() if before else Conversation(name, self.counter(model))
         if conversation.model != model or self._has_other_tokenizer(conversation):
             conversation.counter = self.counter(model)
@@ -255,7 +250,6 @@ class Conversations:
         return draft
 
     def _follow_documents(self, conversation: Conversation) -> None:
-        """Give a draft's sections the current text of the documents that they follow."""
         latest = self.services.documents.latest
         conversation.sections = [
             msgspec.structs.replace(section, source=latest(section.source))
@@ -268,16 +262,17 @@ class Conversations:
         await self._sections.refresh(conversation, self.workspace.settings)
 
     def _has_other_tokenizer(self, conversation: Conversation) -> bool:
-        """Whether the settings now choose another tokenizer for the conversation's model."""
         counter = conversation.counter
         return isinstance(counter, ModelCounter) and not counter.is_like(
             self.counter(conversation.model)
         )
 
     def _is_stale(self, conversation: Conversation, model: str | None = None) -> bool:
-        """Whether settings, documents or endpoint answers have changed counts.
+        """Return whether the counts are out of date.
 
-        `model`: the model to count for; the conversation's by default.
+        Args:
+            conversation: The conversation.
+            model: The model to count for; by default the conversation's.
         """
         model, settings = model or conversation.model, self.workspace.settings
         if conversation.model != model or self._has_other_tokenizer(conversation):
@@ -287,10 +282,10 @@ class Conversations:
         )
 
     async def draft_for_preflight(self, session_id: str | None, model: str | None) -> Draft:
-        """Return a draft that is never committed, of an empty conversation if there is none.
+        """Return a draft that is never committed.
 
-        It includes earlier changes of the conversation. An agent's session, whose texts are not
-        known, becomes one prompt of its size.
+        The draft includes all earlier changes of the conversation. An agent's session, whose
+        texts are not available, becomes a single prompt of the same size.
         """
         await self.restore()
         async with self._lock(session_id or self.sessions.id_to_change(None)):
@@ -317,7 +312,7 @@ class Conversations:
     # -- questions --------------------------------------------------------------------------
 
     async def find_counted(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """Return a session, counted by current settings and documents."""
+        """Return a session, after counting it again if it is out of date."""
         await self.restore()
         session = self.sessions.find(session_id)
         if not isinstance(session, Conversation):
@@ -331,7 +326,7 @@ class Conversations:
         return draft.conversation
 
     async def look_up_window(self, model: str) -> None:
-        """Look up a model's window and price, and ask an endpoint that serves it for its window."""
+        """Look up a model's window and price, and ask the endpoint that serves the model."""
         await self.services.counts.look_up(model, self.workspace.settings)
         endpoints = self._endpoints
         if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
@@ -342,22 +337,18 @@ class Conversations:
         return self.services.counts.endpoints(self.workspace.settings)
 
     def model_of(self, session_id: str) -> str:
-        """Return the model that a conversation is counted for."""
         return self.sessions.model_of(session_id)
 
     def counter(self, model: str) -> ModelCounter:
-        """Return the counter of a model."""
         tokenizer = self.services.counts.tokenizers(self.workspace.settings).for_model(model)
         return ModelCounter(model, tokenizer)
 
     def id_with_text(self, session_id: str | None) -> str:
         """Return the id of a conversation whose messages are available.
 
-        It may still be in creation by an earlier request.
-
         Raises:
             BadParamsError: There is no such conversation.
-            RequestError: `noText`. It belongs to an agent, so only its counts are known.
+            RequestError: `noText`. The session belongs to an agent, so only its counts are available.
         """
         session = self.sessions.find(session_id)
         if session is None and self.is_changing(session_id):
@@ -372,7 +363,7 @@ class Conversations:
         return session.id
 
     def alternatives(self, conversation: Conversation) -> Alternatives:
-        """Return the models that could hold the conversation, for a worker to compute."""
+        """Return the search for models that could hold the conversation, for a worker to run."""
         capabilities = tuple(self._endpoints.capabilities())
         return Alternatives(
             conversation.model, conversation.counter, conversation.tools, capabilities
@@ -381,7 +372,6 @@ class Conversations:
     # -- endpoints --------------------------------------------------------------------------
 
     async def _ask(self, effects: Effects) -> Conversation:
-        """Ask an endpoint for the window and, if the change needs it, a count of the chat."""
         conversation, before = effects.conversation, effects.before
         if not effects.asks_chat:
             await self._ask_window(conversation.model, before, effects.usage)
@@ -394,7 +384,6 @@ class Conversations:
     async def _ask_window(
         self, model: str, before: Conversation | None, usage: Usage | None
     ) -> None:
-        """Look up a window, again if the server may have reloaded the model."""
         if usage is not None or (before is not None and before.model != model):
             tokens = usage.prompt_tokens + usage.output_tokens if usage else 0
             await self._endpoints.refresh_window(model, tokens)
@@ -405,7 +394,7 @@ class Conversations:
 
         Args:
             conversation: The version to count.
-            first_new: Index of the first turn that the change has added.
+            first_new: Index of the first new turn.
         """
         settings = self.workspace.settings
         await self._sections.ask(conversation, conversation.model, settings)
@@ -427,7 +416,7 @@ class Conversations:
         return counted
 
     async def retry_missed_counts(self, model: str) -> None:
-        """Ask again for a model's missed counts, one after another, until one is missed again."""
+        """Ask a model's endpoint again for the counts it failed to give."""
         for name in [*self._missed]:
             conversation = self.sessions.conversations.get(name)
             if conversation is None:
@@ -439,20 +428,18 @@ class Conversations:
                     break  # it is last now, so the others are tried first next time
 
     def _is_probed_again(self, conversation: Conversation) -> bool:
-        """Whether the endpoint was probed again since it missed the conversation's count."""
         if conversation.id not in self._missed:
             return False
         fingerprint = self._endpoints.fingerprint(conversation.model)
         return fingerprint is not None and fingerprint != self._missed[conversation.id]
 
     def _needs_endpoint_count(self, conversation: Conversation) -> bool:
-        """Whether no request for this version of the conversation has been sent."""
         state = self.sessions.state_of(conversation.id)
         return state.asking == 1 and state.counted_layout != conversation.layout
 
     @contextmanager
     def _mark_asking(self, conversation: Conversation) -> Iterator[None]:
-        """Mark the conversation as being counted; a count that is cancelled is missed."""
+        """Mark the conversation as being counted by an endpoint."""
         state = self.sessions.state_of(conversation.id)
         self._missed.pop(conversation.id, None)
         state.asking += 1
@@ -465,7 +452,6 @@ class Conversations:
             state.asking -= 1
 
     def _ask_later(self, conversation: Conversation) -> None:
-        """Ask again soon, although the endpoint may be available."""
         self._note_missed_count(conversation)
         self.services.counts.report_miss(conversation.model, self.workspace.settings, "late")
 
@@ -475,7 +461,7 @@ class Conversations:
     # -- persistence ------------------------------------------------------------------------
 
     async def restore(self) -> None:
-        """Restore saved conversations, once."""
+        """Restore the saved conversations. Further calls do nothing."""
         if self._is_restored:  # requests that still wait for the lock came later
             return
         async with self._restoring:
@@ -495,7 +481,6 @@ class Conversations:
         self._is_restored = True
 
     async def _save(self) -> None:
-        """Save changed conversations that asked for it. A full disk fails no request."""
         async with self._saving:
             conversations = [one for one in self.sessions.conversations.values() if one.persist]
             layouts = {one.id: one.layout for one in conversations}
@@ -517,7 +502,7 @@ class Conversations:
 
 
 def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft, and count its new parts except for sections. Blocking."""
+    """Apply a change to a draft and count its new parts, except for sections. Blocking."""
     outcome = change.apply(draft)
     if not draft.conversation.has_uncounted_sections:
         draft.conversation.total()
@@ -525,7 +510,7 @@ def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
 
 
 def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
-    """Whether both have the same turns for the same model, so that counts of one hold for both."""
+    """Return whether both have the same turns and model, so that they share counts."""
     return conversation is not None and (conversation.layout, conversation.model) == (
         other.layout,
         other.model,
@@ -533,24 +518,18 @@ def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
 
 
 class _ChatCount(NamedTuple):
-    """An endpoint's count of a conversation: of the whole chat, or of single texts."""
-
     total: int | None = None
     texts: Mapping[int, int] = MappingProxyType({})
-    """Tokens by turn, from an endpoint that counts texts only."""
+    """Tokens by turn, from an endpoint that only counts single texts."""
     server: str = ""
-    """The server that counted the texts."""
     is_due: bool = False
     """Whether to ask again, because a text was not counted in time."""
     is_missing: bool = False
-    """Whether the endpoint was asked and gave no count of the chat."""
+    """Whether the endpoint gave no count of the chat."""
 
 
 async def _count_chat(counts: Counts, conversation: Conversation, settings: Settings) -> _ChatCount:
-    """Ask the endpoint to count the whole chat, or else the texts of new turns, one request each.
-
-    `conversation` is a copy that only this call uses.
-    """
+    """Ask the endpoint to count the chat, or else each text of the new turns."""
     endpoints, model = counts.endpoints(settings), conversation.model
     if conversation.known_by_counts or not endpoints.serves(model):
         return _ChatCount()
@@ -571,10 +550,10 @@ async def _count_chat(counts: Counts, conversation: Conversation, settings: Sett
 async def _count_texts(
     counts: Counts, conversation: Conversation, endpoints: Endpoints
 ) -> tuple[dict[int, int], str, Miss | None]:
-    """Count texts until the time is over.
+    """Count texts until the time limit.
 
     Returns:
-        Tokens by turn, the server's name, and why the other texts have no count.
+        Tokens by turn, the server's name, and why the remaining texts have no count.
     """
     counted: dict[int, int] = {}
     server, loop = "", asyncio.get_running_loop()
@@ -590,22 +569,20 @@ async def _count_texts(
 
 
 def _messages_of(conversation: Conversation) -> list[dict[str, Any]]:
-    """Return the system prompt and the turns as messages."""
     system = getattr(conversation.system, "turn", None)
     turns = conversation.turns if system is None else [system, *conversation.turns]
     return [msgspec.to_builtins(turn) for turn in turns]
 
 
 class SectionCounts:
-    """Counts sections of one workspace's conversations. For the event loop."""
+    """Counts the sections of one workspace's conversations."""
 
     def __init__(self, counts: Counts, documents: Documents) -> None:
         self._counts, self._documents = counts, documents
         self._snapshots: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
-        """Snapshots of sections given as texts, whose pieces remember their counts."""
+        """Snapshots of sections that were given as text. Their pieces cache counts."""
 
     def is_stale(self, section: Section, model: str, settings: Settings) -> bool:
-        """Whether a section must be counted again."""
         count, source = section.document_count, section.source
         if isinstance(source, RestoredPart):
             return False
@@ -620,7 +597,7 @@ class SectionCounts:
         )
 
     async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
-        """Await the endpoint's counts of sections, which `refresh` then uses."""
+        """Ask the endpoint to count stale sections. `refresh` uses the answers."""
         if self._counts.asks_endpoint(model, settings):
             sources = [
                 self._documents.latest(section.source)
@@ -636,7 +613,7 @@ class SectionCounts:
             await asyncio.gather(*asked)
 
     async def refresh(self, conversation: Conversation, settings: Settings) -> None:
-        """Count the stale sections of a draft, with the endpoint's counts that are known."""
+        """Count the stale sections of a draft, with the endpoint's counts where available."""
         model, sections = conversation.model, conversation.sections
         stale = [
             index
@@ -650,7 +627,6 @@ class SectionCounts:
     async def _count(
         self, section: Section, model: str, settings: Settings
     ) -> tuple[SectionCount, SectionCount | None]:
-        """Count a section, and the text it had at the last report, in the same way."""
         counts, source = self._counts, section.source
         snapshot = self._snapshot_of(source)
         choice = counts.choose_counter_now(snapshot, model, settings)
@@ -666,7 +642,6 @@ class SectionCounts:
     async def _recount_reported(
         self, then: SectionCount, now: SectionCount, choice: CounterChoice, settings: Settings
     ) -> SectionCount:
-        """Count a reported text in the same way as the current one."""
         if then.source is now.source:
             return now
         if then.is_like(now):

@@ -1,4 +1,4 @@
-"""Chooses the tokenizer or endpoint that counts a text for a model, without waiting."""
+"""Chooses the tokenizer or endpoint that counts a text, without waiting."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class CounterChoice(NamedTuple):
-    """How one text is counted for one model."""
+    """How to count one text for one model."""
 
     model: str
     tokenizer: Tokenizer
-    """Calibrated. It counts the text's parts, and the whole unless `whole` is given."""
+    """Calibrated. It counts parts of the text, and the whole text if `whole` is None."""
     whole: Measure | None = None
-    """A count of the whole text that is known already, such as the endpoint's."""
+    """A count of the whole text, such as an endpoint's."""
     note: str | None = None
     """Why the endpoint gave no count."""
 
     def measure(self, text: str) -> Measure:
-        """Return the text's tokens. Blocking."""
+        """Count the text. Blocking."""
         if self.whole is not None:
             return self.whole
         return measure_text(text, self.tokenizer)
 
 
 class CounterChooser:
-    """Chooses how texts are counted. Safe for threads while no calibration changes."""
+    """Chooses how texts are counted. Thread-safe while no calibration changes."""
 
     def __init__(
         self,
@@ -50,11 +50,10 @@ class CounterChooser:
         *,
         roots: Iterable[Workspace] | None = None,
     ) -> None:
-        """
-        Args:
-            calibrations: Correct estimates.
+        """Args:
+            calibrations: Corrections for estimates.
             purpose: Selects among the shipped engines.
-            roots: Endpoints are asked only while one of these declares them; by default always.
+            roots: Workspaces whose endpoints may be asked; by default all.
         """
         self.calibrations = calibrations
         self._purpose: Purpose = purpose
@@ -63,14 +62,15 @@ class CounterChooser:
         self._roots = roots
 
     def tokenizers(self, settings: Settings) -> Tokenizers:
-        """Return the tokenizers of settings, shared by all settings that name the same files."""
+        """Return the tokenizers of some settings, shared by all settings that name the same
+        files."""
         key = (settings.tokenizers, settings.tokenize.estimator)
         if key not in self._tokenizers:
             self._tokenizers[key] = Tokenizers(*key, self._purpose)
         return self._tokenizers[key]
 
     def endpoints(self, settings: Settings) -> Endpoints:
-        """Return the endpoints of settings; none if these settings are no longer in force."""
+        """Return the endpoints of some settings, or no endpoints if the settings have changed."""
         from sidecar.endpoints.registry import Endpoints
 
         if not self._is_in_force(settings):
@@ -81,7 +81,7 @@ class CounterChooser:
         return self._endpoints[key]
 
     def _is_in_force(self, settings: Settings) -> bool:
-        """Whether a root still declares these endpoints.
+        """Return whether a root still declares these endpoints.
 
         Work that began with older settings must not send text to a removed endpoint.
         """
@@ -89,21 +89,20 @@ class CounterChooser:
         return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
 
     async def keep_endpoints(self, used: Iterable[Settings]) -> None:
-        """Close the endpoints that none of these settings declares."""
+        """Close the endpoints that no settings declare any more."""
         keys = {endpoint_key(settings) for settings in used}
         gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
         for endpoints in gone:
             await endpoints.aclose()
 
     async def aclose(self) -> None:
-        """Close connections."""
         for endpoints in [*self._endpoints.values()]:
             await endpoints.aclose()
 
     def asks_endpoint(self, model: str, settings: Settings) -> bool:
-        """Whether an endpoint counts this model's texts.
+        """Return whether an endpoint counts texts for the model.
 
-        It does not if the model's own tokenizer is shipped, or the user named its file.
+        None does if the model's own tokenizer is available.
         """
         if not uses_endpoints(settings) or not self.endpoints(settings).serves(model):
             return False
@@ -115,11 +114,11 @@ class CounterChooser:
         )
 
     def known_limit(self, model: str, settings: Settings) -> int | None:
-        """Return the window that an endpoint has reported, in tokens. Sends no request."""
+        """Return the context window in tokens that an endpoint has reported. Sends no request."""
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
     def why_unasked(self, model: str, settings: Settings) -> str | None:
-        """Return why no endpoint counts for the model although the user expects one, if so."""
+        """Return why the declared endpoint does not count for the model, or None if it does."""
         how = settings.tokenize
         served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
         if how.use_endpoint:
@@ -129,11 +128,11 @@ class CounterChooser:
         return ENDPOINTS_OFF if served and not how.endpoint_window else None
 
     def is_window_due(self, model: str, settings: Settings) -> bool:
-        """Whether an endpoint must still be asked for the model's window."""
+        """Return whether to ask an endpoint for the model's context window."""
         return bool(settings.endpoints) and self.endpoints(settings).is_window_due(model)
 
     def tokenizer(self, model: str, settings: Settings, snapshot: Snapshot) -> Tokenizer:
-        """Return the tokenizer of a model, calibrated for the text's kind."""
+        """Return a model's tokenizer, calibrated for the kind of text."""
         plain = self.tokenizers(settings).for_model(model)
         calibrations = self.calibrations.known
         if calibrations is None or plain.method == "exact":
@@ -143,16 +142,16 @@ class CounterChooser:
     def choose_local_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how a text is counted without an endpoint."""
+        """Choose how to count a text without an endpoint."""
         return CounterChoice(model, self.tokenizer(model, settings, snapshot))
 
 
 def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
-    """Return everything that the endpoints of settings depend on."""
+    """Return a key of all settings that endpoints depend on."""
     how = settings.tokenize
     return settings.endpoints, how.use_endpoint, how.endpoint_window
 
 
 def uses_endpoints(settings: Settings) -> bool:
-    """Whether the user has declared an endpoint and switched endpoints on."""
+    """Return whether endpoints are declared and enabled."""
     return bool(settings.tokenize.use_endpoint and settings.endpoints)

@@ -1,8 +1,8 @@
-"""Counts a text, a document or a chat.
+"""Counts texts, documents and chats.
 
 The status, diagnostics, hints, fixes, fitting and the command line all count here.
-`Counts.choose_counter` decides which tokenizer counts, whether the user's endpoint is asked first,
-and which calibration corrects an estimate.
+`Counts.choose_counter` chooses the tokenizer, decides whether to ask the user's endpoint first,
+and selects the calibration.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ENDPOINT_SECONDS = 2.0
 LATEST_SECONDS = 30.0
 """How long a late endpoint answer may still update a count."""
 QUIET_CHARACTERS = 20_000
-"""A longer document is sent to an endpoint when typing pauses, not after every key."""
+"""Longer documents are sent to an endpoint only after typing pauses."""
 CHARACTERS_PER_QUIET_SECOND = 200_000
 LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
@@ -56,12 +56,10 @@ _FIT_ROUNDS = 12
 GUESS_PERCENT = 25.0
 """Error band (±%) of a count extrapolated from a sample."""
 _LEARN_CHARACTERS = 200
-"""Shorter texts do not calibrate: what the endpoint adds around them weighs too much."""
+"""Shorter texts are not used for calibration, because the endpoint's own additions distort them."""
 
 
 class _AskedText(NamedTuple):
-    """Identifies a text that an endpoint counts, without keeping the text."""
-
     endpoints: Endpoints
     model: str
     hash: int
@@ -69,11 +67,11 @@ class _AskedText(NamedTuple):
 
 
 _Answer: TypeAlias = tuple[Measure | None, str | None]
-"""A count, or why the endpoint gave none."""
+"""A count, or the reason why there is none."""
 
 
 def quiet_seconds(snapshot: Snapshot) -> float:
-    """How much longer a document must stay unedited before an endpoint is sent it."""
+    """Return how many more seconds must pass without an edit before a document is sent."""
     if snapshot.edited_at is None or snapshot.characters < QUIET_CHARACTERS:
         return 0.0
     quiet = min(LONGEST_QUIET_SECONDS, snapshot.characters / CHARACTERS_PER_QUIET_SECOND)
@@ -81,7 +79,7 @@ def quiet_seconds(snapshot: Snapshot) -> float:
 
 
 class Counts(CounterChooser):
-    """Counts for every workspace of a process. For the event loop."""
+    """Counts texts for all workspaces of a process."""
 
     def __init__(
         self,
@@ -93,36 +91,37 @@ class Counts(CounterChooser):
         roots: Iterable[Workspace] | None = None,
         publish: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """
-        Args:
+        """Args:
             workers: Run blocking work.
-            calibrations: Correct estimates.
-            windows: Windows and prices.
+            calibrations: Corrections for estimates.
+            windows: Context windows and prices.
             documents: The open documents.
-            roots: Endpoints are asked only while one of these declares them; by default always.
-            publish: Publishes an event.
+            roots: Workspaces whose endpoints may be asked; by default all.
+            publish: Called with each event.
         """
         self._documents = Documents() if documents is None else documents
         super().__init__(calibrations, roots=roots)
         self._publish = publish
         self.workers, self.windows = workers, windows
         self.seconds = ENDPOINT_SECONDS
-        """How long a count waits for an endpoint."""
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
-        """Endpoints' counts by everything that they depend on; holds no text."""
+        """Endpoints' counts by their cache keys. Holds no text."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
         self._asking = SharedTasks[_AskedText, _Answer](
             "counting by an endpoint", outlives_waiters=True
         )
         self._edits: dict[str, asyncio.Event] = {}
-        """For each document that waits for a pause in typing; set at its next edit."""
+        """One event for each document that waits for a pause in typing; the next edit sets it."""
 
     # -- choosing ---------------------------------------------------------------------------
 
     def count_cache_key(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
         """Return everything that a count depends on besides the text.
 
-        `sent`: whether the text is sent to an endpoint; a longer one depends on calibration.
+        Args:
+            model: The model.
+            settings: The workspace's settings.
+            sent: Whether the text is short enough to be sent to an endpoint.
         """
         calibrations = self.calibrations.known
         fingerprint = (
@@ -137,7 +136,7 @@ class Counts(CounterChooser):
     async def choose_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how a text is counted, and await the endpoint's count if there is one."""
+        """Choose how to count a text, after asking its endpoint, if it has one."""
         note = None
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole, note = await self._ask(snapshot, model, settings)
@@ -150,7 +149,7 @@ class Counts(CounterChooser):
     def choose_counter_now(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how a text is counted, with the endpoint's count only if it is known already."""
+        """Choose how to count a text, using an endpoint's count only if it is cached."""
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole = self._answer_to(self._make_request(snapshot, model, settings))
             if whole is not None:
@@ -160,7 +159,7 @@ class Counts(CounterChooser):
         return self.choose_local_counter(snapshot, model, settings)
 
     def has_answer(self, snapshot: Snapshot, model: str, settings: Settings) -> bool:
-        """Whether an endpoint has counted this text."""
+        """Return whether an endpoint's count of this text is cached."""
         if not snapshot.characters or not self.asks_endpoint(model, settings):
             return False
         return self._answer_to(self._make_request(snapshot, model, settings)) is not None
@@ -176,7 +175,7 @@ class Counts(CounterChooser):
     ) -> tuple[Measure | None, str | None]:
         """Return the endpoint's count, or why there is none.
 
-        Concurrent callers share one request. A late answer is kept, and published.
+        Concurrent callers share one request. A late answer is cached and published.
         """
         text = self._make_request(snapshot, model, settings)
         measure = self._answer_to(text)
@@ -193,7 +192,8 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> _Answer:
         def is_wanted() -> bool:
-            """Whether the text should still be sent: a request waits, or a document shows it."""
+            """Return whether the text should still be sent: a request waits, or a document shows
+            it."""
             return self._asking.waiting(text) > 0 or self._documents.is_newest(snapshot)
 
         if not await self._wait_for_typing_pause(snapshot):
@@ -222,26 +222,24 @@ class Counts(CounterChooser):
         return not edited.is_set()
 
     def document_edited(self, uri: str) -> None:
-        """Drop the requests for an earlier version of the document that have not been sent."""
+        """Drop unsent requests for earlier versions of the document."""
         if (edited := self._edits.pop(uri, None)) is not None:
             edited.set()
 
     def _record_outcome(self, text: Hashable, tokens: int | None) -> None:
-        """Record an endpoint's count, or None for a failure, and publish a change."""
         before = self._outcomes.get(text, tokens)
         self._outcomes[text] = tokens
         if before != tokens:
             self._publish(Event("endpoint"))
 
     def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
-        """Publish that a model's endpoint gave no count. Returns whether it may give one later."""
+        """Publish that an endpoint gave no count. Returns whether to ask it again later."""
         may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
             self._publish(Event("missed", missed=Missed(model, settings, kind)))
         return may_later
 
     async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
-        """Correct later estimates of texts of this kind by an endpoint's count."""
         from sidecar.counting.kinds import kind_of
 
         plain = self.tokenizers(settings).for_model(model)
@@ -255,14 +253,13 @@ class Counts(CounterChooser):
             self.calibration_changed()
 
     def calibration_changed(self) -> None:
-        """Have the calibrations written soon."""
+        """Schedule writing of the calibrations."""
         self.calibrations.changed()
         self._publish(Event("learned"))
 
     def _scaled_tokenizer(
         self, snapshot: Snapshot, model: str, settings: Settings, whole: Measure
     ) -> Tokenizer:
-        """Return a tokenizer for the parts of a text that the endpoint has counted as a whole."""
         plain = self.tokenizers(settings).for_model(model)
         estimated = self.workers.count_if_quick(snapshot, plain)
         if not estimated or plain.method == "exact":
@@ -278,13 +275,13 @@ class Counts(CounterChooser):
         workspace: Workspace,
         choice: CounterChoice | None = None,
     ) -> Count:
-        """Count a text, with the model's window and price.
+        """Count a text.
 
         Args:
-            snapshot: The text. An empty one is exact, and no endpoint is asked.
+            snapshot: The text. An empty text is never sent to an endpoint.
             model: The model; by default the workspace's.
             workspace: The workspace.
-            choice: How to count, if the caller has chosen already.
+            choice: How to count, if already chosen.
         """
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
@@ -295,14 +292,13 @@ class Counts(CounterChooser):
         return self.to_count(measure, name, snapshot.characters, workspace, choice.note)
 
     async def measure(self, snapshot: Snapshot, choice: CounterChoice) -> Measure:
-        """Count a text with a counter choice."""
         if choice.whole is not None:
             return choice.whole
         tokens = await self.workers.count(snapshot, choice.tokenizer)
         return choice.tokenizer.measure(tokens, snapshot.sample)
 
     def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
-        """Return a text's count if it takes under a millisecond and no look-up, else None."""
+        """Return a text's count if it takes under a millisecond, else None."""
         settings = workspace.settings
         asked = self.is_window_due(model, settings) or self.asks_endpoint(model, settings)
         unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
@@ -321,7 +317,7 @@ class Counts(CounterChooser):
         return await self.count(snapshot, model, workspace, here)
 
     def extrapolate(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
-        """Extrapolate a long document's count from a sample, to show while it is counted."""
+        """Estimate a long document's count from a sample, to show until the count is complete."""
         tokenizer = self.tokenizers(workspace.settings).for_model(model)
         tokens = self.workers.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)
@@ -337,7 +333,7 @@ class Counts(CounterChooser):
         model: str,
         settings: Settings,
     ) -> tuple[FitResult, Measure]:
-        """Shorten a text to at most `max_tokens`. Returns the result and its count."""
+        """Shorten a text to at most `max_tokens`. Returns the text and its count."""
         choice = await self.choose_counter(Snapshot(text=text), model, settings)
         tokenizer, whole = choice.tokenizer, choice.whole
         if whole is None:
@@ -369,7 +365,7 @@ class Counts(CounterChooser):
         model: str | None,
         workspace: Workspace,
     ) -> Count:
-        """Count a chat with its tools, by the endpoint's template or else by formula."""
+        """Count a chat with its tools, by the endpoint if it has one, else by formula."""
         from sidecar.counting import messages as chat_format
 
         name, settings = model or workspace.model, workspace.settings
@@ -400,7 +396,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
         note: str | None = None,
     ) -> Count:
-        """Return a measure with the window and price that hold in a workspace."""
+        """Add a workspace's window and price for the model to a measure."""
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_unasked(model, settings)
@@ -408,19 +404,19 @@ class Counts(CounterChooser):
         return self.windows.count(measure, model, characters, settings, named=named, note=note)
 
     def named_limits(self, model: str, settings: Settings, session: NamedLimits) -> NamedLimits:
-        """Return the windows that a session names, with the one that an endpoint has reported."""
+        """Add the window that an endpoint has reported to those that a session names."""
         endpoint = session.endpoint or self.known_limit(model, settings)
         return msgspec.structs.replace(session, endpoint=endpoint)
 
     async def load(self, model: str, settings: Settings) -> None:
-        """Look up a new model, or only load its tokenizer while the price list is not loaded."""
+        """Look up a new model, or only load its tokenizer until the price list is loaded."""
         if self.windows.ready:
             await self.look_up(model, settings)
         else:
             await self.workers.run(partial(self.tokenizers(settings).for_model, model))
 
     async def look_up(self, model: str, settings: Settings) -> None:
-        """Look up a model's window and price in the lists, once."""
+        """Look up a model's window and price. Further calls for the model do nothing."""
         if not self.windows.is_loaded(model, settings):
             await self.workers.run(partial(look_up, self.windows.state, model, settings))
             self.windows.mark_loaded(model, settings)
@@ -431,7 +427,6 @@ def _measure_of(count: EndpointCount) -> Measure:
 
 
 def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
-    """Return the messages' characters, and the beginning of the longest text."""
     from sidecar.messages.content import read_message
 
     texts = [text for message in messages for text in read_message(message).texts]

@@ -1,6 +1,6 @@
-"""Open documents, their snapshots, and the sections of conversations that follow them.
+"""Open documents, their snapshots, and the places in them that conversations follow.
 
-A snapshot never changes and holds no document, so that any thread may read it.
+A snapshot is immutable, so any thread may read it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 KIND_CHARACTERS = SAMPLE_CHARACTERS
 _WALKED = 1_000_000
-"""Visiting the pieces of a longer text takes over a millisecond, too long for the event loop."""
+"""Longest text in characters whose pieces are visited on the event loop, for about 1 ms."""
 
 
 class Snapshot(SplitText):
-    """One version of a document, of a part of it, or of a text that is no document.
+    """One version of a document or of another text.
 
-    Never changes and refers to no document, so any thread may read it. Derived values are cached.
+    Immutable, so any thread may read it. Derived values are cached.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Snapshot(SplitText):
     ) -> None:
         self.uri = uri
         self.edition: object = None
-        """The edition of the document; `TextDocument.edition` is another object after an edit."""
+        """The document's edition when the snapshot was taken; each edit replaces the edition."""
         self._is_whole = False
         self.version: int | None = None
         self.encoding: Encoding = "utf-16"
@@ -52,11 +52,10 @@ class Snapshot(SplitText):
         self._text = text
         self._characters: int | None = None
         self.edited_at: float | None = None
-        """When the last edit arrived, by `time.monotonic`; None if there was none."""
+        """Time of the last edit by `time.monotonic`, or None if there was none."""
 
     @classmethod
     def of(cls, document: TextDocument) -> Snapshot:
-        """Return a snapshot of a whole document."""
         snapshot = cls(uri=document.uri)
         snapshot._describe(document)
         snapshot._is_whole = True
@@ -65,7 +64,6 @@ class Snapshot(SplitText):
 
     @classmethod
     def part_of(cls, document: TextDocument, span: Range) -> Snapshot:
-        """Return a snapshot of a range of a document."""
         snapshot = cls(document.pieces_in(span), uri=document.uri)
         snapshot._describe(document)
         return snapshot
@@ -76,12 +74,12 @@ class Snapshot(SplitText):
         self.language_id = document.language_id
 
     def is_of(self, document: TextDocument | None) -> bool:
-        """Whether it is a snapshot of the whole document at its current edition."""
+        """Return whether this is a snapshot of the document's current text."""
         return self._is_whole and document is not None and self.edition is document.edition
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Pieces whose counts add up; each keeps its count."""
+        """Pieces whose counts add up. Each piece caches its count."""
         if self._pieces is None:
             self._pieces = tuple(split_pieces(self._text or ""))
         return self._pieces
@@ -96,7 +94,7 @@ class Snapshot(SplitText):
 
     @property
     def sample(self) -> str:
-        """The beginning of the text, which determines its kind."""
+        """The beginning of the text, by which its kind is detected."""
         if self._text is not None:
             return self._text[:KIND_CHARACTERS]
         start = ""
@@ -108,20 +106,18 @@ class Snapshot(SplitText):
 
     @property
     def is_cut(self) -> bool:
-        """Whether the pieces exist; creating those of a long text takes time."""
+        """Whether the text is already cut into pieces."""
         return self._pieces is not None
 
     def count_if_quick(
         self, base: Tokenizer, most: int, document: TextDocument | None
     ) -> int | None:
-        """Return the tokens by `base` if few characters must be tokenized, else None.
-
-        A piece that is slow to tokenize counts as many characters. For the event loop.
+        """Return the text's tokens, or None if too many characters have no count yet.
 
         Args:
             base: The tokenizer.
-            most: How many characters may be tokenized.
-            document: The open document with this URI. Its sums are used while it is not edited.
+            most: How many characters may be tokenized. A piece that is slow to tokenize weighs more.
+            document: The open document with this URI. Its sums are used if it is unedited.
         """
         if base.has_safe_cuts and document is not None and self.is_of(document):
             return count_if_quick(document, base, most)
@@ -139,19 +135,19 @@ class Snapshot(SplitText):
         )
 
     def document(self) -> TextDocument:
-        """Return a document with the snapshot's text. Blocking if it is long."""
+        """Return a document with the snapshot's text. Blocking if the text is long."""
         return TextDocument(self.uri, self.text, self.version, self.encoding, self.language_id)
 
 
 class FollowedPlace:
-    """Identifies a document, or a range of it, that a section follows. `Documents` has its text."""
+    """Identifies a document, or a range of one, that a section follows."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
 
 class FollowedText:
-    """The text at a followed place at one moment: the source of a section. Never changes."""
+    """The text of a followed place at one moment. Immutable."""
 
     def __init__(self, place: FollowedPlace, snapshot: Snapshot) -> None:
         self.place, self.snapshot = place, snapshot
@@ -162,11 +158,10 @@ class FollowedText:
         return self.snapshot.edition
 
     def text(self) -> str:
-        """Return the text."""
         return self.snapshot.text
 
     def measure(self, counter: Counter) -> Measure:
-        """Return its tokens by a counter alone, without calibration or endpoint."""
+        """Count the text, without calibration or endpoint."""
         return counter.text(self.text())
 
 
@@ -175,19 +170,19 @@ class FollowedSection(NamedTuple):
 
     uri: str
     tokens: int
-    """Tokens that it adds to the conversation."""
+    """Tokens of the section in the conversation."""
     shown: bool
-    """Whether the conversation is the shown one."""
+    """Whether the section's conversation is the shown one."""
 
 
 class Documents(dict[str, TextDocument]):
-    """The open documents by URI. For the event loop."""
+    """The open documents by URI."""
 
     def __init__(self) -> None:
         super().__init__()
         self._snapshots: dict[str, Snapshot] = {}
         self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
-        """Offsets of the followed ranges; places without an entry are whole documents."""
+        """Offsets of the followed ranges. A place without an entry is a whole document."""
 
     def get_open(self, uri: str) -> TextDocument:
         """Return an open document that is in step with the editor.
@@ -212,7 +207,7 @@ class Documents(dict[str, TextDocument]):
         return self.snapshot_of(self.get_open(uri))
 
     def snapshot_of(self, document: TextDocument) -> Snapshot:
-        """Return a snapshot of a document, which may have been closed or pinned."""
+        """Return a snapshot of a document, open or not."""
         uri = document.uri
         if self.get(uri) is not document:
             return Snapshot.of(document)
@@ -226,13 +221,14 @@ class Documents(dict[str, TextDocument]):
         return snapshot
 
     def is_newest(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is a whole open document at its current edition."""
+        """Return whether the snapshot has the current text of an open document."""
         return snapshot.is_of(self.get(snapshot.uri))
 
     def edit(self, document: TextDocument, span: Range | None, text: str) -> None:
-        """Replace a range of a document, or all of it; followed ranges move with their text.
+        """Replace a range of a document, or all of its text.
 
-        Text inserted before a range shifts it; text inserted inside it or at its end belongs to it.
+        Text inserted before a followed range shifts the range. Text inserted inside it or at its
+        end becomes part of it.
         """
         followed = [one for one in self._ranges if one.uri == document.uri]
         if followed:
@@ -258,10 +254,7 @@ class Documents(dict[str, TextDocument]):
         return FollowedText(place, self._snapshot_at(place, document))
 
     def is_stale(self, text: FollowedText) -> bool:
-        """Whether the followed document was edited since.
-
-        The text of a document that was closed, or is out of step, stays the last one.
-        """
+        """Return whether the followed document has been edited since."""
         document = self.get(text.place.uri)
         is_known = document is not None and document.is_synced
         return is_known and document is not None and document.edition is not text.version
@@ -280,6 +273,5 @@ class Documents(dict[str, TextDocument]):
         return Snapshot.part_of(document, Range(start, end))
 
     def close(self, uri: str) -> None:
-        """Remove a closed document."""
         self.pop(uri, None)
         self._snapshots.pop(uri, None)

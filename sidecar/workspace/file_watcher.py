@@ -1,7 +1,7 @@
-"""Watches all followed files. The thread sleeps until the system reports a change.
+"""Watches files for all subscribers of this process.
 
-Every `TICK_SECONDS` it also compares the files' times, because not every file system reports
-changes.
+The thread sleeps until the operating system reports a change. Because not every file system
+reports changes, it also compares the files' times every `TICK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""How often a subscriber must check everything by default."""
+"""How often a subscriber should check all of its files by default."""
 QUIET_SECONDS = 0.02
-"""A change is reported when nothing has changed for so long ..."""
+"""Changes are reported after this long without another change ..."""
 LONGEST_SECONDS = 0.1
-"""... or when so much time has passed since the first unreported change."""
+"""... but at the latest this long after the first one."""
 
 Changes = frozenset[str] | None
-"""Paths that changed; None when anything may have changed."""
+"""The changed paths, or None if anything may have changed."""
 FindPaths = Callable[[], Collection[str]]
-"""Returns the paths to follow. Called on the watcher's thread, so it may block.
+"""Returns the paths to follow. Runs on the watcher's thread, so it may block.
 
-Each path is a folder, which is followed with everything below it, a file, or does not exist yet.
+A path is a file, a folder (followed with everything in it), or does not exist yet.
 """
 
 
@@ -51,7 +51,7 @@ class Subscription:
     ) -> None:
         self.is_active = True
         self.is_stale = False
-        """Whether to find the paths again."""
+        """Whether the paths must be found again."""
         self._find_paths, self._notify = find_paths, notify
         self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
         self._changed: set[str] = set()
@@ -59,15 +59,14 @@ class Subscription:
         self._stamps: dict[str, Stamp | None] = {}
 
     def cancel(self) -> None:
-        """Stop reporting."""
         self.is_active = False
 
     @property
     def parents(self) -> set[str]:
         """The folders to watch for followed files and for missing paths.
 
-        On macOS missing paths are only checked at each tick, because a watch of the home folder
-        would report everything below it.
+        On macOS, missing paths are only checked at each tick, because watching the home folder
+        would report everything in it.
         """
         return {
             _nearest_folder(path)
@@ -76,30 +75,27 @@ class Subscription:
         }
 
     def find_paths(self) -> None:
-        """Find the paths to follow."""
         self.is_stale = False
         paths = frozenset(self._find_paths())
         self.folders = frozenset(filter(os.path.isdir, paths))
         self._stamps = {path: stamp_of(path) for path in paths - self.folders}
 
     def compare_stamps(self) -> None:
-        """Record which followed files have changed since the last comparison.
-
-        Created and deleted files also count as changed.
-        """
+        """Record which followed files were changed, created or deleted since the last
+        comparison."""
         before, self._stamps = self._stamps, {path: stamp_of(path) for path in self._stamps}
         changed = [path for path, stamp in self._stamps.items() if stamp != before[path]]
         self._changed.update(changed)
         self.is_stale |= any(None in (self._stamps[path], before[path]) for path in changed)
 
     def is_poll_due(self) -> bool:
-        """Whether the subscriber should check everything again."""
+        """Whether the subscriber should check all of its files."""
         return time.monotonic() - self._polled_at >= self._poll_seconds
 
     def record(self, path: str) -> bool:
-        """Record a changed path for the next report, if it is followed.
+        """Record a changed path if it is followed. Returns whether it was recorded.
 
-        The paths are stale if it is a missing path or the parent of one.
+        A missing path, or a parent of one, also makes the paths stale.
         """
         is_followed = path in self._stamps or path.startswith(
             tuple(folder + os.sep for folder in self.folders)
@@ -113,14 +109,12 @@ class Subscription:
         return is_followed or self.is_stale
 
     def report(self) -> None:
-        """Report the recorded paths."""
         if self._changed:
             changed, self._changed = frozenset(self._changed), set()
             self._stamps |= {path: stamp_of(path) for path in changed & self._stamps.keys()}
             self._call(changed)
 
     def report_anything(self) -> None:
-        """Report that anything may have changed."""
         self._polled_at = time.monotonic()
         self._changed.clear()
         self._call(None)
@@ -133,10 +127,12 @@ class Subscription:
 
 
 class FileWatcher:
-    """Reports changes to subscribers from one thread of its own."""
+    """Reports file changes to subscribers from one thread."""
 
     def __init__(self, start_seconds: float = 0.0) -> None:
-        """`start_seconds`: delay before the watching library is loaded, which takes 0.1 s."""
+        """Args:
+            start_seconds: Delay before the watching library is loaded, which takes 0.1 s.
+        """
         self.start_seconds = start_seconds
         self._inbox: queue.SimpleQueue[str | Subscription | None] = queue.SimpleQueue()
         self._subscriptions: list[Subscription] = []
@@ -149,11 +145,11 @@ class FileWatcher:
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
     ) -> Subscription:
-        """Follow the paths that `find_paths` returns. Call it from one thread.
+        """Follow the paths that `find_paths` returns.
 
-        `notify` is called on the watcher's thread: with None as soon as the paths are watched, then
-        with the changed paths, and again with None every `poll_seconds` and whenever followed
-        paths have come or gone.
+        `notify` runs on the watcher's thread. It gets the changed paths, or None if anything may
+        have changed: once the paths are watched, every `poll_seconds`, and when followed paths
+        appear or disappear. Call `subscribe` from one thread only.
         """
         subscription = Subscription(find_paths, notify, poll_seconds)
         self._inbox.put(subscription)
@@ -163,7 +159,6 @@ class FileWatcher:
         return subscription
 
     def close(self) -> None:
-        """Stop the thread."""
         self._closed.set()
         self._inbox.put(None)
 
@@ -222,8 +217,7 @@ class FileWatcher:
     def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
         """Find and watch the paths of changed subscriptions, then report that anything may differ.
 
-        No change is missed: new paths are watched before old ones are dropped and before the
-        report.
+        No change is missed, because new watches start before old ones end and before the report.
         """
         for subscription in changed:
             subscription.find_paths()
@@ -247,7 +241,6 @@ def _next_message(
 
 
 def _nearest_folder(path: str) -> str:
-    """Return the innermost folder above a path that exists."""
     parent = os.path.dirname(path)
     return parent if os.path.isdir(parent) or parent == path else _nearest_folder(parent)
 
@@ -256,26 +249,22 @@ _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
-"""The Linux setting to raise after a watch failed with this error."""
+"""The Linux setting to raise for each error."""
 
 
 class _Folder(NamedTuple):
-    """A folder, links resolved; `is_tree` when everything below it is watched."""
-
     path: str
     is_tree: bool
 
 
 class _Watch(NamedTuple):
-    """A watch of one folder, with the folder's identity at its start."""
-
     emitter: EventEmitter
     handler: _Handler
     identity: tuple[int, int] | None
 
 
 class _Watches:
-    """The folders that the system watches for this process. For one thread."""
+    """The folders that the operating system watches for this process. Not thread-safe."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -284,7 +273,7 @@ class _Watches:
         self._has_failed = False
 
     def update(self, trees: Iterable[str], folders: Iterable[str]) -> None:
-        """Watch exactly these trees and these folders without their subfolders."""
+        """Watch exactly these trees, and these folders without their subfolders."""
         wanted: dict[_Folder, list[str]] = {}
         for paths, is_tree in ((trees, True), (folders, False)):
             for path in paths:
@@ -303,12 +292,10 @@ class _Watches:
         return any(map(self._is_outdated, self._watches))
 
     def _is_outdated(self, folder: _Folder) -> bool:
-        """Checks the emitter too, because a new folder may get the inode of the deleted one."""
         watch = self._watches[folder]
         return not watch.emitter.is_alive() or watch.identity != _identity(folder.path)
 
     def close(self) -> None:
-        """Stop all watches."""
         if self._observer is not None:
             self._observer.stop()
 
@@ -336,7 +323,6 @@ class _Watches:
             self._observer.unschedule(self._watches.pop(folder).emitter.watch)
 
     def _warn(self, error: OSError) -> None:
-        """Log once that watching failed. It is tried again each time that the paths are found."""
         if self._has_failed:
             return
         self._has_failed = True
@@ -351,7 +337,6 @@ class _Watches:
         )
 
     def _running_observer(self) -> BaseObserver:
-        """Return the running observer. Raises OSError."""
         if self._observer is None:
             from watchdog.observers import Observer
 
@@ -362,8 +347,6 @@ class _Watches:
 
 
 class _Handler:
-    """Reports events below a folder, under each path by which the folder is followed."""
-
     def __init__(self, path: str, names: list[str], report: Callable[[str], None]) -> None:
         self._path, self.names, self._report = path, names, report
 
@@ -375,7 +358,6 @@ class _Handler:
 
 
 def _event_types() -> list[type[FileSystemEvent]]:
-    """Return the event types to report; opening and closing files are not among them."""
     from watchdog import events
 
     files = [events.FileCreatedEvent, events.FileModifiedEvent, events.FileMovedEvent]

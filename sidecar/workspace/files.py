@@ -1,8 +1,7 @@
-"""Finds and reads the files of a command line: folders as git sees them, without binary files.
+"""Finds and reads the text files that are named on the command line.
 
-Files below a folder are omitted if a `.gitignore` in the same repository excludes them, as are
-`.git` and symbolic links (so there are no loops, and no file counts twice). A file that the user
-names is always included.
+Files in a folder are left out if `.gitignore` excludes them, as are `.git`, binary files and
+symbolic links. A file that the user names is always included.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _MARKS = (
 
 
 class File(NamedTuple):
-    """A file, or standard input (path `-`, size 0). The size is in bytes.
+    """A file, with its size in bytes. Standard input has the path `-` and the size 0.
 
-    `named`: whether the user has named this path, not a folder.
+    `named` means that the user named this path rather than a folder.
     """
 
     path: str
@@ -50,7 +49,7 @@ class File(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A path that is not read; `failed` if the user has named it."""
+    """A path that is not read. `failed` means that the user named it."""
 
     path: str
     reason: str
@@ -58,31 +57,29 @@ class Skipped(NamedTuple):
 
 
 Stamp = tuple[int, int]
-"""A file's modification time in ns and size in bytes."""
+"""A file's modification time in ns and its size in bytes."""
 
 
 class Text(NamedTuple):
-    """A file's text; `damaged` if bytes could not be decoded and were replaced by U+FFFD."""
+    """A file's text. `damaged` means that undecodable bytes were replaced by U+FFFD."""
 
     text: str
     damaged: bool
 
 
 class Link(NamedTuple):
-    """A symbolic link below a folder."""
+    """A symbolic link in a folder."""
 
     path: str
 
 
 class _Folder(NamedTuple):
-    """A folder to walk, and the rules that apply to it."""
-
     path: str
     rules: list[IgnoreRules]
 
 
 def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
-    """Yield the files at some paths and below folders. Never raises OSError."""
+    """Yield the files at some paths and in folders. Never raises OSError."""
     for path in paths:
         if path == STDIN:
             yield File(STDIN, 0, named=True)
@@ -113,7 +110,7 @@ def _file_or_skipped(path: str | Skipped) -> File | Skipped:
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """Return what identifies a version of a file; None if there is no file. Blocking."""
+    """Return a file's stamp, or None if there is no file. Blocking."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a NUL in a name
@@ -122,7 +119,7 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
 
 
 def read(file: File) -> Text | Skipped:
-    """Read a file or standard input. Returns Skipped if it is binary or cannot be read."""
+    """Read a file or standard input. Returns Skipped if it is binary or unreadable."""
     try:
         data = sys.stdin.buffer.read() if file.path == STDIN else read_bytes(file.path)
     except OSError as error:
@@ -131,7 +128,7 @@ def read(file: File) -> Text | Skipped:
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a file or a pipe. Raises OSError, also for an endless device."""
+    """Read a file or a pipe. Raises OSError, also for a device without an end."""
     with open(path, "rb") as stream:
         if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return stream.read()
@@ -142,10 +139,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def decode(data: bytes) -> Text | None:
-    """Decode a file with its line ends unchanged; None for a binary file.
-
-    Bytes that cannot be decoded become U+FFFD.
-    """
+    """Decode a file without changing its line ends. Returns None for a binary file."""
     encoding = encoding_of(data)
     if encoding is None:
         return None
@@ -156,9 +150,9 @@ def decode(data: bytes) -> Text | None:
 
 
 def encoding_of(data: bytes) -> str | None:
-    """Return the encoding: UTF-8, or that of a byte order mark; None for a binary file.
+    """Return the encoding, or None for a binary file.
 
-    As in git, a file is binary if it has a NUL in its first 8,000 bytes and no byte order mark.
+    As in git, a file is binary if its first 8,000 bytes contain a NUL and no byte order mark.
     """
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     if encoding is None and b"\0" not in data[:_BINARY_SEARCHED]:
@@ -167,7 +161,7 @@ def encoding_of(data: bytes) -> str | None:
 
 
 def walk(top: str) -> Iterator[str | Link | Skipped]:
-    """Yield the files and links below a folder, sorted by name.
+    """Yield the files and links in a folder, sorted by name.
 
     Uses a stack, because folders may be nested deeper than Python's recursion limit.
     """
@@ -185,7 +179,6 @@ def walk(top: str) -> Iterator[str | Link | Skipped]:
 def _walk_folder(
     folder: str, rules: list[IgnoreRules], *, named: bool
 ) -> Iterator[str | Link | Skipped | _Folder]:
-    """Yield a folder's entries by name; `rules` are those of the folders above."""
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=attrgetter("name"))
@@ -211,7 +204,7 @@ def _walk_folder(
 
 
 def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
-    """Yield a folder's `.gitignore` if a part of it was not read."""
+    """Yield the folder's `.gitignore` if some of its rules were not read."""
     path = os.path.normpath(os.path.join(folder, NAME))
     yield from [Skipped(path, rule.problem, failed=False) for rule in rules if rule.problem]
 

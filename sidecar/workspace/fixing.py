@@ -1,4 +1,4 @@
-"""Fixes of a document's findings: edits of the document, a new file or the settings. Blocking."""
+"""Fixes for a document's findings: edits of the document, of settings, or a new file. Blocking."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _TRIES = 100
 
 
 class FixTarget(msgspec.Struct, frozen=True):
-    """A file other than the document: its URI, and its text or that of a new file."""
+    """A file to edit or create, with its current or initial text."""
 
     uri: str
     text: str
 
 
 class RootOrigins(NamedTuple):
-    """A root folder, and the file of each of its settings."""
+    """A root folder, and the configuration file that each of its settings comes from."""
 
     root: Path | None
     origins: Mapping[str, Origin]
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A fix. `edits` apply to `target`, or to the document if it is None."""
+    """A fix. Its edits apply to `target`, or to the document if `target` is None."""
 
     kind: FixKind
     title: str
@@ -57,7 +57,7 @@ def propose_fixes(
     place: RootOrigins,
     choices: Mapping[str, CounterChoice],
 ) -> list[Proposal]:
-    """Return all fixes of some findings, the most useful first."""
+    """Return all fixes for some findings, the most useful first."""
     counter = counter_of(subject, choices)
     return [
         fix for finding in findings for fix in _fixes_of(subject, finding, place, counter, choices)
@@ -116,7 +116,6 @@ def _free_name(path: Path) -> Path:
 
 
 def _is_inside(path: Path, root: Path) -> bool:
-    """Whether a path is inside the root after links are resolved."""
     return path.resolve().is_relative_to(root.resolve())
 
 

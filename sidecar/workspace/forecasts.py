@@ -1,4 +1,4 @@
-"""The forecast of a session: what comes next, from its context and its recorded calls."""
+"""Forecasts of a session's next calls, from its context and its recorded calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def add_forecast(services: Shared, workspace: Workspace, usage: ContextUsage) -> ContextUsage:
-    """Return a usage with its forecast; unchanged if none of the session's calls is recorded."""
+    """Add the forecast to a usage, if the ledger has calls of the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
     book = services.spending(workspace).book
@@ -28,13 +28,11 @@ async def add_forecast(services: Shared, workspace: Workspace, usage: ContextUsa
 
 
 def forecast(book: CostBook, usage: ContextUsage, now: datetime | None = None) -> Forecast | None:
-    """Return what comes next in a session. Blocking.
-
-    None without a recorded call, or if the ledger cannot be read.
+    """Return the forecast of a session, or None without recorded calls. Blocking.
 
     Args:
         book: The ledger and its prices.
-        usage: How full the session's context is.
+        usage: The session's context usage.
         now: The current time.
     """
     from sidecar.cost.forecast import (

@@ -1,4 +1,4 @@
-"""Runs git without executing anything from the repository's configuration, which may be hostile."""
+"""Runs git without executing anything that the repository's configuration names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.errors import SidecarError
 
 TIMEOUT_SECONDS = 120.0
-"""Limits git, because it waits forever if an ignore or attributes file is a FIFO."""
+"""Time limit for git, which would wait forever for a `.gitignore` that is a FIFO."""
 
 _PROGRAM = "git.exe" if os.name == "nt" else "git"
 _OPTIONS = (
@@ -34,13 +34,13 @@ _ENVIRONMENT = {
 
 
 class GitError(SidecarError):
-    """git is missing or has failed; the text is git's own."""
+    """git is missing or has failed. The message is git's own."""
 
     kind = "config"
 
 
 def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
-    """Run a git command in `folder`, and return its output. Blocking; raises GitError."""
+    """Run a git command in a folder and return its output. Blocking. Raises GitError."""
     git = find_git(folder)
     if git is None:
         raise GitError("git is not on the PATH")
@@ -52,7 +52,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def find_git(folder: Path) -> str | None:
-    """Return the path of git on PATH, but never one inside the repository of `folder`."""
+    """Return the path of git on PATH, unless it is inside the repository."""
     own = _find_repository(folder)
     for entry in filter(os.path.isabs, os.get_exec_path()):
         path = Path(entry).resolve() / _PROGRAM
@@ -66,7 +66,7 @@ def find_git(folder: Path) -> str | None:
 def _find_repository(folder: Path) -> Path | None:
     """Return the top of the outermost work tree around a folder, else the folder itself.
 
-    Folders that contain the user's home are not considered; None if no other is left.
+    Returns None if only folders that contain the user's home are left.
     """
     folder = folder.resolve()
     home = Path("~").expanduser().resolve()
@@ -76,9 +76,10 @@ def _find_repository(folder: Path) -> Path | None:
 
 
 def _filter_options(git: str, folder: Path) -> list[str]:
-    """Return options that disable each configured filter; git has no option for all of them.
+    """Return options that disable every configured filter.
 
-    git runs filters when it compares a file with its blob.
+    git runs filters when it compares a file with its blob, and has no single option to disable
+    them.
     """
     listed = _run_git(git, folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
@@ -106,10 +107,9 @@ def _run_git(
 
 
 def tracked_files(folder: str) -> tuple[str, ...] | None:
-    """Return the tracked files below `folder`, relative to it; empty outside a work tree. Blocking.
+    """Return the tracked files in a folder, relative to it, or None if git fails. Blocking.
 
-    None if git is missing or fails. git is not asked which files are ignored, because it would wait
-    for a `.gitignore` that is a FIFO.
+    The result is empty outside a work tree.
     """
     if not _is_in_work_tree(Path(os.path.abspath(folder))):
         return ()

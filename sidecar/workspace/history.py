@@ -1,4 +1,4 @@
-"""Read agents' calls into the ledger, through the session index. For worker threads."""
+"""Reads agents' calls into the ledger, through the session index. Blocking."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def ingest_all(
     rest: float = 0.0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Ingested:
-    """Read what is new in agents' stores. Only one process does this at a time.
+    """Read the new contents of agents' stores. Only one process does this at a time.
 
     Args:
         book: The ledger.
         sources: Which agents' files to read.
         mine: Whether to read only stores that may belong to the roots.
-        stop: Stops the reading when set.
-        rest: Seconds of rest for each second of work.
-        progress: Called with the finished share, 0 to 1.
+        stop: Stops reading when set.
+        rest: Seconds to sleep for each second of work.
+        progress: Called with the completed fraction, 0 to 1.
 
     Raises:
         LedgerError: The ledger cannot be written.
@@ -60,9 +60,9 @@ def ingest_all(
 
 
 def ingest_missed(book: CostBook, sources: Sources) -> Ingested:
-    """Read what is new in the roots' sessions, without the lock of `ingest_all`.
+    """Read the new contents of the roots' stores without waiting for other processes.
 
-    Calls that another process reads too count once. Raises LedgerError.
+    Calls that another process reads too are recorded once. Raises LedgerError.
     """
     index = SessionIndex(book.ledger)
     unread = index.unread(sources.readers, sources.stores())
@@ -74,9 +74,9 @@ _here = threading.Lock()
 
 @contextmanager
 def _try_process_lock(ledger: Path) -> Iterator[bool]:
-    """Yield whether this is the only reader into a ledger. Raises LedgerError.
+    """Yield whether this process got the lock of a ledger. Raises LedgerError.
 
-    The lock is released when the process ends.
+    The operating system releases the lock when the process ends.
     """
     if not _here.acquire(blocking=False):
         yield False

@@ -1,7 +1,7 @@
-"""Decides which paths `.gitignore` files exclude, as git does.
+"""Decides which paths `.gitignore` files exclude, with git's rules.
 
-The files come from a repository, so their size is limited. As in git, a `.gitignore` that is a
-symbolic link has no effect.
+Repositories may be hostile, so the number and length of the patterns are limited. As in git, a
+`.gitignore` that is a symbolic link has no effect.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 NAME = ".gitignore"
 MAX_LINES = 10_000
 MAX_WILDCARDS = 500
-"""The limits apply to a folder's file and those above it together, because each file below is
-matched against all of them. The star of `*.end` is no wildcard: it is looked up by name."""
+"""Most wildcards in a folder's `.gitignore` and those of its parents together.
+
+The star of `*.end` does not count, because such patterns are looked up by name.
+"""
 
 
 class IgnoreRules(NamedTuple):
-    """The patterns of one `.gitignore`, for paths that begin with `prefix`.
+    """The patterns of one `.gitignore`, for paths that start with `prefix`.
 
-    `problem` says why a part of the file was not read.
+    `problem` says why some patterns were not read.
     """
 
     prefix: str
@@ -34,7 +36,7 @@ class IgnoreRules(NamedTuple):
 
 
 def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
-    """Read a folder's own rules, within the limits that the rules `above` leave."""
+    """Read a folder's own rules, within the limits that the rules of its parents leave."""
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
         return []
@@ -51,7 +53,7 @@ def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRul
 def read_parent_rules(folder: str) -> list[IgnoreRules]:
     """Read the rules of a folder's parents in its repository.
 
-    Empty if they exclude the folder itself, because the user has named it.
+    Returns no rules if they exclude the folder itself: the user has named it.
     """
     rules: list[IgnoreRules] = []
     for parent in work_tree_parents(folder):
@@ -73,12 +75,12 @@ def work_tree_parents(folder: str) -> list[str]:
 
 
 def is_ignored(path: str, folder: bool, rules: list[IgnoreRules]) -> bool:
-    """Whether git ignores a path: the deepest `.gitignore` that matches it decides."""
+    """Return whether a path is ignored. The deepest `.gitignore` that matches decides."""
     return bool(rules) and is_ignored_at(with_slashes(os.path.abspath(path)), folder, rules)
 
 
 def is_ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool:
-    """Whether git ignores an absolute path with `/`."""
+    """Return whether an absolute path, with `/` as separator, is ignored."""
     for rule in reversed(rules):
         verdict = rule.globs.verdict(absolute[len(rule.prefix) :], folder=folder)
         if verdict is not None:
@@ -117,5 +119,4 @@ def _count_wildcards(line: str) -> int:
 
 
 def with_slashes(path: str) -> str:
-    """Return a path with `/` as separator."""
     return path.replace(os.sep, "/")

@@ -1,7 +1,7 @@
-"""The sizes of running servers' conversations, shared with other processes.
+"""Shares the context usage of this server's conversations with other processes.
 
-Each server writes one file per workspace with counts, ids, models and times, and no text. It holds
-a lock while it runs. Files without a held lock are ignored.
+Each server writes one file per workspace with counts, ids, models and times, but no text. The
+server holds a lock while it runs; files of servers without a lock are ignored.
 """
 
 from __future__ import annotations
@@ -28,29 +28,25 @@ if TYPE_CHECKING:
 
 _LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
-"""A server that has created a lock may take this long to hold it."""
+"""A new server may take this long to lock the file that it has created."""
 _MOST_BYTES = 1 << 22
 
 
 class LiveSessions:
-    """Shares this process's conversations with other processes.
-
-    For the event loop; workers get paths and bytes.
-    """
+    """Shares this process's conversations with other processes."""
 
     def __init__(self, folder: Path, workers: Workers) -> None:
         self.folder = folder
-        """The folder in which running servers write."""
+        """The folder in which all running servers write."""
         self._workers = workers
         self._name = secrets.token_hex(8)
         self._process_lock: contextlib.ExitStack | None = None
-        """Held since the first write."""
         self._written: dict[str, bytes | None] = {}
-        """The content by workspace; None during a write and after a failed one."""
+        """The file content by workspace; None while a write runs or after it failed."""
         self._writing = asyncio.Lock()
 
     async def write(self, workspace: str, sessions: Sequence[ContextUsage]) -> None:
-        """Replace the file of a workspace, if its content differs. Raises OSError."""
+        """Write a workspace's file if its content has changed. Raises OSError."""
         private = [msgspec.structs.replace(one, largest=[], text="", rows=[]) for one in sessions]
         data = msgspec.json.encode(private) if private else b""
         async with self._writing:
@@ -92,7 +88,7 @@ def read(folder: Path, workspace: str) -> list[ContextUsage]:
 
 
 def _lock_files(folder: Path, lock: Path) -> contextlib.ExitStack:
-    """Remove the files of ended processes, and lock this one's. Raises OSError."""
+    """Remove the files of ended processes, and take this process's lock. Raises OSError."""
     make_folder(folder)
     for path in folder.glob("*.lock"):
         with contextlib.suppress(OSError):
@@ -125,7 +121,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether the process that created a lock still runs. Raises OSError."""
+    """Return whether the process that created a lock still runs. Raises OSError."""
     if not lock.exists():
         return False
     with locked(lock, 0.0) as is_free:

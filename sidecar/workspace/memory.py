@@ -1,10 +1,10 @@
 """Returns unused memory to the operating system.
 
-Two kinds matter. glibc keeps the memory of closed documents: each thread's arena mixes a little
-used memory with much free memory, so the process uses one arena (the GIL serialises allocation
-anyway) and trims it. And libraries read large tables, such as rs-bpe's 30 MB, only once when a
-tokenizer is loaded. Without this, an idle server holds 1.2 times the memory of pygls with tiktoken,
-and 18 % stay after large documents are closed.
+glibc keeps the memory of closed documents, because each thread's arena mixes used and free
+memory. The process therefore uses a single arena, which costs little under the GIL, and trims
+it. Libraries also keep large tables, such as rs-bpe's 30 MB, which are only read when a
+tokenizer is loaded. Without this module, an idle server uses 1.2 times the memory of pygls with
+tiktoken, and 18 % of a large document's memory remains after it is closed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _KILOBYTES = re.compile(r"(\w+): +(\d+) kB")
 
 
 def use_one_arena() -> None:
-    """Make all threads share one arena. Call it before there is a second thread."""
+    """Make all threads share one glibc arena. Call it before starting a thread."""
     _call_libc("mallopt", _M_ARENA_MAX, 1)
 
 
 def release_memory() -> None:
-    """Return freed memory and libraries' tables to the system.
+    """Return freed memory and libraries' tables to the operating system.
 
-    Blocking: some milliseconds, during which a thread that needs more memory waits.
+    Blocks for some milliseconds.
     """
     _call_libc("malloc_trim", 0)
     for start, length in library_tables():
@@ -37,10 +37,9 @@ def release_memory() -> None:
 
 
 def library_tables() -> Iterator[tuple[int, int]]:
-    """Yield addresses and sizes of libraries' large tables that are in memory unchanged.
+    """Yield the addresses and sizes of libraries' large read-only tables in memory.
 
-    The system reads them again from its cache when they are needed. Nothing may have been written
-    to them, because that would be lost.
+    The system reads them again when they are needed, so they must be unchanged since loading.
     """
     with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
         for found in _MAPPING.finditer(file.read()):

@@ -1,4 +1,4 @@
-"""Models that could hold a conversation, and whether a reply is another model's. Blocking."""
+"""Finds models that could hold a conversation, and detects replies by another model. Blocking."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _NO_CHAT = re.compile(
     "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
     "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
 )
-"""Names of models that are not for conversations."""
+"""Names of models that are not made for conversations."""
 
 _RETIRED = re.compile(
     r"claude-(v?[12]\b|instant|3(?!-haiku))|claude-(opus|sonnet)-4(-[01]|\.1)?(-20\d{6})?$"
     r"|gpt-3\.5|gpt-4(-|$)|gpt-4\.5|gpt-4\.1-nano|o1|o3-mini|o4-mini|(ada|babbage|curie|davinci)$"
     r"|gpt-5(\.1)?-(chat-latest|codex)|gpt-5\.1-codex|gpt-5\.2-codex|gemini-(1|2\.0-flash|flash-1|pro$|pro-vision)"
 )
-"""Models that their makers no longer serve, by the pages in docs/reference/sources.md.
+"""Models that their vendors no longer serve, by the pages in docs/reference/sources.md.
 
-The price list keeps them for old calls.
+The price list still contains them, for old calls.
 """
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
-"""Prefixes in the price list that end where a fine-tune's id or a region follows."""
+"""Prefixes in the price list, which a fine-tune's id or a region completes."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
-"""OpenRouter's variants, which a maker's own API does not have."""
+"""Suffixes of OpenRouter's model variants, which the vendors' own APIs do not have."""
 _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
 """Bedrock's region prefix, which limits the models that an account can call."""
 
 
 def can_be_called(name: str, provider: str, model: str) -> bool:
-    """Whether a client that calls `model` at a provider can call `name` instead."""
+    """Return whether a client that calls `model` at a provider can call `name` there too."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
     if provider == families.maker_of(model) != families.maker_of(name):
@@ -52,9 +52,9 @@ def can_be_called(name: str, provider: str, model: str) -> bool:
 
 
 def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
-    """Whether a reply names another model than was asked for.
+    """Return whether a reply comes from another model than the client asked for.
 
-    False for local servers and the user's endpoints, which give their models names of their own.
+    Always false for local servers and the user's endpoints, which name models in their own way.
     """
     if not replied or parse(asked).provider in LOCAL_PROVIDERS:
         return False
@@ -63,7 +63,7 @@ def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
 
 
 class Alternatives(NamedTuple):
-    """Finds models that could hold a conversation. A frozen value for workers."""
+    """Finds models that could hold a conversation. Frozen, so that workers can use it."""
 
     model: str
     counter: Counter
@@ -71,7 +71,8 @@ class Alternatives(NamedTuple):
     capabilities: tuple[Capability, ...]
 
     def all(self) -> list[Alternative]:
-        """Return the models of the same maker, and of the endpoints that serve this one."""
+        """Return the other models of the same vendor, and those of endpoints that serve the
+        model."""
         from sidecar.counting.listing import search
 
         provider = catalogue.provider_of(self.model)
@@ -99,6 +100,5 @@ class Alternatives(NamedTuple):
         )
 
     def message(self, usage: ContextUsage) -> str:
-        """Return the text of a warning about a full context."""
         heaviest = heaviest_tools(self.tools, self.counter)
         return budget_message(usage, self.fitting(usage), heaviest)

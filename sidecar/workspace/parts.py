@@ -1,4 +1,4 @@
-"""Counts of a document's parts: its Markdown sections, or its top-level blocks."""
+"""Counts a document's parts: its Markdown sections or top-level blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.documents import Snapshot
 
 PartCounts: TypeAlias = dict[tuple[str, int, int], int]
-"""Unscaled counts by the tokenizer's name and the text's hash and length."""
+"""Uncalibrated counts by tokenizer name, text hash and text length."""
 
 
 class CountedPart(msgspec.Struct, frozen=True):
@@ -34,8 +34,8 @@ def count_parts(
 
     Args:
         snapshot: The document.
-        choice: How the document is counted.
-        before: The counts from the last call, for the parts that have not changed.
+        choice: How to count the document.
+        before: Counts from the last call, which are reused for unchanged parts.
     """
     base, counts, counted = choice.tokenizer.base, PartCounts(), []
     for part in find_parts(snapshot.text, snapshot.uri, snapshot.language_id):

@@ -1,4 +1,4 @@
-"""Costs of prompt files: their tokens in each call of the agents that send them."""
+"""Estimates what prompt files cost as part of the calls of the agents that send them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAYS = 30
 async def file_costs(
     services: Services, workspace: Workspace, params: CostFilesParams
 ) -> list[FileCost]:
-    """Return a row for each prompt file of a workspace, the most expensive first.
+    """Return the cost of each prompt file in a workspace, the most expensive first.
 
     Raises:
         BadParamsError: The time is invalid.
@@ -53,12 +53,11 @@ async def file_costs(
 
 
 def is_prompt_file(workspace: Workspace, path: Path) -> bool:
-    """Return whether an agent sends this file, by its name."""
+    """Return whether agents send files with this name."""
     return workspace.path is not None and bool(agents_of(workspace.path, path))
 
 
 def _read_prompt_files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]:
-    """Read the prompt files. Blocking. Skips imports and the user's memory without agents."""
     from sidecar.agents.places import Places
 
     settings = workspace.settings.agents
@@ -69,7 +68,6 @@ def _read_prompt_files(workspace: Workspace, uris: Sequence[str] | None) -> list
 
 
 def _most_called_model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
-    """Return the model that the agents which send the file call most."""
     calls = Counter[str]()
     for agent in file.agents:
         calls.update(used.get(agent, {}))
@@ -79,7 +77,6 @@ def _most_called_model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) 
 async def _count_file(
     services: Services, workspace: Workspace, file: PromptFile, model: str
 ) -> Count | None:
-    """Count a file, as it is in the editor if it is open; None if it was not read."""
     if file.text is None:
         return None
     uri = Path(file.path).as_uri()
@@ -114,7 +111,6 @@ def _make_row(
 
 
 def _row_text(count: Count, cost: PromptFileCost, span: str) -> str:
-    """`612 tokens · 1,204 requests in 30 days · about $0.41, 93 % from cache · counted for o3`."""
     head, model = tokens_text(count.tokens, count.method), f"counted for {printable(count.model)}"
     if not cost.requests:
         return f"{head} · no requests {span} · {model}"

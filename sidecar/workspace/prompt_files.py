@@ -1,7 +1,7 @@
-"""Prompt files: files that coding agents send with every request, and which agents send them.
+"""Prompt files: files that coding agents send with every request.
 
-Blocking, for worker threads. A repository's files are only read if they are inside its root after
-links are resolved; of the user's own files, only those in an agent's folder.
+Blocking. A repository's prompt files must be inside its root after links are resolved, and the
+user's own prompt files inside the agent's folder.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 OUTSIDE = "outside the root: not read"
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 500
-"""The most files of one root, imports included."""
+"""Most prompt files of one root, including imports."""
 _MOST_TEXT = 16 << 20
-"""The most characters of all files together."""
+"""Most characters of all prompt files together."""
 _MOST_IMPORTS = 1_000
-"""The most imports of one file."""
+"""Most imports of one file."""
 _DEPTH = 5
 """How many levels of imports Claude Code follows."""
 
 
 class PromptFileRule(msgspec.Struct, frozen=True):
-    """Which agents send a file, and the page that documents it."""
+    """A path pattern, the agents that send matching files, and the page that says so."""
 
     pattern: str
-    """Relative to a root; the last part may be a glob."""
+    """Path relative to a root. The last part may be a glob."""
     agents: frozenset[str]
     source: str
 
@@ -70,16 +70,16 @@ RULES = (
     _make_rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
     _make_rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
 )
-"""Files of a repository. Those that apply to a part of it count with every request."""
+"""Prompt files of repositories. Rules for a part of a repository count as if always sent."""
 
 
 class UserFile(msgspec.Struct, frozen=True):
-    """A user's own file for one agent, in the agent's folder."""
+    """A prompt file of the user for one agent."""
 
     agent: str
     variable: str | None
     folder: str
-    """Below the home folder."""
+    """Path relative to the home folder."""
     name: str
 
 
@@ -97,7 +97,7 @@ MEMORIES = (
 
 
 class PromptFile(msgspec.Struct, frozen=True):
-    """A prompt file. If it was not read, `text` is None and `note` says why."""
+    """A prompt file. If it could not be read, `text` is None and `note` says why."""
 
     path: str
     agents: frozenset[str]
@@ -106,7 +106,12 @@ class PromptFile(msgspec.Struct, frozen=True):
 
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
-    """Return a root's prompt files and, with `places`, their imports and the user's own files."""
+    """Return a root's prompt files.
+
+    Args:
+        root: The root folder.
+        places: Where agents keep files. None leaves out imports and the user's own prompt files.
+    """
     files: dict[str, PromptFile] = {}
     for rule in RULES:
         for path in _find_matching(root, rule.pattern)[: _MOST_FILES - len(files)]:
@@ -128,7 +133,7 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
 
 
 def agents_of(root: Path, path: Path) -> frozenset[str]:
-    """Return the agents that send a file of a root, by its name."""
+    """Return the agents that send a file, by the file's path."""
     try:
         relative = path.relative_to(root).as_posix()
     except ValueError:
@@ -166,7 +171,6 @@ def _add_file(files: dict[str, PromptFile], file: PromptFile) -> None:
 
 
 def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
-    """Read a file, if it is inside the root after links are resolved."""
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(root)):
         return PromptFile(str(path), agents, None, OUTSIDE)
@@ -179,7 +183,6 @@ def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
 
 
 def _add_imports(files: dict[str, PromptFile], root: Path, file: PromptFile, hops: int) -> None:
-    """Add the files that a CLAUDE.md imports, directly or through others."""
     claude = frozenset({"claude-code"})
     names = dict.fromkeys(islice(find_imports(file.text or ""), _MOST_IMPORTS)) if hops else {}
     for name in names:
@@ -208,14 +211,13 @@ _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 
 
 def find_imports(text: str) -> Iterator[str]:
-    """Yield the paths named by `@path` in Markdown, outside code."""
+    """Yield the paths of Markdown's `@path` imports, outside code."""
     for line in _lines_outside_code(text.splitlines()):
         for match in _IMPORT.finditer(_remove_code_spans(line)):
             yield match[1]
 
 
 def _remove_code_spans(line: str) -> str:
-    """Return a line without code spans (from a run of backticks to the next of the same length)."""
     runs = list(_TICKS.finditer(line))
     closing: dict[int, int] = {}
     latest: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The open root folders, and which one a document or path belongs to."""
+"""The open root folders, and which of them contains a document or path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidecar.workspace.workspace import Workspace
 
 
 def path_of(uri: str) -> PurePath | None:
-    """Return the local path of a `file:` URI; None for another URI. Does not access the disk."""
+    """Return the local path of a `file:` URI, or None for another URI. Does not access the disk."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -29,7 +29,6 @@ _DOCUMENTS_KEPT = 4_096
 
 
 def _as_uri(workspace: str) -> str:
-    """Return a workspace's URI, which may be given as an absolute path."""
     try:
         return workspace if "://" in workspace else Path(workspace).as_uri()
     except ValueError:
@@ -37,24 +36,24 @@ def _as_uri(workspace: str) -> str:
 
 
 class Workspaces:
-    """The workspaces of this process; documents outside every root share a rootless one."""
+    """The workspaces of this process. Documents outside every root share one without a root."""
 
     def __init__(self) -> None:
         self._by_uri: dict[str, Workspace] = {}
         self.outside = Workspace(uri=None, path=None)
         self._by_document: dict[str, Workspace] = {}
-        """Cached, because each keystroke asks several times."""
+        """Cached because each keystroke asks several times."""
 
     def __iter__(self) -> Iterator[Workspace]:
         return iter([*self._by_uri.values(), self.outside])
 
     @property
     def default(self) -> Workspace:
-        """The first root; the rootless workspace if no root is open."""
+        """The first root, or the workspace without a root if no root is open."""
         return next(iter(self))
 
     def add(self, uri: str) -> Workspace:
-        """Open a root; adding it again changes nothing."""
+        """Open a root, unless it is open already."""
         self._by_document.clear()
         key = uri.rstrip("/") or uri
         if key not in self._by_uri:
@@ -63,12 +62,12 @@ class Workspaces:
         return self._by_uri[key]
 
     def remove(self, uri: str) -> Workspace | None:
-        """Close a root and return it; None if it was not open."""
+        """Close a root. Returns it, or None if it was not open."""
         self._by_document.clear()
         return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
-        """Return the innermost root that contains a document; else the rootless workspace."""
+        """Return the innermost root that contains a document, else the workspace without a root."""
         owner = self._by_document.get(uri)
         if owner is None:
             if len(self._by_document) > _DOCUMENTS_KEPT:
@@ -90,10 +89,10 @@ class Workspaces:
         return best
 
     def find(self, workspace: str | None) -> Workspace:
-        """Return the workspace that a request names by URI or path, by default the only one.
+        """Return the workspace that a request names by URI or path; by default the only one.
 
         Raises:
-            BadParamsError: None is named and several are open, or the named one is in no root.
+            BadParamsError: The request names none although several are open, or one in no open root.
         """
         if workspace is None:
             return self._only_root()

@@ -1,4 +1,4 @@
-"""Everything that the server's features use: what workspaces share, and each workspace's owners."""
+"""The objects that the server's features use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class PinnedDocument:
     """A document as it was when a request arrived.
 
-    A range in the request refers to that text, even if the document is edited before it is read.
+    Ranges in the request refer to that text, even if the document is edited before it is read.
     """
 
     def __init__(self, document: TextDocument) -> None:
@@ -36,11 +36,10 @@ class PinnedDocument:
         self._before = Snapshot.of(document)
 
     def is_of(self, document: TextDocument | None) -> bool:
-        """Whether this pins the document, edited or not."""
         return self._document is document
 
     async def document(self, workers: Workers) -> TextDocument:
-        """Return the document, or a copy of what it held if it was edited meanwhile."""
+        """Return the document, or a copy with the pinned text if it was edited."""
         if self._document.edition is self._edition:
             return self._document
         return await workers.run(self._before.document)
@@ -48,59 +47,57 @@ class PinnedDocument:
 
 @dataclass(eq=False, repr=False)
 class Services(Shared):
-    """Adds budgets, conversations and agents, whose modules are imported when first needed."""
+    """Adds budgets, conversations and agents, whose modules are imported when first used."""
 
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the settings of every root have been read."""
     parts: dict[str, PartCounts] = field(default_factory=dict)
-    """Counts of the parts of each open document, from their last count."""
+    """The last counts of each open document's parts."""
 
     _sessions: dict[Workspace, SessionRegistry] = field(default_factory=dict)
     _conversations: dict[Workspace, Conversations] = field(default_factory=dict)
 
     @cached_property
     def budgets(self) -> Budgets:
-        """Evaluates the budgets of open documents."""
         from sidecar.workspace.budgets import Budgets
 
         return Budgets(self.counts, self.documents, self.roots)
 
     @cached_property
     def agents(self) -> AgentSessions:
-        """Finds the coding agents' own sessions."""
         from sidecar.workspace.agents import AgentSessions
 
         return AgentSessions(self, self.sessions)
 
     @cached_property
     def live(self) -> LiveSessions:
-        """Shares conversations with other processes."""
         from sidecar.workspace.live_sessions import LiveSessions
 
         return LiveSessions(self.state.folder / "live", self.workers)
 
     def workspace(self, named: str | None) -> Workspace:
-        """Return the workspace that a request names, by an open document or as `Workspaces.find`.
+        """Return the workspace that a request names by URI, path or open document.
 
         Raises:
-            BadParamsError
+            BadParamsError: As for `Workspaces.find`.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
     def workspace_or_first(self, named: str | None) -> Workspace:
-        """Return the workspace that a request names, by default the first root.
+        """Return the workspace that a request names; by default the first root.
 
         Raises:
-            BadParamsError
+            BadParamsError: The request names a workspace in no open root.
         """
         return self.roots.default if named is None else self.workspace(named)
 
     async def parts_of(self, uri: str) -> tuple[CountedPart, ...]:
         """Return a document's sections or top-level blocks with their tokens, in order.
 
-        Empty if the document is edited meanwhile; the client then asks again.
+        The result is empty if the document is edited during the count. The client then asks
+        again.
 
         Raises:
             RequestError: `unknownDocument`.
@@ -121,12 +118,11 @@ class Services(Shared):
         return parts
 
     async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
-        """Return a pinned document, once the settings have been read."""
+        """Return a pinned document, after the settings have been read."""
         await self.configured.wait()
         return await pinned.document(self.workers)
 
     def close_document(self, uri: str) -> None:
-        """Remove a closed document."""
         self.documents.close(uri)
         self.parts.pop(uri, None)
 
@@ -138,7 +134,7 @@ class Services(Shared):
         ]
 
     async def load_prices(self) -> None:
-        """Load windows and prices, on a worker: it takes most of a second."""
+        """Load the context windows and prices on a worker, which takes most of a second."""
         await self.workers.run(catalogue.warm)
         self.windows.ready = True
         for workspace in self.roots:
@@ -149,11 +145,10 @@ class Services(Shared):
             self.show_spent(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
-        """Return a workspace's sessions; None before the first request or agent session."""
+        """Return a workspace's sessions, or None before the first request or agent session."""
         return self._sessions.get(workspace)
 
     def sessions(self, workspace: Workspace) -> SessionRegistry:
-        """Return a workspace's sessions; empty at first."""
         if (known := self._sessions.get(workspace)) is not None:
             return known
         from sidecar.workspace.sessions import SessionRegistry
@@ -164,7 +159,6 @@ class Services(Shared):
         return sessions
 
     def conversations(self, workspace: Workspace) -> Conversations:
-        """Return the owner of a workspace's conversations, importing its module lazily."""
         if (known := self._conversations.get(workspace)) is not None:
             return known
         from sidecar.workspace.conversations import Conversations
@@ -181,7 +175,7 @@ class Services(Shared):
             self.forget_conversations(workspace)
 
     def forget_conversations(self, workspace: Workspace) -> None:
-        """Drop a workspace's conversations; saved ones are restored when needed."""
+        """Drop a workspace's conversations. Saved ones can be restored later."""
         self._sessions.pop(workspace, None)
         self._conversations.pop(workspace, None)
 

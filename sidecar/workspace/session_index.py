@@ -1,8 +1,8 @@
-"""The session index: coding agents' sessions, in tables of the ledger's database. Blocking.
+"""The index of coding agents' sessions, in tables of the ledger's database. Blocking.
 
-`store` holds how far each store has been read, `agent_session` its sessions, and the ledger each
-call once. Rows and calls are written in one transaction with the store's state. Apart from the
-calls, everything can be read from the stores again, so another version creates the tables anew.
+The table `store` records how far each store has been read, and `agent_session` holds its
+sessions. Sessions, calls and the store's state are written in one transaction. Except for the
+calls, all data can be read from the stores again, so another schema version creates new tables.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class StoreRow(NamedTuple):
     mtime_ns: int
     state: bytes
     previewed: bool = False
-    """Whether only its sessions have been read, and no calls recorded."""
+    """Whether only the store's sessions have been read, without recording calls."""
 
     def is_current(self, store: Store, *, preview: bool = False) -> bool:
-        """Whether the store is unchanged since it was read completely (or previewed)."""
+        """Return whether everything in the store has been read."""
         seen = (self.inode, self.size, self.mtime_ns)
         same = seen == (store.inode, store.size, store.mtime_ns)
         return same and (preview or not self.previewed)
@@ -88,28 +88,28 @@ class Ingested(NamedTuple):
     """The result of reading stores."""
 
     calls: int = 0
-    """Number of calls that are new in the ledger."""
+    """Number of new calls in the ledger."""
     refused: int = 0
-    """Calls with impossible numbers."""
+    """Number of calls with impossible values."""
     bytes_read: int = 0
     is_complete: bool = True
-    """False if the reading was stopped."""
+    """Whether reading finished rather than being stopped."""
     has_new_costs: bool = False
     """Whether calls were recorded or amended."""
 
 
 class IngestControl(NamedTuple):
-    """Stops a reading, slows it down and reports its progress."""
+    """Stops a reading, limits its load and reports its progress."""
 
     stop: threading.Event
     rest: float = 0.0
-    """Seconds of rest for each second of work."""
+    """Seconds to sleep for each second of work."""
     progress: Callable[[float], None] = lambda _: None
-    """Called with the finished share, 0 to 1."""
+    """Called with the completed fraction, 0 to 1."""
 
 
 class SessionIndex:
-    """Agents' sessions and calls. Safe to use from several threads and processes."""
+    """The index of agents' sessions. Safe for several threads and processes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -117,11 +117,11 @@ class SessionIndex:
     def unread(
         self, readers: Sequence[StoreReader], stores: Iterable[Store], *, preview: bool = False
     ) -> list[Store]:
-        """Return the stores with something unread, in the order in which to read them.
+        """Return the stores with unread contents, in the order to read them.
 
-        A copied call belongs to the session that made it, so older stores come first, and stores
-        that began as copies last. Main conversations come before sub-agents, which may repeat their
-        calls. For a preview, the newest stores come first. Paths that are not UTF-8 are left out.
+        A copied call belongs to the session that made it, so older stores come first and stores
+        that began as copies last. Main conversations come before their sub-agents. For a
+        preview, the newest stores come first. Paths that are not valid UTF-8 are left out.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -138,13 +138,12 @@ class SessionIndex:
         return sorted(found, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
 
     def has_unread(self, stores: Iterable[Store]) -> bool:
-        """Return whether anything in the stores is unread; opens none. Raises LedgerError."""
+        """Return whether any store has unread contents. Opens no store. Raises LedgerError."""
         return bool(self._unread(stores)[0])
 
     def _unread(
         self, stores: Iterable[Store], *, preview: bool = False
     ) -> tuple[list[Store], dict[str, StoreRow]]:
-        """Return the unread stores, unordered, and the rows of all that were read before."""
         stores = [one for one in stores if _is_utf8(one.path)]
         few = len(stores) <= _STORES_AT_ONCE
         with self._ledger.reader() as connection:
@@ -165,16 +164,14 @@ class SessionIndex:
         preview: bool = False,
         record: Callable[..., RecordedBatch] | None = None,
     ) -> Ingested:
-        """Read what is new in some stores, in this order.
-
-        A store that cannot be read now stays unread.
+        """Read the new contents of some stores.
 
         Args:
             readers: The readers of the stores' agents.
-            stores: The stores, as returned by `unread`.
+            stores: The stores, in the order to read them.
             control: Stops or slows the reading.
             preview: Whether to save only the sessions of stores that were never read.
-            record: Records calls; `Ledger.record_many` by default.
+            record: Records calls; by default `Ledger.record_many`.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -219,7 +216,7 @@ class SessionIndex:
         return done
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
-        """Remove the sessions of stores that no longer exist; calls stay. Raises LedgerError."""
+        """Remove the sessions of deleted stores. Their calls stay. Raises LedgerError."""
         agents = {one.agent for one in readers}
         with self._ledger.reader() as connection:
             rows = _store_rows(connection)
@@ -243,7 +240,7 @@ class SessionIndex:
     def sessions(
         self, readers: Sequence[StoreReader], places: Places, roots: Roots, since_ms: int = 0
     ) -> list[StoredSession]:
-        """Return each session of the roots once, from its best store, newest first.
+        """Return the sessions of the roots, each from its best store, newest first.
 
         Titles are read from the stores.
 
@@ -251,7 +248,7 @@ class SessionIndex:
             readers: The readers of the agents.
             places: Where agents keep files.
             roots: The workspace's folders.
-            since_ms: Leave out sessions whose stores are older, except each agent's newest one.
+            since_ms: Leaves out older sessions, except the newest of each agent.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -286,17 +283,15 @@ class SessionIndex:
 
 
 class _Reading(NamedTuple):
-    """One step of reading a store."""
-
     store: Store
     before: StoreRow | None
-    """The row before this step; None if the store was never read."""
+    """The store's row before this step, or None if the store is new."""
     read: StoreRead
     preview: bool = False
 
     @property
     def has_recorded_calls(self) -> bool:
-        """Whether the read calls may be recorded already, under other ids."""
+        """Whether the calls may be recorded already under other ids."""
         return self.read.has_lost_state and self.before is not None and not self.before.previewed
 
 
@@ -346,7 +341,7 @@ def _read_in_steps(
 
 
 def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
-    """Group readings by transaction, because committing a small store takes longer than reading."""
+    """Group readings into transactions: committing a small store takes longer than reading it."""
     some: list[_Reading] = []
     events = 0
     for one in readings:
@@ -360,7 +355,7 @@ def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
 
 
 def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
-    """Save a step's state and sessions, unless another process has read the store meanwhile."""
+    """Save a step's state and sessions, unless another process has read the store since."""
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
     expected = one.before.state if one.before else b""
@@ -407,7 +402,6 @@ def _is_name(name: object) -> bool:
 
 
 def _text_or_none(text: object) -> str | None:
-    """Return a text if the database can store it, else None."""
     if not isinstance(text, str):
         return None
     try:
@@ -422,7 +416,6 @@ def _tokens_or_none(number: object) -> int | None:
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables. Of another version's tables, keep only which stores were read."""
     if _has_tables(connection):
         return
     known: list[tuple[object, ...]] = []
@@ -449,7 +442,6 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 def _store_rows(
     connection: sqlite3.Connection, paths: Collection[str] | None = None
 ) -> dict[str, StoreRow]:
-    """Return the rows of the stores at some paths, or of all stores."""
     if not _has_tables(connection):
         return {}
     query = "SELECT id, path, agent, inode, size, mtime_ns, state, previewed FROM store"
@@ -465,7 +457,6 @@ def _store_rows(
 
 
 def _is_utf8(path: str) -> bool:
-    """Return whether the database can store a path."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -481,7 +472,6 @@ def _snapshot_of_row(row: Sequence[Any]) -> SessionSnapshot:
 def _rows_of_roots(
     connection: sqlite3.Connection, readers: Collection[str], roots: Roots
 ) -> list[_Row]:
-    """Return the sessions of the roots, from all their stores."""
     if not _has_tables(connection):
         return []
     folders = connection.execute("SELECT DISTINCT first_folder, folder FROM agent_session")
@@ -500,7 +490,6 @@ def _rows_of_roots(
 
 
 def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
-    """Merge the rows of one session, best first: later rows fill in what the best lacks."""
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
     if best.session.compacted or best.session.note == REWOUND:
@@ -566,7 +555,6 @@ def _is_copy(reader: StoreReader, store: Store) -> bool:
 
 
 def event_of(call: CallFinished) -> LedgerEvent:
-    """Return the ledger's event of a call."""
     return LedgerEvent(
         at=call.at,
         model=call.model,
@@ -585,14 +573,12 @@ def event_of(call: CallFinished) -> LedgerEvent:
 
 @lru_cache(maxsize=4096)
 def _folder_uri(folder: str) -> str:
-    """Return the URI of an absolute path with links resolved; other names unchanged."""
     if not os.path.isabs(folder):
         return folder
     return Path(os.path.realpath(folder)).as_uri()
 
 
 def _events_of(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
-    """Return the valid calls, and the number of invalid ones, which would undo the whole batch."""
     events, refused = [], 0
     for call in calls:
         try:

@@ -1,8 +1,8 @@
 """The sessions of a workspace, which of them is shown, and how full its context is.
 
-Sessions are conversations that clients feed, agents' own sessions, and conversations of other
-servers. Only `conversations.py` changes conversations; it is not imported while all sessions are
-agents' own.
+A session is a conversation that a client feeds, an agent's own session, or a conversation of
+another server. `conversations.py` changes conversations; it is not imported while there are only
+agents' sessions.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from sidecar.workspace.shared import Shared
 
 DEFAULT_ID = "default"
-"""The id of the conversation that is created if a client names none and there is none."""
+"""Id of the conversation that is created if the client names none."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""Shown while an agent's session has no reply: its file names the model with the first one."""
+"""Shown for an agent's session without a reply, whose model is unknown."""
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
-"""How long a client's conversation is shown in preference to a newer agent session."""
+"""For this long, a client's conversation is shown before newer agent sessions."""
 _SHARED = 64
-"""How many conversations are shared with other processes; the newest come first."""
+"""How many conversations are shared with other processes, newest first."""
 PROTOCOL = "protocol"
 """The source of a conversation that a client feeds."""
 RECENT = timedelta(hours=24)
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-"""The time of sessions that must not become the current one."""
+"""The time of a session that must not be shown by its age."""
 
 
 class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session known by its counts: of an agent's file, or a conversation of another server."""
+    """A session without text: an agent's, or a conversation of another server."""
 
     id: str
     source: str
@@ -61,18 +61,18 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     error_percent: float = 0.0
     """Error band (±%) of the tokens."""
     limit: int | None = None
-    """The window in tokens that the agent names."""
+    """The context window in tokens, if the agent names it."""
     note: str | None = None
-    """Why a number is missing or weak."""
+    """Why a number is missing or inaccurate."""
     state: Literal["running", "idle", "ended"] = "idle"
     parent: str | None = None
     compacted: bool = False
     usage: ContextUsage | None = None
-    """For a conversation of another server: its usage as that server computed it."""
+    """The usage that another server computed; None for an agent's session."""
 
 
 def session_of(usage: ContextUsage) -> CountedSession | None:
-    """Return another server's conversation by its usage; None if that names no session."""
+    """Return another server's conversation by its usage, or None if the usage has no session."""
     info = usage.session
     if info is None:
         return None
@@ -87,50 +87,48 @@ def session_of(usage: ContextUsage) -> CountedSession | None:
 
 @dataclass(eq=False)
 class ConversationState:
-    """A conversation's state besides its content; only `Conversations` writes it."""
+    """The state of a conversation besides its content. Only `Conversations` writes it."""
 
     named_model: str | None = None
-    """The model that a client named for it."""
+    """The model that a client named for the conversation."""
     answered_model: str | None = None
-    """The model that its last reply named."""
+    """The model that the last reply named."""
     refused_limits: dict[str, int] = field(default_factory=dict)
-    """Windows in tokens, by model, that a server named when it refused the prompt."""
+    """Context windows in tokens, by model, that servers named when they refused a prompt."""
     calibration: ConversationCalibration | None = None
-    """The calibration by its reported usage; None before the first report."""
+    """The calibration by reported usage, or None before the first report."""
     warned_level: int = 0
-    """How many thresholds it had reached at the last check."""
+    """How many thresholds were reached at the last check."""
     counted_layout: int | None = None
-    """The layout that an endpoint has counted, as far as it could."""
+    """The layout that an endpoint has counted."""
     asking: int = 0
-    """How many requests for an endpoint's count are running."""
+    """Number of running requests for an endpoint's count."""
 
 
 class SessionRegistry:
-    """All sessions of one workspace, and which one is shown. For the event loop."""
+    """All sessions of one workspace, and which one is shown."""
 
     def __init__(self, services: Shared, workspace: Workspace) -> None:
         self._services, self._workspace = services, workspace
         self.conversations: OrderedDict[str, Conversation] = OrderedDict()
-        """Conversations by id, the least recently used one first."""
+        """Conversations by id, the least recently used first."""
         self._states: dict[str, ConversationState] = {}
         self._agent_sessions: dict[str, CountedSession] = {}
         self._older_agent_sessions: dict[str, CountedSession] = {}
-        """As of the last request for all sessions."""
+        """Agents' sessions that are no longer followed."""
         self._remote_conversations: dict[str, CountedSession] = {}
-        """Conversations of other running servers."""
         self.chosen_model: str | None = None
-        """The model that was named for no session in particular; documents are counted for it."""
+        """The model that a client chose without naming a session. Documents are counted for it."""
         self.selected: str | None = None
         self._selected_had_ended = False
-        """Whether the selected session is an agent's that had ended before it was selected."""
+        """Whether the selected session had ended before it was selected."""
         self._warned: dict[str, tuple[int, bool]] = {}
-        """For agents' sessions: how many thresholds are reached, and whether it was compacted."""
+        """The number of reached thresholds, and whether it was compacted, by agent session."""
         self._shown: Conversation | CountedSession | None = None
         self._published_sessions: tuple[Any, ...] = ()
-        """What the sessions' rows depended on when the context was published."""
+        """The key of the list of sessions that was published last."""
 
     def model_of(self, session_id: str) -> str:
-        """Return the model that a conversation is counted for."""
         return self._named_model(session_id) or self._workspace.settings.model
 
     def _named_model(self, session_id: str) -> str | None:
@@ -138,14 +136,14 @@ class SessionRegistry:
         return state.named_model or state.answered_model or self.chosen_model
 
     def state_of(self, session_id: str) -> ConversationState:
-        """Return a conversation's state; an empty one for an unknown id."""
+        """Return a conversation's state, or a new state for an unknown id."""
         return self._states.get(session_id) or ConversationState()
 
     def put(self, conversation: Conversation, *, is_restored: bool = False) -> ConversationState:
-        """Replace the conversation with the same id, or add one. Returns its state.
+        """Add a conversation, or replace the one with its id. Returns its state.
 
-        The least recently used one is dropped if there are too many. A restored one counts as never
-        used; restore the newest first.
+        If there are too many conversations, the least recently used one is dropped. A restored
+        conversation counts as the least recently used.
         """
         self.conversations[conversation.id] = conversation
         self.conversations.move_to_end(conversation.id, last=not is_restored)
@@ -157,10 +155,10 @@ class SessionRegistry:
     # -- which session ----------------------------------------------------------------------
 
     def find(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """Return the session with this id, by default the one to show.
+        """Return a session by id; by default the one to show.
 
-        That is the selected one, else one that a client has fed in the last 30 minutes, else the
-        one updated last.
+        The session to show is the selected one, else one that a client has fed within the last
+        30 minutes, else the most recently updated one.
         """
         named = session_id or self._selected()
         if named is not None:
@@ -173,7 +171,7 @@ class SessionRegistry:
         return own if own.updated_at >= min(agents.updated_at, outranked_until) else agents
 
     def next_switch_at(self) -> datetime | None:
-        """Return when another session will be shown although no session changes, if ever."""
+        """Return when another session will be shown if no session changes, or None."""
         shown = self.find(None)
         if shown is None or self._selected() is not None:
             return None
@@ -190,7 +188,6 @@ class SessionRegistry:
         return max(reversed(self.conversations.values()), key=_updated_at, default=None)
 
     def _newest_fed(self) -> Conversation | CountedSession | None:
-        """Return the newest conversation that a client feeds, here or in another server."""
         own = self.newest_conversation()
         remote: list[Conversation | CountedSession] = [*self._remote_conversations.values()]
         return max(remote if own is None else [*remote, own], key=_updated_at, default=None)
@@ -210,14 +207,14 @@ class SessionRegistry:
         )
 
     def id_to_change(self, session_id: str | None) -> str:
-        """Return the id of the conversation that a change is for.
+        """Return the id of the conversation to change.
 
         Args:
-            session_id: The id that the client named; by default the newest conversation's, or a
-                new one's.
+            session_id: The id that the client named; by default the newest conversation's or a new
+                one.
 
         Raises:
-            BadParamsError: It is an agent's own session.
+            BadParamsError: The session belongs to an agent.
         """
         if session_id is None:
             newest = self.newest_conversation()
@@ -229,13 +226,13 @@ class SessionRegistry:
         return session_id
 
     def id_to_bill(self, session_id: str | None) -> str | None:
-        """Return the id that a recorded call belongs to: as `id_to_change`, but no new one."""
+        """Return the id of the session that a recorded call belongs to, or None."""
         if session_id is None and not self.conversations:
             return None
         return self.id_to_change(session_id)
 
     def sent_estimate(self, session_id: str) -> int | None:
-        """Return the estimated tokens of a conversation's last request, if it has one."""
+        """Return the estimated tokens of a conversation's last request, or None."""
         conversation = self.conversations.get(session_id)
         if conversation is None:
             return None
@@ -244,19 +241,19 @@ class SessionRegistry:
         return sent_estimate(conversation, self.calibration_of(conversation))
 
     def choose_model(self, model: str) -> bool:
-        """Count documents for a model from now on.
+        """Count documents for this model.
 
         Returns:
-            Whether a client's conversation is shown, which is then counted for the model too.
+            Whether a client's conversation is shown, which then uses the model too.
         """
         self.chosen_model = model
         shown = self.find(None)
         return shown is not None and not isinstance(shown, CountedSession)
 
     def select(self, session_id: str | None) -> None:
-        """Show this session until it ends; None shows one by age again.
+        """Show a session until it ends; None selects by age again.
 
-        A session that has ended already is shown until another one is selected.
+        A session that has already ended is shown until another one is selected.
 
         Raises:
             BadParamsError: There is no such session.
@@ -269,7 +266,7 @@ class SessionRegistry:
         self.publish()
 
     def set_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
-        """Replace the agents' sessions that are followed in this workspace."""
+        """Replace the agents' sessions that are followed."""
         self._agent_sessions = {one.id: one for one in sessions}
         selected = self._agent_sessions.get(self.selected or "")
         if selected is not None and selected.state != "ended":
@@ -280,23 +277,23 @@ class SessionRegistry:
         self.publish()
 
     def set_older_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
-        """Replace the agents' sessions that are found by a request for all sessions."""
+        """Replace the agents' older sessions."""
         self._older_agent_sessions = {one.id: one for one in sessions}
 
     def set_remote_conversations(self, usages: Iterable[ContextUsage]) -> None:
-        """Replace the conversations of other running servers."""
+        """Replace the conversations of other servers."""
         sessions = [session for session in map(session_of, usages) if session is not None]
         sessions.sort(key=_updated_at)
         self._remote_conversations = {session.id: session for session in sessions}
 
     @property
     def has_unfollowed_session(self) -> bool:
-        """Whether a session of the last day is known that is not followed yet."""
+        """Return whether a session of the last day is not followed yet."""
         since, older = datetime.now(UTC) - RECENT, self._older_agent_sessions.values()
         return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
 
     def rows(self, *, every: bool = False) -> list[SessionRow]:
-        """Return the sessions of the last day, or `every` known one; newest first."""
+        """Return the sessions of the last day, newest first, or with `every` all sessions."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         agents = self._older_agent_sessions if every else {}
         own = {one.id: one for one in self._nonempty_conversations()}
@@ -305,7 +302,7 @@ class SessionRegistry:
         return [self._row_of(one) for one in newest_first if one.updated_at >= since]
 
     def conversation_usages(self) -> list[ContextUsage]:
-        """Return the usages of this server's conversations, for other processes to show."""
+        """Return the usages of this server's conversations, to share with other processes."""
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)
@@ -338,7 +335,7 @@ class SessionRegistry:
         )
 
     def follows_document(self, uri: str) -> bool:
-        """Whether a section of any conversation follows a document."""
+        """Return whether a section of any conversation follows a document."""
         return any(section.uri == uri for section in self._followed_sections(None))
 
     def _followed_sections(
@@ -357,13 +354,13 @@ class SessionRegistry:
 
     @property
     def context(self) -> ContextState:
-        """The state that was published last."""
+        """The context that was published last."""
         return self._workspace.context
 
     # -- numbers ----------------------------------------------------------------------------
 
     def usage(self, session: Conversation | CountedSession) -> ContextUsage:
-        """Return how full a context is, by existing counts."""
+        """Return a session's context usage, without counting again."""
         warn_at = self._workspace.settings.context.warn_at
         cost = self._workspace.costs.sessions.get(session.id)
         if isinstance(session, CountedSession):
@@ -382,7 +379,7 @@ class SessionRegistry:
         )
 
     def shown_usage(self, conversation: Conversation) -> ContextUsage:
-        """Return a conversation's usage; the published one if it is shown."""
+        """Return a conversation's context usage; the published one if it is shown."""
         usage = self.context.usage
         if usage is None or self._shown is not conversation:
             return self.usage(conversation)
@@ -409,7 +406,7 @@ class SessionRegistry:
         return in_window(usage, Window(limit, settings.context.reserve), warn_at)
 
     def window_of(self, conversation: Conversation) -> Window:
-        """Return the window in force and its reserve. The model must have been looked up."""
+        """Return the context window and its reserve. The model must have been looked up."""
         settings = self._workspace.settings.context
         limit = self._limit(conversation.model, self._named_limits(conversation))
         reserve = settings.reserve if conversation.reserve is None else conversation.reserve
@@ -424,11 +421,8 @@ class SessionRegistry:
         return limit_of(model, settings, counts.named_limits(model, settings, named))
 
     def calibration_of(self, conversation: Conversation) -> ConversationCalibration:
-        """Return the calibration of a conversation's estimates for its current model.
-
-        Do not change it: trying another model must not lose what the conversation's own has
-        learned.
-        """
+        """Return the calibration for a conversation's current model. The caller must not change
+        it."""
         calibration = self.state_of(conversation.id).calibration
         tokenizer = conversation.counter.tokenizer
         if calibration is None:
@@ -469,7 +463,7 @@ class SessionRegistry:
     def _warn_of_agent_session(self, session: CountedSession, usage: ContextUsage) -> None:
         """Warn once that an agent's session has crossed a threshold or was compacted.
 
-        The first check only warns of a session that runs: what an older one had reached is no news.
+        The first check of a session only warns if the session is running.
         """
         if usage.usable is None:
             return
@@ -514,7 +508,6 @@ def _updated_at(session: Conversation | CountedSession) -> datetime:
 
 
 def _is_unused(conversation: Conversation) -> bool:
-    """Whether it only exists because a model was chosen or a request assembled without one."""
     is_default = conversation.id == DEFAULT_ID and not (
         conversation.turns or conversation.assembled
     )
@@ -522,5 +515,4 @@ def _is_unused(conversation: Conversation) -> bool:
 
 
 def _count_key(context: ContextState) -> tuple[str | None, NamedLimits, str | None]:
-    """Return everything that documents' counts depend on."""
     return context.model, context.limits, context.chosen

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class Shared:
-    """Roots, open documents, counts, windows, state and threads. For the event loop."""
+    """The roots, open documents, counts, context windows, state and threads of a process."""
 
     roots: Workspaces = field(default_factory=Workspaces)
     documents: Documents = field(default_factory=Documents)
@@ -46,12 +46,12 @@ class Shared:
         )
 
     def spending(self, workspace: Workspace) -> Spending:
-        """Return a workspace's view of the ledger: blocking, for worker threads."""
+        """Return a workspace's view of the ledger. Blocking."""
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
 
     def show_spent(self, workspace: Workspace, spent: Spent | None) -> None:
-        """Show newly read sums of a workspace's spending."""
+        """Show newly read sums in a workspace's status."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))
 

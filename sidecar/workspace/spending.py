@@ -1,4 +1,4 @@
-"""A workspace's spending: recording calls, caps, and the sums in its status. Blocking."""
+"""A workspace's spending: recorded calls, caps, and the sums in the status. Blocking."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers the reads of ledgers in the order in which they began."""
+"""Numbers the reads of all ledgers in the order in which they start."""
 
 
 class Spent(NamedTuple):
@@ -46,27 +46,27 @@ class Spent(NamedTuple):
     session: str
     session_usd: float | None
     today: Decimal | None
-    """USD of all workspaces since local midnight; None until this one has a recorded call."""
+    """USD of all workspaces since local midnight, or None if this workspace has no calls."""
     workspace: Decimal
     severity: Severity
     sessions: Mapping[str, float | None] = MappingProxyType({})
-    """USD by session of the workspace, if all were requested."""
+    """USD by session, or empty if not requested."""
     read_number: int = 0
-    """A higher number was read later."""
+    """The higher, the later the sums were read."""
 
 
 @dataclass(eq=False)
 class Costs:
-    """A workspace's spending as last read. For the event loop; only its methods change it."""
+    """A workspace's spending, as last read from the ledger."""
 
     today: Decimal | None = None
     workspace: Decimal = Decimal(0)
     severity: Severity = "ok"
     sessions: dict[str, float | None] = field(default_factory=dict)
     read: bool = False
-    """Whether the ledger contains the calls in the agents' files."""
+    """Whether the ledger has the calls in the agents' files."""
     reading: bool = True
-    """Whether this process reads them by itself."""
+    """Whether this process reads agents' calls automatically."""
     over_cap: bool = False
     """Whether the last preflight crossed a cap."""
     _read_number: int = 0
@@ -83,7 +83,7 @@ class Costs:
         return is_new
 
     def update(self, spent: Spent | None) -> None:
-        """Replace older sums by these: workers may finish in any order."""
+        """Replace the sums unless they were read later than these."""
         if spent is None:
             return
         if spent.read_number >= self._read_number:
@@ -96,7 +96,7 @@ class Costs:
 
 
 class Spending:
-    """One workspace's view of the user's ledger. Safe for threads."""
+    """One workspace's view of the user's ledger. Thread-safe."""
 
     def __init__(
         self,
@@ -106,18 +106,15 @@ class Spending:
         model: str,
         path: Path | None = None,
     ) -> None:
-        """`path`: the root folder, which agents may record under other names."""
         self._state, self._settings = state, settings
         self._uri, self._model, self._path = uri or "", model, path
 
     @property
     def book(self) -> CostBook:
-        """The user's ledger and prices."""
         return self._state.book(self._settings)
 
     @cached_property
     def _folders(self) -> tuple[str, ...]:
-        """The root folder with links resolved, and its other working trees."""
         from sidecar.agents.roots import Roots
 
         return () if self._path is None else Roots.of([self._path]).paths
@@ -125,15 +122,15 @@ class Spending:
     def record(
         self, params: CostRecordParams, reply: Reply | None = None, raw: object = None
     ) -> tuple[CostRecorded, Spent | None]:
-        """Record a call, and read the new sums.
+        """Record a call and read the new sums.
 
         Args:
             params: The call.
-            reply: The parsed reply, if there is one; its usage is recorded instead of the params'.
+            reply: The parsed reply; its usage replaces that of the params.
             raw: The vendor's object that the reply was parsed from.
 
         Raises:
-            BadParamsError: The call has no usage, or one in no known form.
+            BadParamsError: The call has no usage, or its form is unknown.
             LedgerError: The ledger cannot be written.
         """
         call = msgspec.structs.replace(params, workspace=self._uri)
@@ -161,9 +158,9 @@ class Spending:
         )
 
     def recent_models(self) -> list[str]:
-        """Return the models of this workspace's calls of the last 30 days, most calls first.
+        """Return the models of the last 30 days' calls, the most called first.
 
-        Empty if the ledger cannot be read.
+        The result is empty if the ledger cannot be read.
         """
         since = (datetime.now(UTC) - RECENT).date().isoformat()
         with contextlib.suppress(SidecarError):
@@ -172,7 +169,6 @@ class Spending:
         return []
 
     def _cost_by_session(self) -> dict[str, float | None]:
-        """Return the USD of each session of this workspace; None for unpriced ones."""
         rows = self._report_rows("session")
         return {row.session: row.cost_usd for row in rows if isinstance(row.session, str)}
 
@@ -183,10 +179,10 @@ class Spending:
         return self.book.detail(wanted, folders=self._folders).rows
 
     def agents_models(self, since: str) -> dict[str, dict[str, int]]:
-        """Return the number of calls by agent and model in this workspace.
+        """Return the number of this workspace's calls by agent and model.
 
         Raises:
-            BadParamsError: `since` is no valid time.
+            BadParamsError: `since` is not a valid time.
             LedgerError: The ledger cannot be read.
         """
         found: dict[str, dict[str, int]] = {}
@@ -196,10 +192,10 @@ class Spending:
         return found
 
     def prompt_file_calls(self, since: str, sizes: Iterable[int]) -> list[CallGroup]:
-        """Return this workspace's calls, grouped as prompt files of these sizes need them.
+        """Return this workspace's calls, grouped for prompt files of the given sizes.
 
         Raises:
-            BadParamsError: `since` is no valid time.
+            BadParamsError: `since` is not a valid time.
             LedgerError: The ledger cannot be read.
         """
         from sidecar.cost.prompt_file_costs import group_calls
@@ -225,7 +221,8 @@ class Spending:
         )
 
     def spent(self, session: str, *, every: bool = False) -> Spent:
-        """Return the status sums, and with `every` those of each session. Raises LedgerError."""
+        """Return the sums for the status, and with `every` those of each session. Raises
+        LedgerError."""
         from sidecar.cost.caps import judge
 
         read_number = next(_READ_NUMBERS)
@@ -245,7 +242,7 @@ class Spending:
         )
 
     def stored_sums(self) -> Spent | None:
-        """Return the sums of earlier runs; None if there is no ledger or it cannot be read."""
+        """Return the sums of earlier runs, or None if there is no readable ledger."""
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()

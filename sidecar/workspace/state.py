@@ -1,4 +1,4 @@
-"""The user's state folder: the ledger, and conversations that outlive the process. Blocking."""
+"""The user's state folder with the ledger and saved conversations. Blocking."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOCK_SECONDS = 10.0
 
 @contextlib.contextmanager
 def state_locked(folder: Path) -> Iterator[None]:
-    """Lock the shared files of a state folder against other processes. Raises OSError."""
+    """Lock the state folder's shared files against other processes. Raises OSError."""
     with locked(folder / _LOCK_NAME, _LOCK_SECONDS) as is_alone:
         if not is_alone:
             raise TimeoutError(errno.ETIMEDOUT, "another process holds the state folder")
@@ -34,14 +34,14 @@ def state_locked(folder: Path) -> Iterator[None]:
 
 
 class OpenBooks:
-    """The open ledgers of this process, by prices and collector. Safe for threads."""
+    """The open ledgers of this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
 
     def get(self, folder: Path, prices: tuple[Price, ...], otel_endpoint: str | None) -> CostBook:
-        """Return the ledger of a state folder, opened when first needed."""
+        """Return a state folder's ledger, opening it if necessary."""
         key = prices, otel_endpoint
         with self._lock:
             book = self._books.get(key)
@@ -52,14 +52,13 @@ class OpenBooks:
             return book
 
     def close(self) -> None:
-        """Close the ledger."""
         for book in self._books.values():
             book.close()
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The user's state folder: a frozen value, which threads may share."""
+    """The user's state folder. Frozen, so that threads can share it."""
 
     folder: Path = field(default_factory=state_dir)
     books: OpenBooks = field(default_factory=OpenBooks)
@@ -87,12 +86,13 @@ class State:
     def save_sessions(
         self, workspace: str, sessions: Sequence[SavedSession], own_ids: set[str]
     ) -> None:
-        """Save conversations, without changing those of other servers.
+        """Save this server's conversations without changing those of other servers.
 
         Args:
             workspace: URI of the workspace.
             sessions: The conversations to save.
-            own_ids: Ids of this server; saved ones that are not in `sessions` are removed.
+            own_ids: This server's ids. Saved conversations with such an id that are missing from
+                `sessions` are removed.
 
         Raises:
             OSError: The file cannot be written.
@@ -106,7 +106,6 @@ class State:
             self._write_sessions(path, newest_first[:_SESSIONS_KEPT])
 
     def close(self) -> None:
-        """Close the ledger."""
         self.books.close()
 
     def _write_sessions(self, path: Path, sessions: Sequence[SavedSession]) -> None:

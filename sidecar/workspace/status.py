@@ -1,4 +1,4 @@
-"""The status: the same line and tooltips for every editor."""
+"""The status line and its tooltips, which are the same in every editor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 API_PRICES = "at API prices"
-"""Qualifies an agent's costs, because no file says what a subscription bills."""
+"""Added to agents' costs, because no file says what a subscription bills."""
 NO_BUDGET = "none (set one in .token-sidecar.toml)"
 
 _METHODS: dict[Method, str] = {
@@ -95,7 +95,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def document_severity(part: DocumentStatus) -> Severity:
-    """Return `warning` for a document over its budget, `error` from twice its budget."""
+    """Return `warning` for a document over its budget, and `error` from twice the budget on."""
     if part.budget is None or not part.tokens:
         return "ok"
     severity = severity_of(part.tokens, part.budget)
@@ -107,8 +107,8 @@ def document_status(count: Count, budget: int | None, loaded: Loaded) -> Documen
 
     Args:
         count: The document's count.
-        budget: The lowest budget that applies to the document, in tokens.
-        loaded: The configuration; an error in it may be why no budget applies.
+        budget: The lowest budget that applies, in tokens.
+        loaded: The configuration, whose errors the tooltip shows.
     """
     percent = count.percent if budget is None else percent_of(count.tokens, budget)
     return DocumentStatus(
@@ -158,7 +158,6 @@ def _model_text(count: Count) -> str:
 
 
 def _configuration_text(problems: Sequence[Problem]) -> str:
-    """Return the place of the first configuration error, or "" if there is none."""
     errors = [problem for problem in problems if problem.severity == "error"]
     if not errors:
         return ""
@@ -187,7 +186,6 @@ _RANKS: tuple[Severity, ...] = ("ok", "warning", "error")
 
 
 def worse_severity(first: Severity, second: Severity) -> Severity:
-    """Return the more severe of two grades."""
     return max(first, second, key=_RANKS.index)
 
 
@@ -198,7 +196,7 @@ def status_update(
     document: DocumentStatus | None,
     severity: Severity,
 ) -> StatusUpdate:
-    """Return the whole status of a document: its own part, the conversation's and the cost's."""
+    """Return the whole status: the document's, the conversation's and the cost's parts."""
     status = workspace.settings.status
     state = workspace.context
     context = context_status(state.usage, status.show, state.revision)
@@ -222,7 +220,7 @@ def status_update(
 def context_status(
     usage: ContextUsage | None, show: Show, sessions: int = 0
 ) -> ContextStatus | None:
-    """Return the conversation's part; None while no conversation holds anything."""
+    """Return the conversation's part of the status, or None if no conversation has content."""
     if usage is None or (usage.tokens is None and usage.note is None):
         return None
     return ContextStatus(
@@ -236,9 +234,9 @@ def context_status(
 
 
 def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
-    """Return the cost's part; None until a call was recorded.
+    """Return the cost's part of the status, or None without recorded calls.
 
-    It shows the agent session's own cost once that is known, and today's cost otherwise.
+    Shows the agent session's own cost if it is known, else today's cost.
     """
     session = usage.session if usage else None
     is_agent = session is not None and session.source != "protocol"

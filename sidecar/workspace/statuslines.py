@@ -1,7 +1,5 @@
-"""Numbers that Claude Code only sends to its status line: the window and the plan's limits.
-
-Those of the newest sessions are saved in the state folder. Blocking.
-"""
+"""Saves what Claude Code only sends to its status line: context windows and plan limits.
+Blocking."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _MOST_USD = 1e6  # of a session
 
 
 class CurrentUsage(msgspec.Struct, frozen=True):
-    """The newest call."""
+    """Usage of the newest call."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -35,7 +33,7 @@ class CurrentUsage(msgspec.Struct, frozen=True):
 
 
 class ContextWindow(msgspec.Struct, frozen=True):
-    """The context window, by Claude Code's own count."""
+    """The context window, as Claude Code counts it."""
 
     context_window_size: int | None = None
     used_percentage: float | None = None
@@ -43,13 +41,13 @@ class ContextWindow(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """The used share of one limit of a plan."""
+    """The used share of one plan limit."""
 
     used_percentage: float | None = None
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """The limits of a plan. API keys have none."""
+    """The plan's limits. API keys have none."""
 
     five_hour: Quota | None = None
     seven_day: Quota | None = None
@@ -69,13 +67,13 @@ class WorkFolder(msgspec.Struct, frozen=True):
 
 
 class SessionCosts(msgspec.Struct, frozen=True):
-    """The session's cost by list prices, as Claude Code computes it."""
+    """The session's cost, as Claude Code computes it from list prices."""
 
     total_cost_usd: float | None = None
 
 
 class StatuslineInput(msgspec.Struct, frozen=True):
-    """The used fields of the JSON that Claude Code sends to its status line."""
+    """The JSON that Claude Code sends to its status line. Unused fields are left out."""
 
     session_id: str = ""
     cwd: str | None = None
@@ -87,7 +85,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int | None:
-        """The tokens of the context; None if unknown, such as after a compaction."""
+        """Tokens in the context, or None if unknown, for example after a compaction."""
         usage = self.context_window.current_usage if self.context_window else None
         if usage is None:
             return None
@@ -96,19 +94,19 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def used_percentage(self) -> float | None:
-        """The used share of the window; None for an impossible value."""
+        """The used share of the window, or None for an impossible value."""
         share = self.context_window.used_percentage if self.context_window else None
         return share if share is not None and 0 <= share <= 100 else None
 
     @property
     def cost_usd(self) -> float | None:
-        """The session's cost in USD; None for an impossible value."""
+        """The session's cost in USD, or None for an impossible value."""
         cost = self.cost.total_cost_usd
         return cost if cost is not None and 0 <= cost <= _MOST_USD else None
 
     @property
     def limit(self) -> int | None:
-        """The window in tokens."""
+        """The context window in tokens."""
         size = self.context_window.context_window_size if self.context_window else None
         return size if size is not None and 0 < size <= MOST_TOKENS else None
 
@@ -122,14 +120,14 @@ class SavedWindow(msgspec.Struct, frozen=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True):
-    """The file: sessions, newest last, and the limits of the account."""
+    """The saved sessions, newest last, and the account's limits."""
 
     sessions: dict[str, SavedWindow] = {}
     rate_limits: RateLimits | None = None
 
 
 def read_input(data: bytes) -> StatuslineInput | None:
-    """Parse Claude Code's JSON; None if it is invalid."""
+    """Parse Claude Code's JSON. Returns None if it is invalid."""
     try:
         decoded: Any = typed.decode(data, StatuslineInput)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -147,7 +145,7 @@ def load(folder: Path) -> SavedFile:
 
 
 def save(folder: Path, sent: StatuslineInput) -> None:
-    """Save the window, the percentage and the limits. Raises OSError."""
+    """Save the context window, its used share and the limits. Raises OSError."""
     before = load(folder)
     window = sent.context_window or ContextWindow()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -164,5 +162,5 @@ def save(folder: Path, sent: StatuslineInput) -> None:
 
 
 def with_window(size: Occupancy, saved: SavedWindow) -> Occupancy:
-    """Return a session's size with the window that Claude Code has named, if any."""
+    """Add the saved context window to a session's size."""
     return size if saved.limit is None else msgspec.structs.replace(size, limit=saved.limit)

@@ -1,7 +1,7 @@
-"""The files that `check` reads, and those that it must not read.
+"""Lists the files that `check` reads.
 
-A pull request may be hostile. So no root marker below the current project, no `.gitignore` that
-names a tracked file, and no symbolic link silently excludes a file from the check.
+A pull request may be hostile: a root marker in a subfolder, a `.gitignore` for tracked files or
+a symbolic link must not silently exclude a file from the check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IRREGULAR = "not a regular file"
 
 
 class Target(NamedTuple):
-    """A file to check: its path as requested, and relative to the root with `/`.
+    """A file to check: the path as requested, and relative to the root with `/`.
 
     `relative` ends in `/` for a folder that cannot be read.
     """
@@ -30,13 +30,17 @@ class Target(NamedTuple):
     path: str
     relative: str
     link: bool = False
-    """Whether it is a symbolic link in a folder, which is only checked if it has a budget."""
+    """Whether it is a symbolic link in a folder. Links are only checked if they have a budget."""
     fault: Skipped | None = None
-    """Why it is not read."""
+    """Why the file is not read."""
 
 
 def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
-    """Group paths by the root whose configuration applies; by `fixed` if it is given.
+    """Group paths by their root.
+
+    Args:
+        paths: The paths.
+        fixed: The root of all paths, if the user named one.
 
     Raises:
         ValueError: A path is outside `fixed`.
@@ -50,10 +54,10 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
 
 
 def root_of(path: str, current: Path | None, *, only: bool) -> Path:
-    """Return the root of a path: the current project if it contains the path, else the path's own.
+    """Return a path's root: the current project if it contains the path, else the path's own.
 
     Raises:
-        ValueError: `current` is the `only` possible root, and does not contain the path.
+        ValueError: With `only`, the path is outside the current project.
     """
     absolute = Path(os.path.abspath(path))
     if current is not None and absolute.is_relative_to(current):
@@ -71,7 +75,7 @@ class Targets:
         self._real = os.path.realpath(root)
         self._top = f"{with_slashes(str(root)).rstrip('/')}/"
         self.git_failed = False
-        """Whether git could not list the tracked files."""
+        """Whether git failed to list the tracked files."""
 
     def of(self, paths: Sequence[str]) -> Iterator[Target]:
         """Yield each file of these paths once."""
@@ -111,7 +115,7 @@ class Targets:
         yield from self._tracked_targets(start, below, walked)
 
     def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
-        """Yield tracked files that walking omits, such as those in a `.gitignore`."""
+        """Yield tracked files that walking leaves out, such as those in a `.gitignore`."""
         names = tracked_files(start)
         self.git_failed = self.git_failed or names is None
         for name in names or ():
@@ -123,7 +127,6 @@ class Targets:
                 yield self._link_target(path, below + with_slashes(name), is_link=link)
 
     def _link_target(self, path: str, relative: str, *, is_link: bool = False) -> Target:
-        """Return the target of a path with links; only links inside the root are followed."""
         folder = os.path.isdir(path)
         fault = None
         if not self._is_inside(path):
@@ -143,7 +146,7 @@ class Targets:
 
 
 def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
-    """Drop links to other targets, which would count a text twice. Blocking."""
+    """Drop links to other targets, so that each text counts once. Blocking."""
     every = list(targets)
     files = [one for one in every if not one.link]
     if len(files) == len(every):
@@ -157,7 +160,7 @@ def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
 
 
 def other_targets(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return each file once, except for the one at `path` or its link target. Blocking."""
+    """Return each file once, except the one at `path`. Blocking."""
     every = drop_duplicates(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]

@@ -1,4 +1,4 @@
-"""A folder's tokens by subfolder and file."""
+"""The token map: a folder's tokens by subfolder and file."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import msgspec
 
 
 class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
-    """A folder or file with its tokens; those of a folder include everything below it."""
+    """A file or folder with its tokens. A folder's tokens include all of its contents."""
 
     path: str
-    """Relative to the top, with `/`; a folder ends in `/`."""
+    """Path relative to the top, with `/` as separator. A folder's path ends in `/`."""
     tokens: int = 0
     files: int = 0
     children: list[MapEntry] = []
-    """The entries of a folder, the largest first; empty below the requested depth."""
+    """A folder's entries, largest first; empty below the requested depth."""
 
 
 def build_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
     """Return the map of a folder.
 
     Args:
-        counts: Each file's path relative to the folder, and its tokens.
-        depth: Levels of entries to list; 0 lists none.
+        counts: Path relative to the folder, and tokens, of each file.
+        depth: How many levels of entries to include.
     """
     top = MapEntry(path="")
     listed: dict[str, MapEntry] = {"": top}
@@ -44,13 +44,13 @@ def build_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
 
 
 def parent_of(name: str) -> str:
-    """Return the folder of an entry's path; "" for the top."""
+    """Return the folder of an entry's path, or "" at the top."""
     folder = name.rstrip("/").rpartition("/")[0]
     return f"{folder}/" if folder else ""
 
 
 def flatten(entry: MapEntry, level: int = 0) -> Iterator[tuple[int, MapEntry]]:
-    """Yield the entries below an entry with their level, each folder before its contents."""
+    """Yield all entries below an entry with their level, each folder before its contents."""
     for child in entry.children:
         yield level, child
         yield from flatten(child, level + 1)

@@ -1,4 +1,4 @@
-"""How sessions are shown: the view of one context, and a list of a workspace's sessions."""
+"""How a session's context and a workspace's list of sessions are shown."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from sidecar.workspace.spending import Costs
 
 BEING_READ = "being read"
-"""Cost of an agent session whose calls are not in the ledger yet."""
+"""Shown as the cost of a session whose calls are still being read."""
 NOT_READ = "not read yet"
-"""As `BEING_READ`, in a command that does not read agents' files into the ledger."""
+"""Shown as that cost by commands that do not read agents' calls."""
 AT_LEAST = "≥"
-"""Marks a cost that lacks calls: the newest ones in such a command, or those in no file."""
+"""Marks a cost that may lack calls."""
 
 _BAR, _SHORT_BAR = 10, 5
-"""Width of a bar in cells: in a terminal, in a narrow tree."""
+"""Width of a bar in cells, in a terminal and in an editor's tree."""
 _TITLE, _SHORT_TITLE = 40, 24
-"""Longest title in characters: in a terminal, in a narrow tree."""
+"""Longest title in characters, in a terminal and in an editor's tree."""
 _SHORT_ID = 8
-"""Characters of a session's id that are shown."""
+"""How many characters of a session's id are shown."""
 
 
 def session_cost(costs: Costs, session: SessionInfo | None) -> str:
-    """Return a session's cost (`$1.92`, `≥$1.92`, `unpriced`), why it is unknown, or ""."""
+    """Return a session's cost such as `$1.92` or `≥$1.92`, or why it is unknown."""
     if session is None:
         return ""
     if session.id in costs.sessions:
@@ -51,7 +51,7 @@ def session_cost(costs: Costs, session: SessionInfo | None) -> str:
 def usage_report(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
-    """Return a usage with its view, as rows and as text."""
+    """Return a usage with its view."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = age_text(session.updated_at, now) if session else ""
@@ -62,7 +62,7 @@ def usage_report(
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Return the rows with their texts: label and detail for a tree, one line for a terminal."""
+    """Return the rows with their texts: label and detail for a tree, a line for a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)
@@ -79,7 +79,6 @@ def session_rows(
 
 
 def _row_cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str, str]:
-    """Return cost, age, state and model."""
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     state = f"{row.state}, pinned" if row.pinned else row.state
     model = printable(row.model or "")

@@ -1,6 +1,6 @@
-"""Context windows and prices by model, for the server and the command line.
+"""Context windows and prices by model.
 
-A window or price that is not loaded is None; only `look_up` waits for the lists.
+Only `look_up` waits for the model lists. Before that, a window or price is None.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def look_up(state: State, model: str, settings: Settings) -> None:
 
 
 class Windows:
-    """The models whose windows and prices are loaded. For the event loop."""
+    """The models whose windows and prices are loaded."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -36,17 +36,16 @@ class Windows:
         self._loaded: set[tuple[str, tuple[Price, ...]]] = set()
 
     def is_loaded(self, model: str, settings: Settings) -> bool:
-        """Whether a model's window and price are known without waiting."""
+        """Return whether a model's window and price are loaded."""
         return (model, settings.prices) in self._loaded
 
     def mark_loaded(self, model: str, settings: Settings) -> None:
-        """Record that a model was looked up."""
         if len(self._loaded) > _MODELS_KEPT:  # clients may name any number of models
             self._loaded.clear()
         self._loaded.add((model, settings.prices))
 
     def price(self, model: str, tokens: int, settings: Settings) -> float | None:
-        """Return the USD for a number of uncached input tokens; None if unpriced or not loaded."""
+        """Return the USD for uncached input tokens, or None if unpriced or not loaded."""
         if not self.is_loaded(model, settings):
             return None
         cost = self.state.book(settings).estimate(model, tokens)
@@ -62,7 +61,7 @@ class Windows:
         named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
         note: str | None = None,
     ) -> Count:
-        """Return a measure with the model's window, price and name check."""
+        """Add the model's window, price and similar names to a measure."""
         limit = limit_of(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(
@@ -82,7 +81,7 @@ class Windows:
 
 
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return the known models most like an unknown one; None if the model is known. Blocking.
+    """Return the known models most like an unknown one, or None for a known model. Blocking.
 
     A model is known if a model list, a model family or the settings name it.
     """
@@ -90,7 +89,7 @@ def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
 
 
 def loaded_similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return `similar_models` if `look_up` has computed it. Never waits."""
+    """Return `similar_models` if it is already computed, else None."""
     return None if _is_named(model, settings) else catalogue.similar_if_known(model)
 
 
@@ -106,10 +105,9 @@ def limit_of(
     settings: Settings,
     named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
 ) -> Limit | None:
-    """Return a model's window and its source. Never waits.
+    """Return a model's window and its source, without waiting.
 
-    Returns:
-        None while the catalogue is not loaded, unless another source names a window.
+    Returns None while the model list is not loaded, unless another source names a window.
     """
     if not catalogue.loaded() and named == NamedLimits():
         return None

@@ -1,4 +1,4 @@
-"""Texts for users that several surfaces share: empty states, comparisons, what a change did."""
+"""Texts for users that several surfaces share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _COMPARED = ("model", "tokens", "of window", "input cost", "method")
 
 
 def unknown_model_text(similar: Sequence[str]) -> str:
-    """Return that a model's name is unknown, with the known names most like it."""
+    """Return that a model is unknown, with the most similar known models."""
     if similar:
         return f"not a known model; did you mean {' or '.join(similar)}?"
     return "not a known model; its tokens are a general estimate"
 
 
 def comparison_text(counts: Iterable[Count]) -> str:
-    """Render one text's counts for several models as a plain table, fewest tokens first."""
+    """Format the counts of a text for several models as a table, fewest tokens first."""
     rows = [
         [printable(cell) for cell in _comparison_cells(count)]
         for count in sorted(counts, key=lambda count: count.tokens)
@@ -33,7 +33,7 @@ def comparison_text(counts: Iterable[Count]) -> str:
 
 
 def comparison_markdown(title: str, counts: Sequence[Count]) -> str:
-    """Render one text's counts for several models as a Markdown table."""
+    """Format the counts of a text for several models as a Markdown table."""
     lines = [f"**{markdown(title)}**\n", _markdown_row(_COMPARED), "|---|---:|---:|---:|---|"]
     for count in counts:
         model, *numbers = _comparison_cells(count)
@@ -72,7 +72,7 @@ NO_ENDPOINTS = (
 
 
 def fit_text(plan: FitResult) -> str:
-    """Return what a pruning plan removes; the first line sums it up."""
+    """Return what a pruning plan removes. The first line is a summary."""
     if not plan.removed:
         return plan.reason or f"Nothing to remove: {plan.tokens_before:,} tokens already fit."
     verdict = "" if plan.fits else f"; {plan.reason or 'it still does not fit'}"
@@ -96,7 +96,7 @@ def reset_text(agent: str | None, *, is_reset: bool) -> str:
     """Return what `context/reset` did.
 
     Args:
-        agent: The agent of the shown session; None for a conversation of this server.
+        agent: The agent of the shown session, or None for a conversation of this server.
         is_reset: Whether a conversation was reset.
     """
     if is_reset:

@@ -1,4 +1,4 @@
-"""Runs blocking work on threads: counting on its own pools, everything else on another."""
+"""Runs blocking work on threads, with separate pools for counting."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ T = TypeVar("T")
 
 SAMPLE_CHARACTERS = 6_000
 GIANT_CHARACTERS = 100_000
-"""A piece this long (a stretch without safe cuts) takes long and cannot be interrupted."""
+"""A piece this long takes long to count and cannot be interrupted."""
 
 
 class Workers:
-    """Runs blocking work for the event loop. Workers get frozen values and return values."""
+    """Runs blocking work for the event loop. Work gets frozen values and returns values."""
 
     def __init__(self, documents: Documents | None = None) -> None:
-        """`documents`: the open ones, whose sums give the counts of their newest snapshots."""
+        """Args:
+            documents: The open documents, whose cached sums are used.
+        """
         self._documents = {} if documents is None else documents
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
         self._giant_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="giants")
@@ -43,7 +45,7 @@ class Workers:
         self._counting = SharedTasks("counting", outlives_waiters=False)
 
     def stop(self) -> None:
-        """Stop running counts, which raise `WorkStoppedError`."""
+        """Stop running counts. They raise `WorkStoppedError`."""
         self._closing.set()
 
     def close(self) -> None:
@@ -53,7 +55,7 @@ class Workers:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run blocking work, other than counting long texts, on a thread."""
+        """Run blocking work on a thread. Long texts are counted by `count` instead."""
         return await asyncio.get_running_loop().run_in_executor(self._blocking_pool, work)
 
     async def _run_stoppable(
@@ -73,7 +75,7 @@ class Workers:
             raise
 
     async def count(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int:
-        """Return a snapshot's tokens; only pieces without a count are tokenized."""
+        """Return a snapshot's tokens. Only pieces without a cached count are tokenized."""
         tokens = self.count_if_quick(snapshot, tokenizer)
         if tokens is not None:
             return tokens
@@ -108,7 +110,7 @@ class Workers:
         return tokenizer.base in self._loaded
 
     def extrapolate(self, document: TextDocument, tokenizer: Tokenizer) -> int:
-        """Extrapolate a document's tokens from a sample."""
+        """Estimate a document's tokens from a sample."""
         characters = document.characters
         if not self._is_loaded(tokenizer) or characters <= SAMPLE_CHARACTERS:
             return characters // 4
@@ -119,7 +121,7 @@ class Workers:
         return tokens * characters // max(1, sum(map(len, sample)))
 
     async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
-        """Load tokenizers ahead of their first counts."""
+        """Load tokenizers before their first counts."""
         await self.run(partial(_load_tokenizers, tokenizers))
         self._loaded.update(one.base for one in tokenizers)
 
@@ -135,7 +137,7 @@ def _count_snapshot(
     giants: bool,
     should_stop: Callable[[], bool],
 ) -> int | None:
-    """Count a snapshot; return None if it has a giant piece, unless `giants`. Blocking."""
+    """Count a snapshot, or return None if it has a giant piece and `giants` is false. Blocking."""
     pieces = countable_pieces(snapshot, base)
     if not giants and _has_giant(pieces, base):
         return None

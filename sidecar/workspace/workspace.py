@@ -1,4 +1,5 @@
-"""A root folder with its settings, costs and shown context, and the events of a change."""
+"""A root folder with its settings, costs and shown context, and the events that announce
+changes."""
 
 from __future__ import annotations
 
@@ -21,54 +22,52 @@ if TYPE_CHECKING:
 
 
 class ContextState(NamedTuple):
-    """The shown context of a workspace: published after each change."""
+    """The shown context of a workspace. It is published after each change."""
 
     model: str | None = None
-    """The shown session's model, named by a client or in the agent's file."""
+    """The shown session's model."""
     limits: NamedLimits = NamedLimits()
-    """The windows that the session names for the model."""
+    """The context windows that the session names for its model."""
     usage: ContextUsage | None = None
     chosen: str | None = None
     """The model that a client named."""
     revision: int = 0
-    """Increases with each change of any session, shown or not."""
+    """Increases with each change of any session."""
     followed: tuple[FollowedSection, ...] = ()
-    """All sections of conversations that follow a document."""
+    """All sections that follow a document."""
 
 
 class SettingsChange(NamedTuple):
-    """New settings of a root; None leaves a part unchanged."""
+    """New settings of a root. None leaves a part unchanged."""
 
     editor: Mapping[str, Any] | None = None
     """The editor's section `tokenSidecar`."""
     read: tuple[Loaded, Rules] | None = None
-    """The options of all layers, and their compiled budgets."""
+    """The options of all layers, and the compiled budgets."""
 
 
 @dataclass(eq=False, repr=False)
 class Workspace:
-    """One root folder; `uri` and `path` are None for documents outside every root."""
+    """A root folder. `uri` and `path` are None for documents outside every root."""
 
     uri: str | None
     path: Path | None
     loaded: Loaded = field(default_factory=lambda: Loaded(Settings(), (), {}))
     rules: Rules = field(default_factory=lambda: Rules(Settings()))
-    """The compiled budgets of the settings."""
     editor: Mapping[str, Any] = field(default_factory=dict)
-    """The editor's section `tokenSidecar`, from its last answer."""
+    """The editor's section `tokenSidecar`, as it last sent it."""
     costs: Costs = field(default_factory=Costs)
-    """Spending, as last read from the ledger."""
 
     context: ContextState = field(default_factory=ContextState)
-    """The shown context; only `SessionRegistry` replaces it."""
+    """The shown context. Only `SessionRegistry` replaces it."""
 
     def limits_for(self, model: str) -> NamedLimits:
-        """Return the windows that the shown session names for its model; none for another model."""
+        """Return the context windows that the shown session names for a model."""
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
     def apply_settings(self, change: SettingsChange) -> None:
-        """Put new settings in force."""
+        """Apply new settings."""
         if change.editor is not None:
             self.editor = change.editor
         if change.read is not None:
@@ -76,19 +75,18 @@ class Workspace:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self.loaded.settings
 
     @property
     def model(self) -> str:
-        """The default model: the shown session's, else the setting."""
+        """The default model: the shown session's, else that of the settings."""
         return self.context.model or self.settings.model
 
     @property
     def budget_model(self) -> str:
-        """The model for budgets that name none: the user's choice, else the setting.
+        """The model for budgets that name none: the user's choice, else that of the settings.
 
-        An agent's session does not change it, so that budgets agree with `check`.
+        Agents' sessions have no influence, so that budgets agree with `check`.
         """
         return self.context.chosen or self.settings.model
 
@@ -107,7 +105,7 @@ EventKind = Literal[
 
 
 class Missed(NamedTuple):
-    """An endpoint's missing count."""
+    """A count that an endpoint failed to give."""
 
     model: str
     settings: Settings
@@ -115,11 +113,11 @@ class Missed(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that has changed. `SidecarServer.react` calls what depends on it."""
+    """A change. `SidecarServer.react` updates everything that depends on it."""
 
     what: EventKind
     workspace: Workspace | None = None
-    """None for all workspaces."""
+    """The changed workspace, or None for all."""
     uri: str | None = None
     """The document that was opened, edited or closed."""
     warning: ContextWarning | None = None
@@ -131,5 +129,5 @@ class Event(NamedTuple):
         return self.what not in ("missed", "learned", "warning")
 
     def concerns(self, workspace: Workspace) -> bool:
-        """Whether it affects a workspace."""
+        """Return whether the event affects a workspace."""
         return self.workspace is None or self.workspace is workspace

@@ -70,8 +70,6 @@ READER = Aider()
 
 
 class _History(msgspec.Struct, dict=True):
-    """The state of a history file."""
-
     folder: str
     chat: SessionState
     """The newest chat. It is as new as the file, because only headings have a time."""
@@ -116,7 +114,6 @@ class _History(msgspec.Struct, dict=True):
         self.chat = SessionState(f"{self.folder}#{started}", self.folder, self.folder)
 
     def _make_calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
-        """Yield one call for each message: aider adds up the message's calls."""
         prompt, write, read, output = _parse_counts(numbers)
         cost, chat = numbers.group(9), self.chat
         chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
@@ -138,7 +135,6 @@ class _History(msgspec.Struct, dict=True):
 
 
 def _parse_counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:
-    """Return the tokens that were sent, cache writes and reads among them, and received."""
     pairs = zip(numbers.groups()[0:8:2], numbers.groups()[1:8:2], strict=True)
     sent, write, read, output = (_parse_count(number, scale) for number, scale in pairs)
     return sent, write, read, output

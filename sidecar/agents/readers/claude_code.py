@@ -102,8 +102,6 @@ READER = ClaudeCode()
 
 
 class _Transcript(msgspec.Struct):
-    """The state of a transcript."""
-
     session: SessionState
     is_live: bool
     """Whether the transcript may contain a main conversation."""
@@ -163,7 +161,6 @@ class _Transcript(msgspec.Struct):
     def _apply(
         self, line: TranscriptLine, call: tuple[ClaudeMessage, MessageUsage] | None, lines: Lines
     ) -> None:
-        """Apply a line of the main conversation."""
         session = self.session
         if (title_kind := line.title_kind) is not None:
             self.titles[title_kind] = lines.position
@@ -184,7 +181,6 @@ class _Transcript(msgspec.Struct):
             self._measure(*call)
 
     def _measure(self, message: ClaudeMessage, usage: MessageUsage) -> None:
-        """Apply a line of a message. The line with the most output counts."""
         session, reading = self.session, reading_of(message, usage)
         known = session.track.newest
         if known is not None and message.id is not None and message.id == self.message:
@@ -197,7 +193,6 @@ class _Transcript(msgspec.Struct):
         session.track = session.track.call(reading)
 
     def _summary_calls(self, line: TranscriptLine, path: str) -> Iterator[CallFinished]:
-        """Yield the calls that made a compaction's summary, as one."""
         made, at = self.costs.apply(line, path), parse_iso_time(line.timestamp)
         if made is None or at is None:
             return
@@ -215,7 +210,6 @@ class _Transcript(msgspec.Struct):
         )
 
     def _keep_call(self, name: str | None, replies: dict[str, tuple[int, TranscriptLine]]) -> None:
-        """Remember the newest call of the main conversation, with its cost so far."""
         call = next(_calls_of_line(name, replies[name][1], self.session.id), None) if name else None
         known = self.newest_call
         if call is not None and known is not None and call.request == known.request:
@@ -223,7 +217,6 @@ class _Transcript(msgspec.Struct):
         self.newest_call = call or known
 
     def _call_with_own_cost(self, line: TranscriptLine) -> Iterator[CallFinished]:
-        """Yield the newest call with the cost that Claude Code computed since the last one."""
         total = sum(one.cost_usd or 0.0 for one in (line.model_usage or {}).values())
         # The agent begins at 0 again when a session is resumed.
         new = total - self.own_cost if total >= self.own_cost else total
@@ -236,7 +229,6 @@ class _Transcript(msgspec.Struct):
 
 
 def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFinished]:
-    """Yield the calls of a line: several if other models contributed to the message."""
     at = parse_iso_time(entry.timestamp)
     if entry.call is None or at is None:
         return
@@ -273,7 +265,6 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
 
 
 def _project_folders(places: Places) -> Iterator[Path]:
-    """Return the folders that contain a folder per project."""
     for folder in agent_folders(places, AGENT):
         yield folder if folder.name == "projects" else folder / "projects"
 
@@ -313,7 +304,6 @@ def _project_name_prefix(path: str) -> str:
 
 
 def _custom_folder_names(places: Places) -> tuple[str, ...]:
-    """Return the name that the user gave to the folder of every project."""
     name = places.variable("CLAUDE_CODE_PROJECT_DIR_NAME")
     return (name,) if name else ()
 

@@ -81,7 +81,6 @@ class CostCheck(msgspec.Struct):
 def _usage_between(
     before: dict[str, ModelParts], after: dict[str, ModelParts]
 ) -> dict[str, ModelParts]:
-    """Return each model's usage between two totals; the whole of the second if they restarted."""
     grown = {
         name: _subtract_usage(parts, before.get(name, _NOTHING)) for name, parts in after.items()
     }
@@ -90,7 +89,6 @@ def _usage_between(
 
 
 def _without_window_marker(model: str) -> str:
-    """Return a model's name without the marker of a large window that totals contain."""
     return parse(model.removesuffix("[1m]")).bare
 
 
@@ -108,7 +106,6 @@ def _subtract_usage(one: ModelParts, other: ModelParts) -> ModelParts:
 def _subagent_usage(
     path: str, since: datetime | None, until: datetime | None
 ) -> dict[str, tuple[str, ModelParts]]:
-    """Return the usage of each message of the transcript's sub-agents between two times."""
     messages: dict[str, tuple[str, ModelParts]] = {}
     for found in find_files("claude-code", Path(path).with_suffix("") / "subagents", ".jsonl"):
         with open_quietly(found.path) as file:

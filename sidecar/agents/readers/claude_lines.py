@@ -159,7 +159,6 @@ decode = typed.decoder(TranscriptLine)
 
 
 def _marks_prompts(version: str | None) -> bool:
-    """Return whether this version of Claude Code marks lines that start a turn."""
     try:
         numbers = tuple(map(int, (version or "").split(".")))
     except ValueError:

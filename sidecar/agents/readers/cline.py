@@ -132,7 +132,6 @@ class Tasks(NamedFiles, StoreReader):
 
 
 def _parse_task(agent: str, path: Path, data: bytes) -> StoreContents:
-    """Return a task and all its calls."""
     messages, models = decode_document(data, list[_Message]), _read_models(path)
     session, calls = SessionState(path.parent.name), list[CallFinished]()
     session.work_in(_folder_of_task(path.parent))
@@ -170,13 +169,11 @@ def reported_usd(cost: Number) -> Decimal | None:
 
 
 def _after_summary(track: ContextTrack, one: _Message) -> ContextTrack:
-    """Return the size after a summary, if recorded."""
     size = token_count(one.context_condense.new_context_tokens if one.context_condense else None)
     return track.call(CallSize(size)) if size else track.compaction()
 
 
 def _model_of_call(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
-    """Return model and provider of a call, from its message or those in use at the time."""
     info = one.model_info
     if info is not None and info.model_id:
         return info.model_id, info.provider_id or provider_of(info.model_id)
@@ -191,7 +188,6 @@ def _read_models(path: Path) -> Sequence[_Used]:
 
 
 def _folder_of_task(task: Path) -> str:
-    """Return the folder that a task works in."""
     if item := try_decode_file(task / "history_item.json", _Item):
         return item.folder
     items = try_decode_file(task.parents[1] / "state" / "taskHistory.json", list[_Item]) or ()

@@ -165,7 +165,6 @@ def _parse_session(store: Store, data: bytes) -> StoreContents:
 
 
 def _store_at(messages: Path) -> Store | None:
-    """Return a conversation's store, which also changes with its session's manifest."""
     session = messages.parent.name
     store = store_from_path(AGENT, messages, live=messages.name.startswith(f"{session}."))
     manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
@@ -176,6 +175,5 @@ def _store_at(messages: Path) -> Store | None:
 
 
 def _read_manifest(path: str) -> _Manifest:
-    """Return the manifest of a file's session; an empty one if it is unreadable."""
     folder = Path(path).parent
     return try_decode_file(folder / f"{folder.name}.json", _Manifest) or _Manifest()

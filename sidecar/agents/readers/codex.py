@@ -73,8 +73,6 @@ READER = Codex()
 
 
 class _Rollout(RolloutState):
-    """The state of a rollout."""
-
     session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
     """The conversation in the file, including lines copied from its parent."""
     summary: str | None = None
@@ -138,7 +136,6 @@ class _Rollout(RolloutState):
         return None
 
     def _count(self, line: RolloutLine, info: Info) -> CallFinished | None:
-        """Apply a usage event, which may repeat the last one."""
         session = self.session
         session.window = info.model_context_window or session.window
         session.model = session.model or info.model
@@ -209,7 +206,6 @@ class _Rollout(RolloutState):
 
 
 def _billing_provider(named: str | None, model: str) -> str:
-    """Return our name of a provider, or the model's maker if the user defined the provider."""
     known = {"openai": "openai", "ollama": "ollama", "oss": "ollama", "lmstudio": "lmstudio"}
     return known.get(named or "openai") or provider_of(model) or str(named)
 

@@ -49,8 +49,6 @@ class ContinueDev(NamedFiles, StoreReader):
 
 
 class _File(msgspec.Struct):
-    """The state of a file: only the number of lines."""
-
     lines: int = 0
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:

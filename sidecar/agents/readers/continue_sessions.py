@@ -63,8 +63,6 @@ class _Reasoning(Record):
 
 
 class _MessageUsage(Record):
-    """Usage of a reply, in OpenAI's format."""
-
     model: str | None = None
     prompt_tokens: Number = None
     prompt_tokens_details: _Cached | None = None
@@ -102,8 +100,6 @@ class _Item(CamelRecord):
 
 
 class _SessionUsage(CamelRecord):
-    """Usage of all calls since the session or fork began."""
-
     prompt_tokens: Number = None
     completion_tokens: Number = None
 
@@ -139,8 +135,6 @@ class _Session(CamelRecord):
 
 
 class _State(msgspec.Struct):
-    """The state of a session. A summary replaces its messages."""
-
     replies: dict[str, tuple[int, int]] = {}
     """Prompt and output of each reply, by `_replies_by_key`; 0 for replies copied from a parent."""
     rest: tuple[int, int] = (0, 0)
@@ -188,7 +182,6 @@ READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.ends
 
 
 def _read_session(store: Store, state: _State) -> StoreContents:
-    """Return the session and the calls that are new since `state`."""
     document = decode_file(store.path, _Session)
     session = SessionState(
         document.session_id or Path(store.path).stem, at=time_from_ns(store.mtime_ns)
@@ -211,7 +204,6 @@ def _read_session(store: Store, state: _State) -> StoreContents:
 def _reply_calls(
     store: Store, document: _Session, session: SessionState, state: _State
 ) -> Iterator[CallFinished]:
-    """Yield the calls of new replies, newest first, and add them to the state."""
     numbered, total = _replies_by_key(document.replies), document.usage or _SessionUsage()
     left = token_count(total.prompt_tokens) - state.prompt - state.rest[0]
     new = {key: reply for key, reply in numbered.items() if key not in state.replies}
@@ -245,7 +237,6 @@ def _call_of_unlisted_usage(
 
 
 def _replies_by_key(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
-    """Return replies by keys that don't change when other messages are removed."""
     found: dict[str, _MessageUsage] = {}
     for one in replies:
         usage, number = one.usage, 0
@@ -301,7 +292,6 @@ _FIELD = re.compile(rb"[ -]*(model|contextLength): *[\"']?([^\s\"'#]+)")
 
 
 def _read_window(home: Path, model: str) -> int | None:
-    """Return a model's context window in the user's settings, in tokens."""
     windows = _windows_of_yaml(home / "config.yaml")
     for name in ("config.json", "config.yaml"):
         for one in (try_decode_file(home / name, _Settings) or _Settings()).models or ():
@@ -311,7 +301,6 @@ def _read_window(home: Path, model: str) -> int | None:
 
 
 def _windows_of_yaml(path: Path) -> dict[str, int | None]:
-    """Return the models' windows in a YAML file with one line per key."""
     items: list[dict[bytes, bytes]] = []
     outermost = None
     with suppress(OSError):

@@ -91,7 +91,6 @@ class CopilotChat(StoreReader):
 
 @lru_cache(maxsize=256)
 def _title_of_line(path: str, title_at: str) -> str | None:
-    """Return the title in a line, which may contain a whole session."""
     with open_quietly(path) as file:
         file.seek(int(title_at.partition("@")[0]))
         line = file.readline(LONGEST_LINE)
@@ -108,8 +107,6 @@ READER = CopilotChat()
 
 
 class _State(msgspec.Struct):
-    """The state of a chat session."""
-
     path: str
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
@@ -184,7 +181,6 @@ class _State(msgspec.Struct):
 
 
 def _read_flat(store: Store, until: float | None) -> StoreRead:
-    """Read a session in the older format, which is rewritten as a whole."""
     held = _State.of(store.path, until)
     held.chat = decode_file(store.path, Chat)
     held.find_better_stores()
@@ -202,18 +198,14 @@ def _read_flat(store: Store, until: float | None) -> StoreRead:
 
 
 class _Until(msgspec.Struct, frozen=True, array_like=True, tag="until"):
-    """What is saved of a session in the older format."""
-
     until: float | None
 
 
 def _moves_turns(one: mutations.Mutation) -> bool:
-    """Return whether a line may remove or replace turns."""
     return one.kind == mutations.INITIAL or (one.path[:1] == ("requests",) and len(one.path) < 3)
 
 
 def _changed_turns(chat: Chat, one: mutations.Mutation, before: set[int], known: int) -> set[int]:
-    """Return the indexes of the turns whose calls a line may change."""
     if not _moves_turns(one):
         number = one.path[1] if one.path[:1] == ("requests",) else None
         return before | {number} if isinstance(number, int) else before
@@ -232,14 +224,12 @@ def _apply_line(chat: Chat, one: mutations.Mutation) -> Chat:
 
 
 def _may_change_state(data: bytes, start: int, end: int) -> bool:
-    """Return whether a line may change the state, judged by its beginning. Most lines don't."""
     path = data[start : data.find(b"]", start, end) + 1]
     is_initial = data.find(b'"kind":0', start, min(end, start + 40)) >= 0
     return is_initial or not any(name in path for name in _CONTENT)
 
 
 def _window_of_model(path: str, chat: Chat) -> int | None:
-    """Return the selected model's context window: from the session, the debug log or the user."""
     window = chat.window
     name, user = (chat.selected or "").rpartition("/")[2], _user_of(path)
     if window is None and name:
@@ -248,7 +238,6 @@ def _window_of_model(path: str, chat: Chat) -> int | None:
 
 
 def _log_state(path: Path) -> spans.LogState:
-    """Return the initial state of a debug log."""
     project, name = _project_of(str(path)), _session_of(str(path))
     session = SessionState(name, rank=_LOG)
     session.work_in("\n".join(project.named_folders))
@@ -262,14 +251,12 @@ def _log_state(path: Path) -> spans.LogState:
 
 
 def _transcript_session(store: Store) -> SessionSnapshot:
-    """Return a session whose numbers are on the machine that runs its window."""
     session = SessionState(_session_of(store.path), rank=_TRANSCRIPT)
     session.work_in("\n".join(_project_of(store.path).named_folders))
     return session.snapshot("lower bound", note=NOT_VISIBLE)
 
 
 def _folders_to_watch(user: Path) -> Iterator[str]:
-    """Yield the folders with stores. Other extensions keep thousands of files next to them."""
     for entry in list_folder(user / "workspaceStorage"):
         yield os.path.join(entry.path, _CHATS)
         yield os.path.join(entry.path, _EXTENSION)
@@ -278,7 +265,6 @@ def _folders_to_watch(user: Path) -> Iterator[str]:
 
 
 def _stores_of_project(path: str) -> Iterator[Store]:
-    """Yield the stores of a project."""
     folder = Path(path)
     yield from _chat_stores(folder / _CHATS)
     extension = folder / _EXTENSION
@@ -291,7 +277,6 @@ def _stores_of_project(path: str) -> Iterator[Store]:
 
 
 def _chat_stores(folder: Path) -> Iterator[Store]:
-    """Yield the chat sessions in a folder. Of a session in both formats, VS Code reads the log."""
     names = {entry.name for entry in list_folder(folder)}
     for name in sorted(names):
         if name.endswith(".jsonl") or f"{name}l" not in names:
@@ -299,7 +284,6 @@ def _chat_stores(folder: Path) -> Iterator[Store]:
 
 
 def _stores_at(path: str) -> Iterator[Store]:
-    """Yield the store at a path, if it is one."""
     kind, store = _kind_of_file(path), None
     if kind == _TRACE:
         store = database_store(AGENT, path)
@@ -310,7 +294,6 @@ def _stores_at(path: str) -> Iterator[Store]:
 
 
 def _kind_of_file(path: str) -> int | None:
-    """Return which kind of store a file is."""
     parts = Path(path).parts[-4:]
     if parts[-2:] == (_EXTENSION.lower(), _TRACES):
         return _TRACE
@@ -324,7 +307,6 @@ def _kind_of_file(path: str) -> int | None:
 
 
 def _storage_of(path: str) -> Path:
-    """Return the `workspaceStorage` folder of a store."""
     above = Path(path).parents
     return above[{_CHAT: 1, _TRANSCRIPT: 2, _LOG: 3}[_kind_of_file(path) or _CHAT]]
 
@@ -342,7 +324,6 @@ def _log_of(chat: str) -> Path:
 
 
 def _user_of(path: str) -> Path | None:
-    """Return the user data folder of a store."""
     above = Path(path).parents
     return next((one.parent for one in above if one.name.endswith("Storage")), None)
 
@@ -353,7 +334,6 @@ def _traces_of(path: str) -> Path:
 
 
 def _project_with_session(user: Path, session: str) -> Storage:
-    """Return the project of a session."""
     for one in storages(user):
         folder = Path(one.path)
         names = (folder / _CHATS / f"{session}{suffix}" for suffix in _SUFFIXES)
@@ -363,7 +343,6 @@ def _project_with_session(user: Path, session: str) -> Storage:
 
 
 def _known_until(state: bytes) -> float | None:
-    """Return `_State.until` of the last reading."""
     known = reader_state(state, _State)
     if known is not None:
         return known.until

@@ -85,8 +85,6 @@ _details = typed.decoder(list[_Detail])
 
 
 class _Row:
-    """A call. The columns differ between versions."""
-
     def __init__(self, values: tuple[object, ...], names: tuple[str, ...]) -> None:
         found = dict(zip(names, values, strict=True))
         self.id = int(str(found["id"]))
@@ -114,7 +112,6 @@ class _Row:
 
     @property
     def _written(self) -> int:
-        """Cache writes from the bill, if the column is 0 by mistake."""
         text = self._found.get("token_details_json")
         try:
             details = _details(text) if isinstance(text, str | bytes) else []
@@ -174,8 +171,6 @@ READER = CopilotCli()
 
 
 class _Rows(msgspec.Struct):
-    """The state of the database."""
-
     row: int = 0
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
 
@@ -244,7 +239,6 @@ def _newest_row(connection: sqlite3.Connection) -> int:
 
 
 def _read_folders(connection: sqlite3.Connection) -> dict[str, str | None]:
-    """Return the folders of all sessions."""
     if not {"id", "cwd"} <= columns(connection, "sessions"):
         return {}
     rows = connection.execute("SELECT id, cwd FROM sessions").fetchall()
@@ -264,8 +258,6 @@ def _rows_since(path: str) -> str | None:
 
 
 class _Events(msgspec.Struct):
-    """The state of a session's events, which don't contain the size of a call."""
-
     session: SessionState
     until: str | None = None
     """ISO 8601. Later calls are in the database."""
@@ -328,7 +320,6 @@ class _Events(msgspec.Struct):
 
 
 def _read_folder(folder: str) -> str | None:
-    """Return the folder in a session's `workspace.yaml`."""
     try:
         with open_quietly(os.path.join(folder, "workspace.yaml")) as file:
             found = _CWD.search(file.read(_HEAD).decode("utf-8", "replace"))

@@ -81,8 +81,6 @@ class _Round(Record):
 
 
 class _Metadata(CamelRecord):
-    """Metadata of a finished turn. `compacted` is derived here, without keeping the summary."""
-
     prompt_tokens: Number = None
     output_tokens: Number = None
     resolved_model: str | None = None
@@ -280,7 +278,6 @@ def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Cal
 
 
 def _usage_by_model(request: CopilotTurn) -> Sequence[tuple[str | None, Usage]]:
-    """Return models and their usage; at least one."""
     totals = [one for one in request.model_totals or () if one is not None]
     if totals:
         return [(one.model or request.model, one.usage) for one in totals]

@@ -111,7 +111,6 @@ class LogState(msgspec.Struct):
         yield self.session.snapshot()
 
     def _calls_of_line(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
-        """Yield the call that a line reports, including a failed one that got a reply."""
         at, nano = time_from_ms(line.ts), attrs.copilot_usage_nano_aiu
         if at is None or (self.until is not None and (line.ts or 0) >= self.until):
             return
@@ -291,7 +290,6 @@ def _is_aside(name: str) -> bool:
 
 
 def _whole_number(number: object) -> int:
-    """Return a number of an attribute, which may be text; 0 if it is none."""
     try:
         return token_count(float(number))  # type: ignore[arg-type]
     except (TypeError, ValueError):

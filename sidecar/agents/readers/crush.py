@@ -50,7 +50,6 @@ def _databases_in_list(path: str, _mtime_ns: int) -> tuple[Path, ...]:
 
 
 def _newest_model(connection: sqlite3.Connection, session: str) -> tuple[str | None, str]:
-    """Return model and provider of a session's newest reply."""
     if not {"model", "provider", "session_id", "created_at"} <= columns(connection, "messages"):
         return None, ""
     row = connection.execute(
@@ -63,7 +62,6 @@ def _newest_model(connection: sqlite3.Connection, session: str) -> tuple[str | N
 
 
 def _folder_of_database(path: str) -> str:
-    """Return the project of a database."""
     folder = os.path.dirname(path)
     return os.path.dirname(folder) if os.path.basename(folder) == ".crush" else folder
 
@@ -131,7 +129,6 @@ def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None
 
 
 def _time_of(value: object) -> datetime | None:
-    """Return a time in seconds since 1970; older versions wrote milliseconds."""
     if not isinstance(value, int | float):
         return None
     return time_from_ms(value if value > 1e11 else value * 1000)

@@ -108,8 +108,6 @@ class _Fields(CamelRecord):
 
 
 class _Line(_Message):
-    """A message, the session's fields, a change of them, or a rewind."""
-
     set_: _Fields | None = msgspec.field(default=None, name="$set")
     rewind_to: str | None = msgspec.field(default=None, name="$rewindTo")
     session_id: str | None = None
@@ -161,8 +159,6 @@ READER = GeminiCli()
 
 
 class _Log(msgspec.Struct):
-    """The state of a session's file."""
-
     session: SessionState
     workspace: str
     is_subagent: bool
@@ -207,7 +203,6 @@ class _Log(msgspec.Struct):
         return fields.messages
 
     def _apply(self, line: _Line) -> Iterable[_Message]:
-        """Apply a line; return its messages."""
         self._name(line.session_id)
         if line.rewind_to is not None:
             self._rewind_to(line.rewind_to)
@@ -223,7 +218,6 @@ class _Log(msgspec.Struct):
             self.session.id = session
 
     def _put(self, message: _Message) -> None:
-        """Add or replace a message."""
         name, reading = message.id or "", message.reading
         start = max(0, len(self.messages) - _KEPT)
         for position in range(start, len(self.messages)):
@@ -246,7 +240,6 @@ class _Log(msgspec.Struct):
             session.rank = 1
 
     def _measure(self) -> bool:
-        """Take the size from the newest reply with numbers; return whether there is one."""
         readings = [reading for _, reading in self.messages[-_KEPT:] if reading]
         if not readings and len(self.messages) > _KEPT:
             readings = [reading for _, reading in self.messages if reading]
@@ -308,7 +301,6 @@ class _Log(msgspec.Struct):
 
 
 def _events_of(store: Store, data: bytes) -> StoreContents:
-    """Read an older session, which is one document."""
     log, fields = _Log.of(store), decode_document(data, _Fields)
     calls = [*log.calls(log.change(fields))]
     log.session.title_at = "summary" if fields.summary else None
@@ -323,17 +315,14 @@ def _stores_of_project(folder: str) -> Iterator[Store]:
 
 
 def _parent_of(path: Path) -> tuple[Path, str]:
-    """Return the project and session of a sub-agent's file."""
     return path.parents[2], path.parent.name
 
 
 def _folder_of_project(project: str) -> str:
-    """Return the folder of a project, or its digest as in `SessionSnapshot.folder`."""
     return _folder_in_list(project) or f"sha256:{os.path.basename(project)}"
 
 
 def _folder_in_list(project: str) -> str | None:
-    """Return the folder of a project, from Gemini CLI's own list of projects."""
     path = os.path.join(os.path.dirname(project), os.pardir, "projects.json")
     try:
         listed = _read_list(path, os.stat(path).st_mtime_ns)

@@ -44,7 +44,6 @@ def _parse_config(row: dict[str, Any]) -> _Config:
 
 
 def _time_of(value: object) -> datetime | None:
-    """Return a time from text, or from seconds or milliseconds since 1970."""
     if isinstance(value, int | float):
         return time_from_ms(value if value > 1e11 else value * 1000)
     return parse_iso_time(value if isinstance(value, str) else None)
@@ -101,7 +100,6 @@ READER = Goose()
 
 
 def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | None:
-    """Return the call of a row of the ledger."""
     at = _time_of(row.get("created_at") or row.get("timestamp") or session.get("updated_at"))
     prompt, output = whole(row.get("input_tokens")), whole(row.get("output_tokens"))
     read = whole(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))

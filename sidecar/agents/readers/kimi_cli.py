@@ -28,8 +28,6 @@ _COMPACTIONS = ("CompactionBegin", "CompactionEnd")
 
 
 class _Tokens(Record):
-    """Tokens without overlapping parts."""
-
     input_other: TokenCount = None
     output: TokenCount = None
     input_cache_read: TokenCount = None
@@ -95,8 +93,6 @@ READER = KimiCli()
 
 
 class _Wire(msgspec.Struct):
-    """The state of a session's file."""
-
     session: SessionState
     workspace: str
 
@@ -147,7 +143,6 @@ class _Wire(msgspec.Struct):
 
 
 def _folder_of_session(session: Path) -> str | None:
-    """Return the folder of a session, from Kimi's own list of folders."""
     known = try_decode_file(session.parents[2] / "kimi.json", _Known) or _Known()
     paths = (one.path for one in known.work_dirs or () if one.path)
     return next((path for path in paths if _folder_hash(path) == session.parent.name), None)

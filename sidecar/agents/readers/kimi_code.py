@@ -48,8 +48,6 @@ _KINDS = re.compile(
 
 
 class _Tokens(CamelRecord):
-    """Tokens without overlapping parts."""
-
     input_other: TokenCount = None
     output: TokenCount = None
     input_cache_read: TokenCount = None
@@ -72,8 +70,6 @@ class _Line(CamelRecord):
 
 
 class _Session(CamelRecord):
-    """`state.json`."""
-
     cwd: str | None = None
     title: str | None = None
     title_kind: str | None = None
@@ -139,8 +135,6 @@ READER = KimiCode()
 
 
 class _Wire(msgspec.Struct):
-    """The state of an agent's file."""
-
     session: SessionState
     path: str
     is_subagent: bool
@@ -160,14 +154,12 @@ class _Wire(msgspec.Struct):
             yield self.session.snapshot()
 
     def _read_state_file(self) -> None:
-        """Apply `state.json`, which may change without new lines."""
         kept, session = _read_session_info(self.path), self.session
         session.work_in(kept.cwd)
         session.parent, session.ended = kept.forked_from, bool(kept.archived)
         session.title_at = _STATE if kept.own_title else None
 
     def _apply(self, line: _Line) -> CallFinished | None:
-        """Apply a line; return the call that it reports, if any."""
         session, kind = self.session, line.type or ""
         session.at = time_from_ms(line.time) or session.at
         if kind == "llm.request":
@@ -186,7 +178,6 @@ class _Wire(msgspec.Struct):
         return None
 
     def _call(self, line: _Line, usage: Usage) -> CallFinished | None:
-        """Return the call of a `usage.record`. One outside of turns made a summary."""
         session, is_turn = self.session, line.usage_scope != "session"
         if is_turn and usage.prompt_tokens:
             session.track = session.track.call(CallSize.of(usage, session.model))
@@ -208,12 +199,10 @@ class _Wire(msgspec.Struct):
 
 
 def _read_session_info(path: str) -> _Session:
-    """Return the `state.json` of a file's session."""
     return try_decode_file(_session_folder(path) / _STATE, _Session) or _Session()
 
 
 def _store_with_state(store: Store) -> Store:
-    """Return the store of an agent's file; the conversation's also changes with `state.json`."""
     if os.path.basename(os.path.dirname(store.path)) != _MAIN:
         return msgspec.structs.replace(store, live=False)
     state = store_from_path(AGENT, str(_session_folder(store.path) / _STATE))

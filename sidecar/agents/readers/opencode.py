@@ -53,8 +53,6 @@ _COMPACTIONS = ("compaction", "summary")
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """A session."""
-
     id: str
     folder: str | None = None
     parent: str | None = None
@@ -66,8 +64,6 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _State(msgspec.Struct):
-    """How far a database has been read. Times are in milliseconds since 1970."""
-
     message: int = 0
     """Time of the newest change of a message."""
     session_message: int = 0
@@ -213,7 +209,6 @@ READER = OpenCode("opencode")
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
-    """Return all sessions; those of the newer table take precedence."""
     found: dict[str, _Row] = {}
     wanted = ("parent_id", "title", "time_updated", "fork_session_id", "fork_boundary")
     for table in ("session", "session_v2"):
@@ -231,7 +226,6 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
 
 @lru_cache(maxsize=8)
 def _read_titles(store: Store) -> dict[str, str]:
-    """Return the sessions' titles by id."""
     if store.path.endswith(".json"):
         session = decode_file(store.path, _SessionFile)
         return {session.id: session.title} if session.id and session.title else {}
@@ -282,7 +276,6 @@ def _make_session(row: _Row, rank: int) -> SessionState:
 
 
 def _apply_message(session: SessionState, message: OpenCodeMessage) -> bool:
-    """Apply the next older message to a session; return whether no older one is needed."""
     if message.role not in ("user", "assistant"):
         return False
     if session.active is None:
@@ -304,7 +297,6 @@ def _apply_message(session: SessionState, message: OpenCodeMessage) -> bool:
 
 
 def _session_with_size(connection: sqlite3.Connection, row: _Row) -> SessionState:
-    """Return a session with its size, read backwards from its newest message to the last call."""
     session = _make_session(row, rank=1)
     compacted = _time_of_compaction(connection, row.id)
     for kind, at, data in _newest_messages(connection, row.id):
@@ -325,7 +317,6 @@ def _session_with_size(connection: sqlite3.Connection, row: _Row) -> SessionStat
 def _newest_messages(
     connection: sqlite3.Connection, session: str
 ) -> Iterator[tuple[str | None, int, bytes]]:
-    """Yield kind, time and data of a session's messages, newest first."""
     for table, kind, order in (
         ("session_message", "type", "seq"),
         ("message", "NULL", "time_created"),
@@ -361,7 +352,6 @@ def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
 
 
 def _events_of_session(path: str, data: bytes) -> StoreContents:
-    """Read a session of an older version, and its size from its message files."""
     file = decode_document(data, _SessionFile)
     if file.id is None or file.parent_id:
         return StoreContents()

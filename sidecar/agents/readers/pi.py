@@ -49,8 +49,6 @@ class _Cost(Record):
 
 
 class _Usage(CamelRecord):
-    """Tokens without overlapping parts."""
-
     input: TokenCount = None
     output: TokenCount = None
     cache_read: TokenCount = None
@@ -110,8 +108,6 @@ class _Provider(CamelRecord):
 
 
 class _Settings(Record):
-    """`models.json`: models that the user added, by provider."""
-
     providers: dict[str, _Provider] | None = None
 
 
@@ -150,15 +146,11 @@ READER = Pi()
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """The state of the branch that ends with an entry."""
-
     track: ContextTrack = ContextTrack()
     active: bool | None = None
 
 
 class _Session(msgspec.Struct, dict=True):
-    """The state of a session's file. The newest entry ends the active branch."""
-
     session: SessionState
     tip: str | None = None
     """The newest entry."""
@@ -199,7 +191,6 @@ class _Session(msgspec.Struct, dict=True):
         return (self.session.snapshot(),)
 
     def _extend_branch(self, entry: _Entry, name: str) -> None:
-        """Make an entry the newest one of the active branch, which may fork anywhere."""
         session = self.session
         node = _Node(session.track, session.active)
         if entry.parent_id != self.tip:
@@ -222,7 +213,6 @@ class _Session(msgspec.Struct, dict=True):
             session.track = session.track.call(CallSize.of(entry.call[1], message.model))
 
     def _call(self, entry: _Entry) -> CallFinished | None:
-        """Return the call of a line, including those of abandoned branches and failed ones."""
         at = parse_iso_time(entry.timestamp)
         if entry.call is None or at is None:
             return None

@@ -34,8 +34,6 @@ _UNMATCHED = 50
 
 
 class _Usage(CamelRecord):
-    """Usage of a reply, in Gemini's format."""
-
     prompt_token_count: TokenCount = None
     candidates_token_count: TokenCount = None
     thoughts_token_count: TokenCount = None
@@ -54,8 +52,6 @@ class _Usage(CamelRecord):
 
 
 class _Event(Record):
-    """A `ui_telemetry` event."""
-
     name: str | None = msgspec.field(default=None, name="event.name")
     response_id: str | None = None
     prompt_id: str | None = None
@@ -151,8 +147,6 @@ READER = QwenCode()
 
 
 class _Chat(msgspec.Struct):
-    """The state of a chat."""
-
     session: SessionState
     without_reply: list[tuple[int, int]] = []
     """Prompt and output tokens of telemetry calls without a matching reply."""
@@ -172,7 +166,6 @@ class _Chat(msgspec.Struct):
         return (self.session.snapshot(),)
 
     def _calls_of_line(self, line: _Line) -> Iterator[CallFinished]:
-        """Apply a line; yield the calls that it reports or categorises."""
         session, payload = self.session, line.system_payload or _Payload()
         session.id = line.session_id or session.id
         session.work_in(line.cwd)
@@ -207,7 +200,6 @@ class _Chat(msgspec.Struct):
             yield from self._call(line, line.model, usage, request)
 
     def _call_of_telemetry(self, line: _Line, event: _Event) -> Iterator[CallFinished]:
-        """Apply a telemetry call; yield it if its category is known and no reply reported it."""
         usage = event.usage
         is_own = event.subagent_name is None
         if is_own and _is_matched(usage, self.without_telemetry, self.without_reply):
@@ -239,7 +231,6 @@ class _Chat(msgspec.Struct):
 
 
 def _is_matched(usage: Usage, others: list[tuple[int, int]], own: list[tuple[int, int]]) -> bool:
-    """Return whether a line of the other kind reported the same call; else expect one."""
     tokens = usage.prompt_tokens, usage.output_tokens
     if tokens in others:
         others.remove(tokens)

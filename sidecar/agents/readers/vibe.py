@@ -47,8 +47,6 @@ _CURRENT = "CURRENT"
 
 
 class _Tokens(Record):
-    """Tokens of a call. The input includes cached tokens."""
-
     input_tokens: TokenCount = None
     cached_input_tokens: TokenCount = None
     output_tokens: TokenCount = None
@@ -109,8 +107,6 @@ class _Snapshot(Record):
 
 
 class _Projection(Record):
-    """A generation's `projection-state.json`."""
-
     snapshot_sequence: int = 0
     snapshot: _Snapshot | None = None
 
@@ -209,8 +205,6 @@ READER = TwoStores(
 
 
 class _Session(msgspec.Struct):
-    """The state of a session."""
-
     session: SessionState
     offsets: dict[str, int] = {}
     """Bytes read of each existing journal."""
@@ -242,7 +236,6 @@ class _Session(msgspec.Struct):
         return StoreContents(calls, [self.session.snapshot()], skipped)
 
     def _describe(self, meta: _Meta) -> None:
-        """Apply `meta.json`."""
         session = self.session
         session.work_in(meta.folder)
         session.at = session.at or parse_iso_time(meta.end_time)
@@ -251,7 +244,6 @@ class _Session(msgspec.Struct):
         session.ended = meta.archived_at is not None
 
     def _missed_calls(self, folder: Path, meta: _Meta) -> Iterator[CallFinished]:
-        """Yield the calls of journals that were deleted before they were read, as one sum."""
         saved = _oldest_generation(folder)
         public = saved.snapshot.session if saved and saved.snapshot else None
         if saved is None or public is None or saved.snapshot_sequence <= self.sequence:
@@ -267,7 +259,6 @@ class _Session(msgspec.Struct):
             yield msgspec.structs.replace(call, is_unread_past=True)
 
     def _apply(self, line: _Line, meta: _Meta) -> Iterator[CallFinished]:
-        """Apply a record; yield the call that it reports, if any."""
         payload, sequence = line.payload, line.sequence or 0
         if line.type != "core_input" or payload is None or sequence <= self.sequence:
             return
@@ -312,7 +303,6 @@ class _Session(msgspec.Struct):
 
 
 def _split_tokens(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
-    """Return input, cached input among it, and output."""
     if tokens is None:
         return 0, 0, 0
     return tokens.input_tokens or 0, tokens.cached_input_tokens or 0, tokens.output_tokens or 0
@@ -325,7 +315,6 @@ def _oldest_generation(folder: Path) -> _Projection | None:
 
 
 def _read_meta(folder: Path) -> _Meta:
-    """Return `meta.json`, or that of the main session for a sub-agent."""
     if meta := try_decode_file(folder / _META, _Meta):
         return meta
     saved = _oldest_generation(folder)
@@ -338,7 +327,6 @@ def _read_meta(folder: Path) -> _Meta:
 
 
 def _store_of_session(folder: str) -> Store | None:
-    """Return a session's store, with the size and time of its journals and `meta.json`."""
     meta, current = os.path.join(folder, _META), os.path.join(folder, _CURRENT)
     found = store_from_path(AGENT, meta) or store_from_path(AGENT, current, live=False)
     if found is None:

@@ -35,8 +35,6 @@ _MOST = 256 << 20
 
 
 class _Tokens(Record):
-    """Tokens without overlapping parts. Zeros are left out."""
-
     input_tokens: Number = None
     output_tokens: Number = None
     cache_creation_input_tokens: Number = None

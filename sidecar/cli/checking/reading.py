@@ -136,7 +136,6 @@ class FileReader:
             self._contents.setdefault(file.digest, {})[key] = tokens
 
     def _choose_counter(self, snapshot: Snapshot, model: str, digest: bytes) -> CounterChoice:
-        """Return the counter for a text, with the count of the whole text."""
         choice = self._choose(snapshot, model)
         if choice.whole is not None:
             return choice
@@ -149,7 +148,6 @@ class FileReader:
         return choice._replace(whole=tokenizer.measure_base(counts[key], snapshot.sample))
 
     def _count_key(self, tokenizer: Tokenizer) -> str:
-        """Return the cache key of counts; for the user's vocabularies it includes their stamps."""
         return tokenizer.name if tokenizer.name in names() else f"{tokenizer.name}{self._stamps}"
 
 

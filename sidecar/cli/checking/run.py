@@ -186,7 +186,6 @@ class Checker:
         return [results[target.relative] for target in targets]
 
     def _add_sum_findings(self, checked: list[Checked], others: Iterable[Target]) -> list[Checked]:
-        """Add the findings of rules over several files to each of these files."""
         paths = {result.target.relative for result in checked}
         other_members = [
             target

@@ -60,8 +60,6 @@ class _ResponseMetadata(msgspec.Struct):
 
 
 class _Part(msgspec.Struct, rename="camel"):
-    """A whole response or one stream event, of which only some fields are set."""
-
     output: _Output | None = None
     stop_reason: str | None = None
     usage: Any = None

@@ -39,8 +39,6 @@ class _Delta(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
-    """A whole reply of either version or one event, of which only some fields are set."""
-
     type: str = ""
     id: str | None = None
     response_id: str | None = None

@@ -53,7 +53,6 @@ def _from_message(error: Loose) -> Overflow | None:
 
 
 def _overflow(prompt: int, limit: int) -> Overflow:
-    """Return the two numbers, each only if it is plausible."""
     return Overflow(
         prompt if 0 < prompt <= MOST_TOKENS else None, limit if 0 < limit <= MOST_TOKENS else None
     )

@@ -36,8 +36,6 @@ class _Model(msgspec.Struct, rename="camel"):
 
 
 class _Part(msgspec.Struct, rename="camel"):
-    """An SDK result, an SDK packet or a REST v1 result, of which only some fields are set."""
-
     type: str = ""
     content: str | None = None
     name: str | None = None
@@ -87,7 +85,6 @@ def _finish(draft: ReplyDraft, part: _Part) -> None:
 
 
 def _call(draft: ReplyDraft, part: _Part) -> None:
-    """Add a part of a tool call; they come in order: start, name, argument fragments, end."""
     last = len(draft.calls) - 1
     if part.type == "toolCallGenerationStart":
         draft.call(last + 1, part.tool_call_id)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class _WatchedRoots(NamedTuple):
-    """Root folders whose workspaces have the same agent settings."""
-
     settings: Agents
     paths: tuple[str, ...]
 
@@ -87,7 +85,6 @@ class AgentSessionWatcher:
             history.sum_soon(workspace)
 
     def _watch(self) -> None:
-        """Watch the agents' files, with one subscription for all roots with the same settings."""
         wanted: list[_WatchedRoots] = []
         workspaces = self._workspaces()
         for settings in [workspace.settings.agents for workspace in workspaces]:

@@ -58,8 +58,6 @@ class ContextUpdates:
 
 
 class _Round(NamedTuple):
-    """Retries of a model's endpoint within the last minute."""
-
     tries: int = 0
     over_at: float = 0.0
 
@@ -119,7 +117,6 @@ class EndpointRetries:
         ]
 
     def _is_used(self, model: str, settings: Settings) -> bool:
-        """Return whether an open document or a conversation uses the model and its endpoints."""
         return any(
             self._is_counted_for(workspace, model) for workspace in self._roots_using(settings)
         )
@@ -255,5 +252,4 @@ class TimedUpdates:
 
 
 def _next_midnight(now: datetime) -> datetime:
-    """Return the start of the next local day; the current day may have 23 or 25 hours."""
     return datetime.combine(now.date() + timedelta(days=1), time()).astimezone()

@@ -58,7 +58,6 @@ def _allows_quick_fixes(only: Sequence[types.CodeActionKind | str] | None) -> bo
 
 
 def _overlaps(document: TextDocument, finding: Finding, span: types.Range) -> bool:
-    """Return whether a finding and a range share a line: editors mark diagnostics by line."""
     # The last character may be a line break, after which `end` would be on the next line.
     ends = (finding.start, max(finding.start, finding.end - 1))
     first, last = (document.position_at(offset).line for offset in ends)
@@ -67,8 +66,6 @@ def _overlaps(document: TextDocument, finding: Finding, span: types.Range) -> bo
 
 
 class _ActionBuilder:
-    """Turns proposals into code actions for one version of a document."""
-
     def __init__(
         self,
         server: SidecarServer,

@@ -100,7 +100,6 @@ class SettingsLoader:
         await self._load_settings(partial(self._services.workers.load, self._services.tokenizers()))
 
     async def _load_settings(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Await work that reads a disk; after `READ_SECONDS` it continues in the background."""
         try:
             await self._reading.run(object(), work, READ_SECONDS)
         except TimeoutError:
@@ -123,7 +122,6 @@ class SettingsLoader:
             self._server.providers.on_settings_changed()
 
     async def _load_catalogue(self) -> None:
-        """Load windows and prices after the first counts: the import takes most of a second."""
         if self._services.windows.ready:
             return
         if not catalogue.loaded():  # a request may have loaded it already
@@ -159,7 +157,6 @@ class SettingsLoader:
             self._server.scheduler.run_now(("providers",), self._register_providers)
 
     async def _editor_section(self, workspace: Workspace) -> Any:
-        """Request the editor's section `tokenSidecar` for a root; on failure keep the last one."""
         capabilities = self._server.client_capabilities.workspace
         if capabilities is None or not capabilities.configuration:
             return workspace.editor
@@ -187,7 +184,6 @@ class SettingsLoader:
         self._server.scheduler.schedule(("settings files",), 0.0, self._reload_if_changed)
 
     async def _reload_if_changed(self) -> None:
-        """Read the settings again if a file has changed since it was read."""
         if (
             await self._services.workers.run(partial(_modification_times, self._watched))
             != self._modification_times

@@ -105,7 +105,6 @@ async def _append(conversations: Conversations, params: p.AppendParams) -> Conte
 
 
 def _bare_total(usage: dict[str, Any] | None) -> int | None:
-    """Return `totalTokens` (prompt and reply) if a usage has no other member."""
     if not usage or set(usage) != {"totalTokens"}:
         return None
     total = usage["totalTokens"]
@@ -124,7 +123,6 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
 
 
 async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> None:
-    """Find all sessions of the agents, and update the costs if this recorded any calls."""
     if await server.services.agents.find_all_sessions(workspace):
         server.history.sum_soon(workspace)
 
@@ -132,7 +130,6 @@ async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> Non
 async def _find_session(
     server: SidecarServer, conversations: Conversations, session: str | None
 ) -> None:
-    """Search all sessions of the agents for an unknown session."""
     await conversations.restore()
     sessions, workspace = conversations.sessions, conversations.workspace
     if session is None or sessions.find(session) or conversations.is_changing(session):
@@ -257,7 +254,6 @@ async def _preflight(
 
 
 def _warn_of_caps(conversations: Conversations, cost_verdict: CostVerdict) -> None:
-    """Send a warning when a cap is newly exceeded."""
     costs, sessions = conversations.workspace.costs, conversations.sessions
     capped = [reason.message for reason in cost_verdict.reasons if reason.kind.endswith("Cap")]
     if costs.cross_cap(is_over=bool(capped)):

@@ -120,7 +120,6 @@ async def _count_messages(
 async def _read_text(
     services: Services, params: CountParams | FitTextParams, pinned: PinnedDocument | None
 ) -> tuple[Snapshot, list[Snapshot], Workspace]:
-    """Return the requested text and its ranges, all of one version, and the workspace."""
     uri = _uri_of(params)
     if uri is None:
         await services.configured.wait()

@@ -65,7 +65,6 @@ class DiagnosticsPublisher:
             self._all_changed()
 
     def _window_changed(self, event: Event) -> None:
-        """Update the documents in a context, whose other parts leave them more or less room."""
         workspace = event.workspace
         if workspace is None or not workspace.settings.diagnostics.prompt_buffers:
             return

@@ -81,7 +81,6 @@ def _announce_edit(server: SidecarServer, uri: str) -> None:
 
 
 def _mark_unsynced(server: SidecarServer, params: object) -> None:
-    """Mark the document of a malformed notification as out of sync; all if it names none."""
     identifier = params.get("textDocument") if isinstance(params, dict) else None
     target = identifier.get("uri") if isinstance(identifier, dict) else None
     for uri, document in server.services.documents.items():

@@ -115,7 +115,6 @@ class HistoryRecorder:
     async def _read(
         self, workspace: Workspace, report: Callable[[float], None], *, pause_ratio: float = 0.0
     ) -> None:
-        """Record a workspace's sessions. Without pauses it interrupts background reading."""
         if self._is_background and not pause_ratio:
             self._stop.set()
         async with self._order:
@@ -145,7 +144,6 @@ class HistoryRecorder:
         return frozenset(AGENTS) if self._is_recorded(workspace) else DELETING_AGENTS
 
     async def _read_missed(self, workspace: Workspace) -> None:
-        """Record the calls that agents have added to their files since the last read."""
         from sidecar.workspace.history import ingest_missed
 
         agents, book = self._services.agents, self._services.spending(workspace).book
@@ -191,7 +189,6 @@ class HistoryRecorder:
             )
 
     async def _refresh_changed(self) -> None:
-        """Sum up all costs again if another process has written to the ledger."""
         if not self._services.windows.ready:
             return  # `Services.load_prices` reads all sums once prices are loaded
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
@@ -212,7 +209,6 @@ class HistoryRecorder:
             await self.ensure_recorded(workspace)
 
     async def _read_others(self) -> None:
-        """Record the sessions of all other workspaces on this machine."""
         workspace = next((root for root in self._services.roots if root in self._recorded), None)
         if workspace is None:
             return

@@ -44,7 +44,6 @@ async def _hover_document(server: SidecarServer, uri: str) -> str:
 
 
 async def _hover_section(server: SidecarServer, uri: str, line: int) -> str:
-    """Compare models for the section whose heading is on this line; "" on other lines."""
     services = server.services
     parts = (counted.part for counted in await services.parts_of(uri))
     part = next((part for part in parts if part.start_line == line), None)

@@ -73,7 +73,6 @@ def register(server: SidecarServer) -> None:
 
 
 def _last_line(document: TextDocument, counted: CountedPart) -> int:
-    """Return the part's last line that is not blank, which shows the hint."""
     for line in range(counted.part.end_line - 1, counted.part.start_line, -1):
         if document.line(line).strip():
             return line
@@ -81,7 +80,6 @@ def _last_line(document: TextDocument, counted: CountedPart) -> int:
 
 
 def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[types.InlayHint]:
-    """Yield one hint per line: sections that end on the same line share it, innermost first."""
     by_line: dict[int, list[CountedPart]] = {}
     for part in parts:
         by_line.setdefault(_last_line(document, part), []).insert(0, part)
@@ -106,7 +104,6 @@ def _code_lens(line: int, text: str) -> types.CodeLens:
 def _symbol_tree(
     document: TextDocument, parts: Sequence[CountedPart]
 ) -> list[types.DocumentSymbol]:
-    """Return the parts as symbols; a part whose lines are inside another part is its child."""
     roots: list[types.DocumentSymbol] = []
     ancestors: list[tuple[int, types.DocumentSymbol]] = []
     for counted in parts:

@@ -105,7 +105,6 @@ class StatusPublisher:
         return self._count(uri)
 
     async def _count(self, uri: str) -> None:
-        """Count on a worker or an endpoint, and send an estimate first if an endpoint is slow."""
         services = self._services
         workspace, snapshot = services.roots.of_document(uri), services.documents.snapshot(uri)
         model = model_of(uri, workspace)
@@ -130,7 +129,6 @@ class StatusPublisher:
             self.changed(uri)
 
     def _send(self, uri: str, count: Count | None) -> None:
-        """Send a status; without a count for a document that is not in sync with the editor."""
         workspace = self._services.roots.of_document(uri)
         version = self._services.documents[uri].version
         document_part, severity = None, self._server.diagnostics.severity_of(uri)

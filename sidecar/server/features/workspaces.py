@@ -39,7 +39,6 @@ def register(server: SidecarServer) -> None:
 
 
 def _apply_options(server: SidecarServer, options: object) -> None:
-    """Apply the settings that a client without `workspace/configuration` passes at the start."""
     if isinstance(options, dict):
         section = options.get("tokenSidecar", options)
         for workspace in server.services.roots:
@@ -57,7 +56,6 @@ def _root_uris(params: types.InitializeParams) -> list[str]:
 
 
 def _choose_encoding(capabilities: types.ClientCapabilities) -> Encoding:
-    """Return the client's first encoding that the server supports; pygls announces the same."""
     general = capabilities.general
     for kind in (general.position_encodings or []) if general else []:
         value = getattr(kind, "value", kind)
