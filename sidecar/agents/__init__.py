@@ -1,1 +1,1 @@
-"""Session files of coding agents: read only, counts only."""
+"""Reads the session files of coding agents: only counts, never text."""

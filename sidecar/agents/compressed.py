@@ -1,4 +1,4 @@
-"""Decompress Zstandard, which some agents use for old sessions."""
+"""Decompresses Zstandard, which some agents use for old sessions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ else:
 
 
 MAX_BYTES = 512 << 20
-"""Largest decompressed file. 40 KB of Zstandard can hold a gigabyte."""
+"""Most bytes to decompress: 40 KB of Zstandard can expand to a gigabyte."""
 _CHUNK = 1 << 20
 _WINDOW_LOG = 26  # allows frames with a window of 64 MB; the default settings use 8 MB at most
 
 
 class _Reading(zstd.ZstdFile):
-    """A decompressed file that raises OSError for damaged data."""
+    """A decompressed file that raises OSError if the data is damaged."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})

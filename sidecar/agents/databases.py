@@ -1,4 +1,4 @@
-"""Read other programs' SQLite databases."""
+"""Reads the SQLite databases of other programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_database(
     new: Callable[[], T],
     parse: Callable[[sqlite3.Connection, T], StoreContents],
 ) -> StoreRead:
-    """Read what is new in a database; see `stores.read_store`. Raises OSError."""
+    """Read the new contents of a database; see `stores.read_store`. Raises OSError."""
 
     def parse_rows(reader_state: T) -> StoreContents:
         with read_only(store.path) as connection:
@@ -41,8 +41,8 @@ def read_database(
 def read_only(path: str) -> Iterator[sqlite3.Connection]:
     """Open a consistent view of a database.
 
-    For a database with a write-ahead log, SQLite may create `-wal` and `-shm` files next to it. In
-    a read-only folder, a database without a log is opened as immutable.
+    SQLite may create `-wal` and `-shm` files next to a database with a write-ahead log. A
+    database without a log in a read-only folder is opened as immutable.
 
     Raises:
         OSError: The database is missing, locked or damaged.
@@ -64,7 +64,7 @@ def read_only(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def _refuse_fifos(path: str) -> None:
-    """Raise OSError for a FIFO, on which SQLite would block until somebody writes."""
+    """Raise OSError for a FIFO: SQLite would wait until another process writes to it."""
     for suffix in ("", "-journal", "-wal"):
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(f"{path}{suffix}").st_mode):
@@ -72,13 +72,13 @@ def _refuse_fifos(path: str) -> None:
 
 
 def _tables_only(action: int, _one: object, _two: object, _db: object, view: object) -> int:
-    """Deny queries of views: a hostile view in place of a table may never end."""
+    """Deny queries of views, because a hostile view may never end."""
     allowed = view is None or action not in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT)
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    """Return the columns of a table; empty if the table does not exist."""
+    """Return the columns of a table, or none if the table does not exist."""
     return frozenset(
         row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     )
@@ -95,7 +95,6 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def _connect(uri: str) -> sqlite3.Connection:
-    """Connect and run a statement, because SQLite does not open the file before the first one."""
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()

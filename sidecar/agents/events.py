@@ -36,17 +36,17 @@ class Store(msgspec.Struct, frozen=True, gc=False):
     path: str
     inode: int
     size: int
-    """Bytes, including the write-ahead log of a database."""
+    """Size in bytes, including a database's write-ahead log."""
     mtime_ns: int
     live: bool = True
-    """Whether the store may contain a main conversation; False for files of sub-agents."""
+    """Whether the store may contain a main conversation rather than a sub-agent's."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A finished call of a model, to be recorded in the ledger.
+    """A finished model call, to be recorded in the ledger.
 
-    The same call may be read several times. The ledger identifies it by `request` and keeps the
-    version with the most output.
+    A call may be read several times. The ledger identifies it by `request` and keeps the version
+    with the most output.
     """
 
     at: datetime
@@ -56,41 +56,43 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     provider: str
     usage: Usage
     request: str
-    """The provider's id of the call, or one derived from its line in a reproducible way."""
+    """The provider's id of the call, or an id derived from its line."""
     workspace: str = ""
-    """The folder that the agent works in; "" if unknown."""
+    """The folder that the agent works in, or "" if unknown."""
     category: Category = "main"
     tier: str = ""
     cache_write_5m_tokens: int = 0
     web_searches: int = 0
     cost_usd: Decimal | None = None
-    """Amount in USD that the provider billed, as the agent reports it (an AI credit is 0.01)."""
+    """USD that the provider billed, as the agent reports it. A GitHub AI credit is 0.01."""
     agent_cost_usd: Decimal | None = None
-    """Cost in USD that the agent computed from its own price list."""
+    """USD that the agent computed from its own price list."""
     is_unread_past: bool = False
-    """Whether it sums up calls that the store no longer lists. It is not recorded if the
-    store has been read before and its state was lost: then the sum contains recorded calls."""
+    """Whether this is the sum of calls that the store no longer lists.
+
+    It is not recorded if the store was read before but its state was lost, because the sum then
+    includes recorded calls.
+    """
 
     @property
     def counts(self) -> bool:
-        """Whether the call used tokens or cost anything. One that did neither got no reply."""
+        """Whether the call used tokens or cost anything. A call without either had no reply."""
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 
 class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A main conversation as its store shows it: a row of the session index.
+    """A main conversation as its store describes it: a row of the session index.
 
     Sub-agents have no snapshots; only their calls are recorded. A session belongs to a workspace
     that contains its first or its current folder.
     """
 
     name: str
-    """The session's id."""
     first_folder: str | None = None
-    """The folder that the session began in; None where the store does not say.
+    """The folder that the session began in, or None if unknown.
 
-    Line feeds separate several folders. `md5:` or `sha256:` starts the digest of a folder that the
-    store does not name; `Roots.contains` compares it.
+    Line feeds separate several folders. `md5:` or `sha256:` starts a digest of the folder, where
+    the store does not name it.
     """
     folder: str | None = None
     """The folder that the agent works in now."""
@@ -98,24 +100,23 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The session that this one was forked from."""
     model: str | None = None
     tokens: int | None = None
-    """In the context window: input and output of the newest call. `note` explains a None."""
+    """Tokens in the context window: input and output of the newest call."""
     window: int | None = None
-    """Tokens, as reported by the agent."""
+    """The context window in tokens, as reported by the agent."""
     quality: Quality = "exact"
     error_percent: float = 0.0
-    """Half of the 95 % band of `tokens`; 0 where they are exact."""
+    """Error band (±%, 95 %) of `tokens`; 0 if they are exact."""
     note: str | None = None
     compacted: bool = False
     updated_at: int | None = None
     """Time of the newest line, in milliseconds since 1970."""
     active: bool | None = None
-    """Whether a turn is running; None where the store does not say."""
+    """Whether a turn is running, or None if unknown."""
     ended: bool = False
-    """Whether the agent closed or archived the session."""
     rank: int = 0
-    """Of several stores with one session, the one with the highest rank is shown."""
+    """If several stores contain the session, the one with the highest rank is shown."""
     title_at: str | None = None
-    """Where the title is stored, for `StoreReader.title`."""
+    """Position of the title, for `StoreReader.title`."""
 
 
 class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,58 +125,64 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CallFinished, ...]
     """The new calls, in the order of the store."""
     sessions: tuple[SessionSnapshot, ...]
-    """The sessions that changed, or all of them if `restarted`."""
+    """The changed sessions, or all sessions if `restarted`."""
     state: bytes
-    """The reader's own state for the next reading: an offset with a fingerprint, a row id or a
-    digest, and what the next lines depend on."""
+    """The reader's state for the next reading, such as an offset, a row id or a digest."""
     restarted: bool = False
-    """Whether `sessions` replaces everything known about the store's sessions, because the store
-    was read from its start. Recorded calls stay and still count once."""
+    """Whether the store was read from its start, so that `sessions` replaces all of its sessions.
+
+    Recorded calls stay recorded and still count once.
+    """
     has_lost_state: bool = False
-    """Whether there was no usable state, of a store whose calls cannot all be read again."""
+    """Whether no state was usable although the store no longer lists all of its calls."""
     is_complete: bool = True
-    """False if there is more to read: large stores are read in steps, to limit memory and to allow
-    cancelling."""
+    """Whether the whole store was read. Large stores are read in several steps."""
     is_settled: bool = True
-    """False if time alone may reveal more calls: the store is read again though it is unchanged."""
+    """Whether an unchanged store needs no further reading.
+
+    False if calls become certain only after some time.
+    """
     bytes_read: int = 0
     skipped: int = 0
-    """Broken lines in this reading."""
+    """Number of broken lines."""
 
 
 class StoreReader(Protocol):
-    """Reads the stores of one agent. A missing, locked or damaged store raises OSError."""
+    """Reads the stores of one agent. Raises OSError if a store is missing, locked or damaged."""
 
     @property
     def agent(self) -> str:
         """The agent's name, as in `session.source`."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        """Return the files, and the folders with everything below, to watch for changes.
+        """Return the files and folders to watch for changes.
 
-        They need not exist. Folders with many other files are left out.
+        Folders are watched with everything in them. Paths need not exist. Folders with many
+        unrelated files are left out.
         """
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterable[Store]:
         """Yield all stores without opening them.
 
-        With `roots`, stores whose path shows that they belong to other folders may be left out.
+        With `roots`, stores that cannot belong to the roots, judged by their paths, may be left
+        out.
         """
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        """Return the store that the file at `path` belongs to; None if it is not this agent's."""
+        """Return the store that a file belongs to, or None if the file is not this agent's."""
 
     def is_copy(self, store: Store) -> bool:  # noqa: ARG002
-        """Return whether a store begins with calls copied from another one; it is read last."""
+        """Return whether the store begins with calls copied from another store."""
         return False
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        """Read what is new in a store since `state`, or all of it if the state is unusable."""
+        """Read what has been added to a store since `state`, or all of it if the state is
+        unusable."""
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        """Read the title that the agent stored at `SessionSnapshot.title_at`; None if it is gone.
+        """Read the title that the agent stored at `title_at`, or None if it is gone.
 
-        It never contains text of a message.
+        A title never contains text of a message.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Field types and conversions shared by the readers."""
+"""Field types and conversions that the readers share."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ T = TypeVar("T")
 _MAX_SETTINGS_BYTES = 1 << 20
 
 TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
-"""Number of tokens; None if missing."""
+"""Number of tokens, or None if missing."""
 
 
 Number = float | None
-"""A number written by JavaScript, which may be a fraction; None if missing."""
+"""A JavaScript number, which may be a fraction, or None if missing."""
 
 
 def token_count(number: Number) -> int:
-    """Return a number of tokens; 0 if it is missing or impossible."""
+    """Return a number of tokens, or 0 if it is missing or impossible."""
     return int(number) if number is not None and 0 < number <= 10**12 else 0
 
 
 def decode_file(path: str, kind: type[T]) -> T:
-    """Decode a file that is one JSON document. Raises OSError, also if it is half written."""
+    """Decode a JSON file. Raises OSError, also if the file is incomplete."""
     with open_quietly(path) as file:
         return decode_document(file.read(), kind)
 
 
 def try_decode_file(path: str | Path, kind: type[T]) -> T | None:
-    """Decode a JSON file; None if it is missing or unreadable."""
+    """Decode a JSON file. Returns None if it is missing or unreadable."""
     with suppress(OSError):
         return decode_file(str(path), kind)
     return None
 
 
 def try_decode_toml(path: Path, kind: type[T]) -> T | None:
-    """Return an agent's own TOML settings, or None if they are missing or unreadable."""
+    """Decode an agent's TOML settings. Returns None if they are missing or unreadable."""
     try:
         with open_quietly(str(path)) as file:
             text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8", "replace")
@@ -58,7 +58,7 @@ def try_decode_toml(path: Path, kind: type[T]) -> T | None:
 
 
 def decode_document(data: bytes, kind: type[T]) -> T:
-    """Decode a JSON document. Raises OSError if it is half written."""
+    """Decode a JSON document. Raises OSError if it is incomplete."""
     try:
         return typed.decode(data, kind)
     except msgspec.DecodeError as error:
@@ -66,7 +66,7 @@ def decode_document(data: bytes, kind: type[T]) -> T:
 
 
 class Record(msgspec.Struct, gc=False):
-    """Base of the records in agents' files. Fields that are not declared are never decoded."""
+    """Base class of the records in agents' files. Undeclared fields are not decoded."""
 
 
 class CamelRecord(Record, rename="camel"):
@@ -74,7 +74,7 @@ class CamelRecord(Record, rename="camel"):
 
 
 def parse_iso_time(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time, in UTC unless it names a zone; None if it is invalid."""
+    """Parse an ISO 8601 time. Without a time zone it is UTC. Returns None if it is invalid."""
     if not text:
         return None
     try:
@@ -85,33 +85,33 @@ def parse_iso_time(text: str | None) -> datetime | None:
 
 
 def time_from_ms(milliseconds: float | None) -> datetime | None:
-    """Return the time of milliseconds since 1970; None if they are out of range."""
+    """Convert milliseconds since 1970 to a time, or None if they are out of range."""
     if not milliseconds or not 0 < milliseconds < 253_402_300_800_000:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def parse_time(stamp: str | float | None) -> datetime | None:
-    """Return the time of an ISO 8601 string or of milliseconds since 1970."""
+    """Parse an ISO 8601 time or milliseconds since 1970."""
     return parse_iso_time(stamp) if isinstance(stamp, str) else time_from_ms(stamp)
 
 
 def time_from_ns(nanoseconds: int) -> datetime:
-    """Return the time of nanoseconds since 1970, such as a file's modification time."""
+    """Convert nanoseconds since 1970, such as a file's modification time, to a time."""
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Return a cost that an agent computed; None for 0, which means that it knows no price."""
+    """Return a cost that an agent computed. 0 becomes None: the agent has no price."""
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 
 def credits_to_usd(credits: float | None) -> Decimal | None:
-    """Return the USD of GitHub's AI credits, 0.01 each."""
+    """Convert GitHub's AI credits to USD, 0.01 each."""
     return None if credits is None or credits < 0 else Decimal(repr(credits)) / 100
 
 
 @lru_cache(maxsize=256)
 def provider_of(model: str) -> str:
-    """Return the provider of a model by its name; "" if unknown."""
+    """Return a model's provider, judged by the model's name, or "" if unknown."""
     return _provider_of(model)

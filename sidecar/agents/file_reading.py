@@ -1,4 +1,4 @@
-"""Read other programs' files by whole lines, without changing their access times."""
+"""Reads other programs' files line by line, without changing their access times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import IO
 
 CHUNK = 256 << 10
-"""Bytes per read. A chunk grows if a line is longer."""
+"""Bytes per read. A longer line gets a larger chunk."""
 LONGEST_LINE = 64 << 20
-"""Bytes. A longer line is skipped without keeping it in memory."""
+"""Longer lines, in bytes, are skipped."""
 HEAD = 1 << 20
 _TAIL = 32 << 10
 _NO_TRACE = getattr(os, "O_NOATIME", 0)
@@ -24,9 +24,9 @@ _FLAGS = (
 
 
 def open_quietly(path: str) -> IO[bytes]:
-    """Open a file for unbuffered reading, keeping its access time if the system allows it.
+    """Open a file for unbuffered reading without changing its access time, if possible.
 
-    A `.zst` file is decompressed while reading.
+    A `.zst` file is decompressed while it is read.
 
     Raises:
         OSError: The file cannot be opened or is not a regular file.
@@ -51,7 +51,7 @@ def _open_compressed(plain: IO[bytes]) -> IO[bytes]:
 
 
 def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
-    """Yield the complete lines in a file's first `most` bytes, reading as they are consumed."""
+    """Yield the complete lines in a file's first `most` bytes."""
     with open_quietly(path) as file:
         rest, read = b"", 0
         while read < most and (data := file.read(min(_TAIL, most - read))):
@@ -61,11 +61,10 @@ def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
-    """Yield chunks of complete lines, each with a number of skipped bytes.
+    """Yield chunks of complete lines, each with the number of bytes skipped before it.
 
-    Reading begins at the file's position. A chunk has about `size` bytes. An unfinished last line
-    is left out. For a line longer than `LONGEST_LINE`, the chunk is empty and the number is the
-    length of the line.
+    Reading begins at the file's position. An incomplete last line is left out. For a line longer
+    than `LONGEST_LINE`, the chunk is empty and the number is the line's length.
     """
     held: list[bytes] = []
     while data := file.read(size):
@@ -84,10 +83,10 @@ def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
 
 
 def _skip_line(file: IO[bytes], passed: int, size: int) -> tuple[int, bytes]:
-    """Skip the rest of a line of which `passed` bytes were read.
+    """Skip the rest of a line.
 
     Returns:
-        The line's length, or 0 if it has no end yet, and the data after it.
+        The line's length, or 0 if the line is incomplete, and the data after it.
     """
     while data := file.read(size):
         end = data.find(b"\n") + 1

@@ -1,6 +1,6 @@
-"""The folders of agents' files, and which agents have any on this machine.
+"""The folders of agents' files, and which agents have files on this machine.
 
-This module does not import the readers, so that only those with files are loaded.
+This module does not import the readers, so that only readers of existing files are loaded.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _HOMES = {
 _DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}
 """Environment variables with the path of an additional database."""
 _IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo-code")
-"""Extensions that keep files in the user data of VS Code and editors based on it."""
+"""Extensions that keep files in the user data folder of VS Code and its derivatives."""
 _CLINE = (
     ("CLINE_SESSION_DATA_DIR",),
     ("CLINE_DATA_DIR", "sessions"),
     ("CLINE_DIR", "data", "sessions"),
 )
-"""Environment variables for Cline's sessions, with the folder below; the first one set counts."""
+"""Environment variables for Cline's sessions, with the subfolder. The first one set is used."""
 AIDER_FILE = ".aider.chat.history.md"
 
 _APPS = (
@@ -62,13 +62,13 @@ EDITOR_SERVERS = (
 
 
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """Return the folders of an agent that is not an editor extension, existing or not."""
+    """Return the folders of an agent that is not an editor extension. They need not exist."""
     variable, defaults = _HOMES[agent]
     return places.folders(agent, variable, *defaults(places))
 
 
 def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """Return the user data folders of VS Code and editors based on it, existing or not."""
+    """Return the user data folders of VS Code and its derivatives. They need not exist."""
     local = [places.config / app / "User" for app in _APPS]
     portable = places.variable("VSCODE_PORTABLE")
     local += [Path(portable) / "user-data" / "User"] if portable else []
@@ -78,7 +78,7 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
 
 
 def cline_sessions_folder(places: Places) -> Path:
-    """Return the folder of Cline's sessions since version 4, existing or not."""
+    """Return the folder of Cline's sessions since version 4. It need not exist."""
     for variable, *inner in _CLINE:
         if named := places.variable(variable):
             return places.expand(named).joinpath(*inner)
@@ -86,13 +86,13 @@ def cline_sessions_folder(places: Places) -> Path:
 
 
 def database_by_variable(places: Places, agent: str) -> Path | None:
-    """Return the additional database that an environment variable names, if any."""
+    """Return the additional database that an environment variable names, or None."""
     named = places.variable(_DATABASES.get(agent))
     return places.expand(named) if named else None
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths of which at least one exists if the agent has been used."""
+    """Return paths of which at least one exists if the agent has been used."""
     paths: list[Path] = []
     paths += agent_folders(places, agent) if agent in _HOMES else ()
     paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()
@@ -108,7 +108,7 @@ def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
 
 
 def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
-    """Return whether an agent has files on this machine or in one of the roots."""
+    """Return whether an agent has files on this machine or in a root."""
     return any(map(os.path.exists, possible_paths(places, agent, roots)))
 
 

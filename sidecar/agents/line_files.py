@@ -1,4 +1,4 @@
-"""Mixins that find the stores of agents that keep them in plain files."""
+"""Mixins that find the session files of agents."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class LineFiles:
-    """Finds all files with some suffixes below an agent's folders."""
+    """Finds all files with the given suffixes in an agent's folders."""
 
     agent: str
     inner: str
-    """Path of the files in the agent's folders."""
+    """Path of the files inside the agent's folders."""
     suffixes: tuple[str, ...] = (".jsonl",)
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ class LineFiles:
         return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
 
     def is_store(self, path: str) -> bool:
-        """Return whether a file below the folders is a store, judged by its name."""
+        """Return whether a file is a store, judged by its name."""
         return path.endswith(self.suffixes)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
@@ -46,16 +46,16 @@ class LineFiles:
 
 
 class NamedFiles:
-    """Finds files of one name, each in a folder of its own."""
+    """Finds files with a fixed name, each in a folder of its own."""
 
     agent: str
     inner: str
-    """Path of these folders in the agent's folders."""
+    """Path of those folders inside the agent's folders."""
     name: str
     live = True
 
     def holders(self, places: Places) -> tuple[str, ...]:
-        """Return the folders that contain a folder for each store."""
+        """Return the folders that contain the stores' folders."""
         return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
 
     def folders(self, places: Places) -> tuple[str, ...]:

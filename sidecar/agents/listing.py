@@ -1,4 +1,4 @@
-"""Find session stores without opening them."""
+"""Finds session stores without opening them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
-    """Return the store at a path; None unless it is a regular file."""
+    """Return the store at a path, or None if it is not a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -25,7 +25,7 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def database_store(agent: str, path: str | Path) -> Store | None:
-    """Return a SQLite store, with the size and time of its write-ahead log included."""
+    """Return a SQLite store. Its size and time include the write-ahead log."""
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     if found is None or log is None:
         return found
@@ -34,12 +34,12 @@ def database_store(agent: str, path: str | Path) -> Store | None:
 
 
 def database_files(path: str | Path) -> tuple[str, ...]:
-    """Return the files that change when a SQLite database does."""
+    """Return the files that change with a SQLite database."""
     return str(path), f"{path}-wal"
 
 
 def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder; none if it is missing or unreadable."""
+    """Yield the entries of a folder, or none if it is missing or unreadable."""
     try:
         with os.scandir(folder) as scan:
             yield from scan
@@ -50,7 +50,7 @@ def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
 def find_files(
     agent: str, folder: str | Path, *suffixes: str, live: bool = True
 ) -> Iterator[Store]:
-    """Yield the files below a folder with one of the suffixes. Links are not followed."""
+    """Yield the files in a folder that have one of the suffixes. Links are not followed."""
     stack = [list_folder(folder)]  # folders may be nested too deeply for recursion
     while stack:
         entry = next(stack[-1], None)
@@ -63,7 +63,7 @@ def find_files(
 
 
 def stores_from_entry(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Store]:
-    """Yield the store of a directory entry, unless it has vanished."""
+    """Yield the store of a directory entry, unless the file is gone."""
     found = store_from_path(agent, entry.path, live=live)
     if found is not None:
         yield found

@@ -1,6 +1,6 @@
-"""VS Code's `ObjectMutationLog`: lines that set, push to and delete parts of one object.
+"""VS Code's `ObjectMutationLog`: each line sets, pushes to or deletes a part of one object.
 
-The log is replayed onto typed records. Changes of undeclared fields are skipped without decoding.
+The log is replayed onto typed records. Changes of undeclared fields are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ItemPath = tuple[str | int, ...]
 
 
 class Mutation(Record):
-    """A line of the log. `value` is not decoded."""
+    """A line of the log. The value is not decoded."""
 
     kind: int
     path: ItemPath = msgspec.field(default=(), name="k")
@@ -30,7 +30,7 @@ class Mutation(Record):
 
 
 entry = typed.decoder(Mutation)
-"""Decode one line. Raises msgspec.DecodeError."""
+"""Decode a line. Raises msgspec.DecodeError."""
 
 
 def apply(state: Record, one: Mutation) -> None:
@@ -84,7 +84,6 @@ def _set_child(holder: Any, step: str | int, value: Any) -> None:
 
 
 def _type_of(kind: Any, step: str | int) -> Any:
-    """Return the type of a member of `kind`; None if it is not declared."""
     for one in (kind, *get_args(kind)):
         if get_origin(one) is list:
             return get_args(one)[0] if isinstance(step, int) else None

@@ -1,8 +1,8 @@
-"""How full a session's context window is: one rule for all agents.
+"""Determines how full a session's context window is, in the same way for all agents.
 
-The size is that of the main conversation's newest call since the last compaction: its whole input,
-cached or not, plus its output, which the next request sends back. Calls are never added up, calls
-that make a summary don't count, and 0 means unknown.
+The size is that of the main conversation's newest call since the last compaction: its whole
+input, plus its output, which the next request sends back. Calls are never added up, and calls
+that write a summary do not count.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ ESTIMATE_BAND = 25.0
 
 
 class ContextTrack(msgspec.Struct, frozen=True, gc=False):
-    """The newest known size of a conversation. Values are immutable; methods return new ones."""
+    """The last known size of a conversation. Immutable; methods return a new track."""
 
     newest: CallSize | None = None
     why: str | None = None
     """Why the size is unknown."""
     is_estimate: bool = False
-    """Whether `newest` is the agent's estimate after a compaction, not a call."""
+    """Whether the size is the agent's estimate after a compaction."""
 
     def call(self, reading: CallSize) -> ContextTrack:
-        """Return the track after a call. One without a prompt size doesn't change a known size."""
+        """Return the track after a call. A call without a prompt size leaves the size unchanged."""
         if reading.prompt > 0:
             return ContextTrack(newest=reading)
         return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
 
     def compaction(self) -> ContextTrack:
-        """Return the track after a summary of unknown size has replaced the conversation."""
+        """Return the track after a compaction to an unknown size."""
         return ContextTrack(why=COMPACTED)
 
     def estimate(self, tokens: int, model: str | None) -> ContextTrack:
-        """Return the track after the agent has estimated what a compaction or an undo left."""
+        """Return the track after the agent has estimated the size left by a compaction or undo."""
         return (
             ContextTrack(newest=CallSize(tokens, 0, model), is_estimate=True)
             if tokens > 0
@@ -48,7 +48,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         )
 
     def rewind(self) -> ContextTrack:
-        """Return the track after turns were removed; the size of the rest is unknown."""
+        """Return the track after turns were removed, which makes the size unknown."""
         return ContextTrack(why=REWOUND)
 
 
@@ -60,11 +60,11 @@ def occupancy(
     window: int | None = None,
     note: str | None = None,
 ) -> Occupancy:
-    """Return how full the window is.
+    """Return how full the context window is.
 
     Args:
-        track: The conversation's newest size.
-        quality: Of the size.
+        track: The last known size.
+        quality: Accuracy of the size.
         error_percent: Error band (±%) of a size that is not exact.
         window: The context window in tokens, for agents whose calls do not report it.
         note: Shown with the size.

@@ -1,4 +1,4 @@
-"""Folders of this machine, from the settings, the environment and the platform's defaults."""
+"""The user's folders, from the settings, the environment and the platform's defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class Places(msgspec.Struct, frozen=True):
     env: Mapping[str, str] = {}
     paths: Mapping[str, str] = {}
     platform: str = sys.platform
-    """As `sys.platform`."""
 
     @classmethod
     def of(cls, settings: Agents, env: Mapping[str, str] | None = None) -> Places:
@@ -33,25 +32,25 @@ class Places(msgspec.Struct, frozen=True):
     def folders(self, agent: str, variable: str | None, *defaults: Path) -> tuple[Path, ...]:
         """Return an agent's folders without duplicates.
 
-        They are the configured one, plus those of the environment variable (separated by commas) or
-        else the defaults.
+        These are the configured folder, and those that an environment variable names (separated
+        by commas) or else the defaults.
         """
         named = [self.expand(part) for part in self.variable(variable).split(",") if part.strip()]
         extra = [self.expand(self.paths[agent])] if agent in self.paths else []
         return tuple(dict.fromkeys((*extra, *(named or defaults))))
 
     def variable(self, name: str | None) -> str:
-        """Return an environment variable; "" if it is not set."""
+        """Return an environment variable, or "" if it is not set."""
         return self.env.get(name, "") if name else ""
 
     def expand(self, path: str) -> Path:
-        """Return a path with `~` expanded."""
+        """Expand `~` in a path."""
         path = path.strip()
         return self.home / path[2:] if path[:2] in ("~/", "~\\") else Path(path)
 
     @property
     def config(self) -> Path:
-        """Folder for configuration on this platform."""
+        """The platform's folder for configuration."""
         if self.platform == "win32":
             return self._variable_or("APPDATA", self.home / "AppData" / "Roaming")
         if self.platform == "darwin":
@@ -70,7 +69,7 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def local_data(self) -> Path:
-        """Folder for data on this platform."""
+        """The platform's folder for data."""
         if self.platform == "win32":
             return self._variable_or("LOCALAPPDATA", self.home / "AppData" / "Local")
         return self.config if self.platform == "darwin" else self.data

@@ -1,4 +1,4 @@
-"""Find the reader of each agent: a module of `sidecar.agents.readers`."""
+"""Finds the reader of each agent, a module in `sidecar.agents.readers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
-    """Return the stores that a reader finds; none if it fails, so that other agents still work."""
+    """Return a reader's stores, or none if it fails, so that other agents still work."""
     try:
         return list(reader.find(places, roots))
     except Exception as exc:
@@ -29,23 +29,20 @@ _MODULES = {"cline": "cline_sessions", "continue": "continue_sessions"}
 
 
 DELETING_AGENTS = frozenset(("gemini-cli", "vibe"))
-"""Agents that delete calls on their own: Gemini CLI whole sessions when it starts, Vibe old
-journals."""
+"""Agents that delete calls themselves: Gemini CLI deletes old sessions, Vibe old journals."""
 
 
 def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
-    """Return the readers of all enabled agents."""
     return tuple(map(reader_of, agents_of(settings)))
 
 
 def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[StoreReader, ...]:
-    """Return the readers of enabled agents that have files here; imports no others. Blocking."""
+    """Import and return the readers of enabled agents that have files here. Blocking."""
     agents = agents_of(settings)
     return tuple(reader_of(agent) for agent in agents if has_files(places, agent, roots.paths))
 
 
 def agents_of(settings: Agents) -> list[str]:
-    """Return the names of all enabled agents."""
     if not settings.enabled:
         return []
     wanted = AGENTS if settings.sources is None else settings.sources

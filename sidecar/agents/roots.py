@@ -1,4 +1,4 @@
-"""Decide which sessions belong to a workspace: those that work in one of its root folders."""
+"""Decides which sessions belong to a workspace: those that work in one of its root folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Roots(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, folders: Iterable[str | os.PathLike[str]]) -> Roots:
-        """Return the roots of some folders. Reads git's lists of worktrees."""
+        """Return the roots of some folders, including git worktrees."""
         found: dict[str, None] = {}
         for folder in folders:
             real = os.path.realpath(folder)
@@ -29,8 +29,8 @@ class Roots(msgspec.Struct, frozen=True):
     def contains(self, folder: str | None) -> bool:
         """Return whether `folder`, as in `SessionSnapshot.folder`, is in one of the roots.
 
-        A digest matches the root itself but no folder in it. A name (`name:…`) matches if exactly
-        one root has it.
+        A digest matches a root itself but no folder in it. A name (`name:…`) matches if exactly
+        one root has that name.
         """
         return any(self._contains(path) for path in (folder or "").split("\n") if path)
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _COMPRESSED = ".zst"
 _STEP = 8 << 20
-"""Bytes of a large file that are read in one step."""
+"""Large files are read in steps of this many bytes."""
 _HEAD = 4096
 _BEFORE = 256
 _BLOCK = 16 << 10
@@ -69,19 +69,18 @@ T = TypeVar("T")
 
 
 class SessionState(msgspec.Struct):
-    """The part of a reader's state that describes one main conversation."""
+    """The part of a reader's state that describes a main conversation."""
 
     id: str
     first_folder: str | None = None
     """As in `SessionSnapshot`."""
     folder: str | None = None
     at: datetime | None = None
-    """Time of the newest line."""
     model: str | None = None
-    """Used if the newest call in `track` names no model."""
+    """The model if the newest call in `track` names none."""
     track: ContextTrack = ContextTrack()
     window: int | None = None
-    """Context window in tokens, for agents whose calls do not report it."""
+    """The context window in tokens, for agents whose calls do not report it."""
     active: bool | None = None
     title_at: str | None = None
     parent: str | None = None
@@ -89,14 +88,14 @@ class SessionState(msgspec.Struct):
     rank: int = 0
 
     def work_in(self, folder: str | None) -> None:
-        """Set the current folder, unless it is empty or None."""
+        """Set the current folder, unless the argument is empty or None."""
         if folder:
             self.first_folder, self.folder = self.first_folder or folder, folder
 
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
     ) -> SessionSnapshot:
-        """Return the session as it is now."""
+        """Return the session's row for the index."""
         newest = self.track.newest
         size = occupancy(
             self.track, quality, error_percent=error_percent, window=self.window, note=note
@@ -122,18 +121,17 @@ class SessionState(msgspec.Struct):
 
 
 class Lines:
-    """Complete lines of a store, decoded one by one. Broken lines are counted."""
+    """Decodes a store's complete lines one by one, and counts the broken ones."""
 
     def __init__(self, path: str, data: bytes, offset: int) -> None:
         self.path, self.data = path, data
         self.line = b""
-        """The line of the last record."""
         self.skipped = 0
         self._offset = self._position = offset
 
     @property
     def position(self) -> str:
-        """Position of the last record's line in the store, for `record_at`."""
+        """Return the position of the last record's line, for `record_at`."""
         return str(self._position)
 
     def records(self, decode: Callable[[bytes], T], *needles: bytes) -> Iterator[T]:
@@ -153,10 +151,10 @@ class Lines:
 
         Args:
             decode: Turns a line into a record.
-            is_read: Selects a line by its first bytes. It gets the data and their start and end,
-                like `Pattern.search`.
-            needles: Bytes anywhere in a line.
-            within: Number of first bytes that `is_read` gets.
+            is_read: Selects a line by its first bytes. It gets the data, and the start and end of
+                these bytes, like `Pattern.search`.
+            needles: Bytes to find anywhere in a line.
+            within: How many bytes `is_read` may inspect.
         """
         data, others = self.data, dict(self._lines_with(needles))
         spans = (
@@ -198,13 +196,13 @@ class Lines:
 
 
 class LineState(Protocol):
-    """A reader's state of a file of lines: a mutable `msgspec.Struct`."""
+    """A reader's state for a file of lines: a mutable `msgspec.Struct`."""
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Update the state with some lines, in order, and yield their calls."""
+        """Update the state with some lines. Yields their calls."""
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
-        """Return the file's session as it is now; nothing for a sub-agent."""
+        """Return the file's session, or nothing for a sub-agent."""
 
 
 S = TypeVar("S")
@@ -212,15 +210,15 @@ L = TypeVar("L", bound=LineState)
 
 
 class StartOverError(SidecarError):
-    """A line depends on something that the state does not hold: read the file from its start."""
+    """The state lacks what a line depends on, so the file must be read from its start."""
 
 
 def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
-    """Read what is new in a file of lines.
+    """Read what has been added to a file of lines.
 
     Args:
         store: The file. A compressed file is read from its start whenever it changes.
-        state: The state that the last reading returned; empty for the first one.
+        state: The state that the last reading returned, or empty at first.
         new: Creates the reader's initial state.
 
     Raises:
@@ -243,22 +241,22 @@ class StoreContents(NamedTuple):
     calls: Iterable[CallFinished] = ()
     sessions: Iterable[SessionSnapshot] = ()
     skipped: int = 0
-    """Broken parts."""
+    """Number of broken parts."""
     has_all_sessions: bool = True
-    """Whether `sessions` holds all sessions of the store; else only those that changed."""
+    """Whether `sessions` holds all sessions of the store, not only the changed ones."""
     is_settled: bool = True
-    """As `StoreRead.is_settled`."""
+    """As in `StoreRead`."""
 
 
 def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> StoreRead:
-    """Read a file that is always rewritten as a whole.
+    """Read a file that is rewritten as a whole.
 
     Args:
         store: The file.
-        parse: Returns all its sessions and calls.
+        parse: Returns all of its sessions and calls.
 
     Raises:
-        OSError: The file is missing or half written.
+        OSError: The file is missing or incomplete.
     """
     with open_quietly(store.path) as file:
         data = file.read()
@@ -270,13 +268,13 @@ def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> Stor
 def read_store(
     store: Store, state: bytes, new: Callable[[], S], parse: Callable[[S], StoreContents]
 ) -> StoreRead:
-    """Read a store that is not a plain file. The reader's state holds its own cursors.
+    """Read a store that is not a plain file.
 
     Args:
         store: The store.
-        state: The state that the last reading returned; empty for the first one.
-        new: Creates the reader's initial state.
-        parse: Updates the reader's state; returns new calls and all or only changed sessions.
+        state: The state that the last reading returned, or empty at first.
+        new: Creates the reader's initial state, which holds its own position in the store.
+        parse: Updates the reader's state. Returns new calls, and all or only changed sessions.
 
     Raises:
         OSError: The store cannot be read.
@@ -293,13 +291,13 @@ def read_store(
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
-    """Return the reader's own state in a state of `read_lines`; None if it does not decode."""
+    """Return the reader's own part of a `read_lines` state, or None if it cannot be decoded."""
     cursor = _unpack_or_none(state, _Cursor)
     return None if cursor is None else _unpack_or_none(cursor.state, kind)
 
 
 def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
-    """Yield the records in a store's first `most` bytes, reading as they are consumed.
+    """Yield the records in a store's first `most` bytes.
 
     Raises:
         OSError: The file cannot be read.
@@ -310,7 +308,7 @@ def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iter
 
 
 def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | None:
-    """Return the record of the line at a `Lines.position`; None if it does not decode.
+    """Return the record at a `Lines.position`, or None if it cannot be decoded.
 
     Raises:
         OSError: The file cannot be read.
@@ -332,7 +330,7 @@ def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
     offset: int
     fingerprint: bytes
-    """Digest of the head and of the bytes before `offset`; for a compressed file, its listing."""
+    """Digest of the file's first bytes and of those before `offset`."""
     state: msgspec.Raw
 
 
@@ -342,7 +340,7 @@ class _Identified(msgspec.Struct, frozen=True, array_like=True, tag="store"):
 
 
 def _usable_cursor(file: IO[bytes], store: Store, state: bytes) -> _Cursor | None:
-    """Return where to continue; None if the file's beginning has changed."""
+    """Return where to continue, or None if the beginning of the file has changed."""
     cursor = _unpack_or_none(state, _Cursor)
     if cursor is None or store.path.endswith(_COMPRESSED) or cursor.offset > store.size:
         return None
@@ -409,7 +407,7 @@ def _pack_raw(state: object) -> msgspec.Raw:
 
 
 def _unpack_or_none(data: bytes | msgspec.Raw, kind: type[T]) -> T | None:
-    """Decode a state; None if it is empty or has another version's fields."""
+    """Decode a state. Returns None if it is empty or has another version's fields."""
     try:
         return typed.unpack(data, kind)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Find the agents with sessions on this machine, and check that their files can be read."""
+"""Lists the agents with sessions on this machine, and checks that their files can be read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
-    """The stores of one agent. The newest one was read as a sample."""
+    """The stores of one agent, with the newest one as a sample."""
 
     agent: str
     stores: int
     size: int
-    """Bytes."""
+    """Size of all stores in bytes."""
     newest_at: datetime
     calls: int
     """Calls in the newest store."""
@@ -34,7 +34,6 @@ class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]:
-    """Yield the agents that have stores."""
     for reader in readers:
         stores = stores_of(reader, places)
         if not stores:

@@ -1,4 +1,4 @@
-"""Values that readers return. They hold counts, ids, models and times, but no message text."""
+"""Values that readers return: counts, ids, models and times, but no message text."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 Quality = Literal["exact", "lower bound", "estimate"]
-"""How reliable a session's size is. A `lower bound` misses calls or tokens."""
+"""How accurate a session's size is. A `lower bound` lacks calls or tokens."""
 
 Category = Literal["main", "subagent", "summary"]
 
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""When a running turn without new lines counts as idle; tools may run for minutes."""
+"""A running turn without new lines counts as idle after this time. Tools may run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""The same if the store does not say whether a turn is running."""
+"""The same for stores that do not tell whether a turn is running."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):
     """Tokens that one call of the main conversation sent and received."""
 
     prompt: int
-    """Tokens of the whole input, cached or not."""
+    """Tokens of the whole input, including cached ones."""
     output: int = 0
     model: str | None = None
     window: int | None = None
-    """Tokens, as reported by the agent."""
+    """The context window in tokens, as reported by the agent."""
 
     @classmethod
     def of(cls, usage: Usage, model: str | None, window: int | None = None) -> CallSize:
@@ -39,11 +39,11 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
 
 
 class Occupancy(msgspec.Struct, frozen=True, gc=False):
-    """How full a session's context window is. `note` explains why a value is unknown (None)."""
+    """How full a session's context window is. `note` explains unknown values."""
 
     tokens: int | None = None
     limit: int | None = None
-    """Context window as reported by the agent."""
+    """The context window in tokens, as reported by the agent."""
     quality: Quality = "exact"
     error_percent: float = 0.0
     """Error band (±%) of `tokens`; 0 if they are exact."""
@@ -52,7 +52,7 @@ class Occupancy(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation of a coding agent."""
+    """A session of a coding agent."""
 
     id: str
     source: str
@@ -72,7 +72,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a turn is running, if known."""
     ended: bool = False
     rank: int = 0
-    """Of several stores with one session, the one with the highest rank is used."""
+    """If several stores contain the session, the one with the highest rank is used."""
 
     def state(self, now: datetime) -> Literal["running", "idle", "ended"]:
         """Return the session's state. A turn without new lines for a while counts as idle."""

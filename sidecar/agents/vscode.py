@@ -1,4 +1,4 @@
-"""Find the project folders that belong to VS Code's `workspaceStorage` folders."""
+"""Finds the project folders that belong to VS Code's `workspaceStorage` folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATHS = re.compile(rb'"(?:path|uri)"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 class Uri(Record):
-    """A URI as serialised by VS Code."""
+    """A URI as VS Code serialises it."""
 
     scheme: str = "file"
     path: str = ""
@@ -38,27 +38,27 @@ class Storage(msgspec.Struct, frozen=True):
     folders: tuple[str, ...]
     """The project's folders on this machine, if known."""
     name: str | None = None
-    """Name of the project's folder if its window is on another machine."""
+    """Name of the project's folder if it is on another machine."""
 
     @property
     def workspace(self) -> str:
-        """The folder to record calls for."""
+        """The folder that calls are recorded for."""
         return next(iter(self.folders), "")
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The folders, or the name of one on another machine, for `Roots.contains`."""
+        """The folders for `Roots.contains`, or the name of a folder on another machine."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 
 def storages(user: Path) -> Iterator[Storage]:
-    """Yield the storage of each opened project. A project may have several."""
+    """Yield the storage folder of each opened project. A project may have several."""
     for entry in list_folder(user / "workspaceStorage"):
         yield storage(entry.path)
 
 
 def storage(path: str) -> Storage:
-    """Return the project of a folder of `workspaceStorage`."""
+    """Return the project of a folder in `workspaceStorage`."""
     for name in ("workspace.json", "meta.json"):
         try:
             at = os.stat(os.path.join(path, name))
@@ -69,7 +69,7 @@ def storage(path: str) -> Storage:
 
 
 def local_path(uri: str | Uri | None, *, on_server: bool = False) -> str | None:
-    """Return the path of a URI on this machine; None if it is on another one.
+    """Return the local path of a URI, or None if it is on another machine.
 
     Args:
         uri: The URI.
@@ -100,7 +100,7 @@ class _Group(Record):
 
 
 def own_window(user: Path, model: str) -> int | None:
-    """Return the context window of a model that the user added, by the last part of its id."""
+    """Return the context window of a model that the user has added, by the last part of its id."""
     path = user / "chatLanguageModels.json"
     try:
         groups = _read_groups(str(path), os.stat(path).st_mtime_ns)

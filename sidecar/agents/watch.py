@@ -1,7 +1,7 @@
-"""List the agents' files and folders to watch.
+"""Lists the agents' files and folders to watch.
 
-Agents that have not been used here are watched for the paths that their first use creates, without
-loading their readers.
+For agents that have not been used, these are the paths that their first use creates. Their
+readers are not loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def paths_to_watch(
     settings: Agents, folders: Iterable[str], places: Places | None = None
 ) -> tuple[str, ...]:
-    """Return the paths to watch, existing or not. Blocking.
+    """Return the paths to watch, whether or not they exist. Blocking.
 
     Args:
         settings: The settings of agents.

@@ -51,9 +51,9 @@ class CounterChooser:
         roots: Iterable[Workspace] | None = None,
     ) -> None:
         """Args:
-            calibrations: Corrections for estimates.
-            purpose: Selects among the shipped engines.
-            roots: Workspaces whose endpoints may be asked; by default all.
+        calibrations: Corrections for estimates.
+        purpose: Selects among the shipped engines.
+        roots: Workspaces whose endpoints may be asked; by default all.
         """
         self.calibrations = calibrations
         self._purpose: Purpose = purpose

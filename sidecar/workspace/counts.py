@@ -92,12 +92,12 @@ class Counts(CounterChooser):
         publish: Callable[[Event], None] = lambda _: None,
     ) -> None:
         """Args:
-            workers: Run blocking work.
-            calibrations: Corrections for estimates.
-            windows: Context windows and prices.
-            documents: The open documents.
-            roots: Workspaces whose endpoints may be asked; by default all.
-            publish: Called with each event.
+        workers: Run blocking work.
+        calibrations: Corrections for estimates.
+        windows: Context windows and prices.
+        documents: The open documents.
+        roots: Workspaces whose endpoints may be asked; by default all.
+        publish: Called with each event.
         """
         self._documents = Documents() if documents is None else documents
         super().__init__(calibrations, roots=roots)

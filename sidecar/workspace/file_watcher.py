@@ -131,7 +131,7 @@ class FileWatcher:
 
     def __init__(self, start_seconds: float = 0.0) -> None:
         """Args:
-            start_seconds: Delay before the watching library is loaded, which takes 0.1 s.
+        start_seconds: Delay before the watching library is loaded, which takes 0.1 s.
         """
         self.start_seconds = start_seconds
         self._inbox: queue.SimpleQueue[str | Subscription | None] = queue.SimpleQueue()

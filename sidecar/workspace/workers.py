@@ -33,7 +33,7 @@ class Workers:
 
     def __init__(self, documents: Documents | None = None) -> None:
         """Args:
-            documents: The open documents, whose cached sums are used.
+        documents: The open documents, whose cached sums are used.
         """
         self._documents = {} if documents is None else documents
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")

@@ -1,1 +1,1 @@
-"""One file an agent: where its sessions lie, and what of them is read."""
+"""The readers, one module per agent. Each describes where the agent keeps sessions."""

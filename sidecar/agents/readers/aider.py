@@ -1,7 +1,7 @@
 """aider: `.aider.chat.history.md` in the project, with rounded numbers.
 
-A chat starts with a heading, which has the only time. aider's own lines start with `> `, but
-text of the chat may look like them.
+Each chat starts with a heading, which contains the only time. aider's own lines start with `> `,
+but so may lines of the chat.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
 AGENT = "aider"
 _BAND = 75.0
-"""Percent. aider adds up to four calls of a message (three reflections), counts streamed prompts
-with its own tokenizer and rounds the sums."""
+"""Error band in percent.
+
+aider reports up to four calls of a message (three reflections) as one, counts streamed prompts
+with its own tokenizer, and rounds the sums.
+"""
 _STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
 _NUMBER = rb"([\d.,]+)([kM]?)"
@@ -72,19 +75,18 @@ READER = Aider()
 class _History(msgspec.Struct, dict=True):
     folder: str
     chat: SessionState
-    """The newest chat. It is as new as the file, because only headings have a time."""
+    """The newest chat. Its time is that of the file, because only headings have a time."""
     started: datetime | None = None
     calls: int = 0
     """Number of calls in the newest chat."""
 
     @classmethod
     def of(cls, folder: str) -> _History:
-        """Return the initial state."""
         return cls(folder, SessionState(f"{folder}#", folder, folder))
 
     @property
     def ended(self) -> list[SessionState]:
-        """Chats that ended in the lines of this reading; not saved."""
+        """Chats that ended during this reading. They are not saved."""
         ended: list[SessionState] = self.__dict__.setdefault("ended_chats", [])
         return ended
 

@@ -45,7 +45,7 @@ class _Usage(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """Return the call's tokens. For OpenAI's models, Amp lists input under cache writes."""
+        """Return the call's tokens. For OpenAI's models, Amp reports input as cache writes."""
         fresh, write = token_count(self.input_tokens), token_count(self.cache_creation_input_tokens)
         if provider_of(self.model or "") == "openai":
             fresh, write = fresh + write, 0
@@ -90,7 +90,7 @@ class _Thread(Record):
 
     @property
     def replies(self) -> Iterator[tuple[str, _Usage]]:
-        """Messages with usage, by ids that don't change."""
+        """Yield messages with usage by their ids."""
         for number, one in enumerate(self.messages or ()):
             if one.usage is not None:
                 yield str(number if one.message_id is None else one.message_id), one.usage

@@ -1,7 +1,7 @@
-"""Claude Code: `projects/<slug of the folder>/<session>.jsonl`, with sub-agents in folders below.
+"""Claude Code: `projects/<slug of the folder>/<session>.jsonl`, with sub-agents in subfolders.
 
 Each content block of a message has a line with the usage so far, so the largest output counts.
-Resumed and forked sessions and sidechains repeat messages with the same id.
+Resumed sessions, forks and sidechains repeat messages under the same id.
 """
 
 from __future__ import annotations
@@ -106,26 +106,25 @@ class _Transcript(msgspec.Struct):
     is_live: bool
     """Whether the transcript may contain a main conversation."""
     timestamp: str | None = None
-    """Time of the newest line that has one."""
+    """The newest time in the file."""
     folder: str = ""
-    """Folder of the newest line that has one."""
+    """The newest folder in the file."""
     message: str | None = None
     """The newest message of the main conversation."""
     titles: dict[str, str] = {}
     """Position of the newest title of each kind."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
-    """USD of the session in the newest `cost-state`."""
+    """The session's USD in the newest `cost-state`."""
     newest_call: CallFinished | None = None
     """The newest call of the main conversation."""
 
     @classmethod
     def of(cls, store: Store) -> _Transcript:
-        """Return the initial state."""
         return cls(SessionState(Path(store.path).stem), store.live)
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield each message once, with the largest output in these lines."""
+        """Yield the calls of these lines, each once with its largest output."""
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
@@ -283,7 +282,7 @@ def _stores_of_project(folder: str) -> Iterator[Store]:
 def _newest_store(folder: str) -> list[Store]:
     """Return the newest session in a folder whose name does not match its project.
 
-    A folder may have been renamed; its lines name the project. Folders of sub-agents are skipped.
+    The folder may have been renamed. Sub-agents' folders are skipped.
     """
     names = (one for one in list_folder(folder) if _is_main(one.name))
     stores = (found for entry in names for found in stores_from_entry(AGENT, entry))
@@ -295,9 +294,9 @@ def _is_main(name: str) -> bool:
 
 
 def _project_name_prefix(path: str) -> str:
-    """Return the beginning of the folder name of projects at or below `path`.
+    """Return the prefix that names of project folders at or below `path` share.
 
-    Several paths may have the same slug; the lines tell them apart.
+    Several paths may have the same name; the sessions' lines contain the real path.
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", path))
     return name[:_LONGEST_SLUG]
@@ -309,7 +308,6 @@ def _custom_folder_names(places: Places) -> tuple[str, ...]:
 
 
 def _parts_below(folder: Path, path: str) -> tuple[str, ...]:
-    """Return the parts of `path` below a folder; None if it is elsewhere."""
     with suppress(ValueError):
         return Path(path).relative_to(folder).parts
     return ()

@@ -1,8 +1,8 @@
-"""Find Claude Code's calls that made a compaction's summary, which no message records.
+"""Finds calls of Claude Code that no message records: those that write a compaction's summary.
 
-`cost-state` lines contain each model's total usage so far, including sub-agents and summaries. If a
-compaction lies between two of them, or before the first, the usage that no message accounts for
-belongs to the summary.
+`cost-state` lines contain each model's total usage, including sub-agents and summaries. If a
+compaction lies between two such lines, or before the first, then usage that belongs to no
+message is that of the summary.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""Turns with more messages are not checked, to bound the state."""
+"""Turns with more messages are not checked, to limit the size of the state."""
 
 
 class CostCheck(msgspec.Struct):
@@ -43,17 +43,17 @@ class CostCheck(msgspec.Struct):
     at: str | None = None
     """Time of the last `cost-state`."""
     messages: dict[str, tuple[str, ModelParts]] = {}
-    """Model and usage of each message since then."""
+    """Model and usage of each message since the last `cost-state`."""
     compacted_model: str | None = None
-    """Model of the conversation that was compacted since then, if any."""
+    """Model of the conversation that was compacted since the last `cost-state`."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add a message, keeping the line with the most output."""
+        """Add a message. Of several lines for a message, the one with the most output is kept."""
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
 
     def apply(self, line: TranscriptLine, path: str) -> tuple[str, Usage] | None:
-        """Apply a `cost-state`; return the model and usage of summaries since the last one."""
+        """Apply a `cost-state`. Returns the model and usage of summaries since the last one."""
         totals: dict[str, ModelParts] = {}
         for name, used in (line.model_usage or {}).items():
             totals[_without_window_marker(name)] = _sum_usage(

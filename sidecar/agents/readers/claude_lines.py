@@ -13,7 +13,7 @@ from sidecar.messages.usage import Usage, usage_from_parts
 _SYNTHETIC = "<synthetic>"
 _MARKED_SINCE = (2, 1, 300)
 _UNFINISHED = (None, "tool_use", "pause_turn")
-"""Stop reasons after which the agent continues; lines before a message's last have them too."""
+"""Stop reasons after which the agent continues."""
 TITLES = ("custom_title", "ai_title", "summary")
 """Fields with a title, in order of preference: the user's, the agent's, a summary."""
 
@@ -31,7 +31,7 @@ _NO_SPLIT = _Split()
 
 
 class PartUsage(Record):
-    """Tokens of one call, either of a message or of one of its iterations."""
+    """Tokens of a call: of a message or of one of its iterations."""
 
     type: str | None = None
     model: str | None = None
@@ -51,7 +51,7 @@ class MessageUsage(PartUsage):
 
     @property
     def searches(self) -> int:
-        """Web searches, which are billed separately."""
+        """Number of web searches, which are billed separately."""
         return (self.server_tool_use and self.server_tool_use.web_search_requests) or 0
 
 
@@ -68,7 +68,7 @@ class _CompactMetadata(CamelRecord):
 
 
 class ModelUsage(CamelRecord):
-    """A model's usage in a session so far, including sub-agents and compactions."""
+    """A model's usage in a session, including sub-agents and compactions."""
 
     input_tokens: TokenCount = None
     output_tokens: TokenCount = None
@@ -91,7 +91,7 @@ class ModelUsage(CamelRecord):
 
 
 ModelParts = tuple[int, int, int, int, int]
-"""Fresh input, cache reads, cache writes, one-hour cache writes among them, and output."""
+"""Uncached input, cache reads, cache writes, one-hour cache writes among them, and output."""
 
 
 class TranscriptLine(CamelRecord):
@@ -116,12 +116,12 @@ class TranscriptLine(CamelRecord):
     tool_use_result: msgspec.Raw = msgspec.Raw(b"")
     compact_metadata: _CompactMetadata | None = None
     model_usage: dict[str, ModelUsage] | None = None
-    """Set in a `cost-state`."""
+    """Usage by model, in a `cost-state` line."""
     message: ClaudeMessage | None = None
 
     @property
     def starts_turn(self) -> bool:
-        """Whether this is a prompt or a tool's result. An interruption is neither."""
+        """Whether this is a prompt or a tool result."""
         if self.is_meta:
             return False
         marks = (self.prompt_source, self.turn_position, self.tool_use_result)
@@ -143,12 +143,11 @@ class TranscriptLine(CamelRecord):
 
     @property
     def title(self) -> str | None:
-        """The title that the line sets, if any."""
         return self.custom_title or self.ai_title or self.summary
 
     @property
     def call(self) -> tuple[ClaudeMessage, MessageUsage] | None:
-        """Message and usage of a model's reply; None for other lines."""
+        """The message and usage of a model's reply, or None for other lines."""
         message = self.message
         if self.type != "assistant" or message is None or message.usage is None:
             return None
@@ -167,7 +166,7 @@ def _marks_prompts(version: str | None) -> bool:
 
 
 def reading_of(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
-    """Return the size of a message's last call. The message's own numbers are sums of its calls."""
+    """Return the size of a message's last call. The message itself contains sums of calls."""
     calls = [part for part in usage.iterations or () if part.type in (None, "message")]
     last = calls[-1] if len(calls) > 1 else usage
     numbers = usage_of(last)
@@ -197,12 +196,12 @@ def sum_of(parts: list[PartUsage]) -> Usage:
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
-    """Return the cache writes with a lifetime of five minutes."""
+    """Return the cache writes that live for five minutes."""
     split = (usage.cache_creation or _NO_SPLIT).ephemeral_5m_input_tokens or 0
     return min(split, numbers.cache_write_tokens - numbers.cache_write_1h_tokens)
 
 
 def tier_of(usage: MessageUsage) -> str:
-    """Return the service tier for prices; fast mode and regional inference have their own."""
+    """Return the service tier. Fast mode and regional inference have their own prices."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)

@@ -76,7 +76,7 @@ class _Message(CamelRecord):
 
     @property
     def numbers(self) -> _Numbers | None:
-        """Numbers of a call; None for other messages, and before they are known."""
+        """The numbers of a finished call, or None for other messages."""
         if self.say != "api_req_started":
             return None
         with suppress(msgspec.DecodeError):
@@ -116,7 +116,11 @@ class Tasks(NamedFiles, StoreReader):
     name = "ui_messages.json"
 
     def __init__(self, agent: str, extension: str, *, has_copies: bool = False) -> None:
-        """`has_copies`: task folders contain a git repository, so poll instead of watching."""
+        """Args:
+        agent: The agent's name.
+        extension: The extension's id.
+        has_copies: Whether task folders contain a git repository. They are then polled.
+        """
         self.agent = agent
         self._extension, self._has_copies = extension, has_copies
 
@@ -164,7 +168,7 @@ def _parse_task(agent: str, path: Path, data: bytes) -> StoreContents:
 
 
 def reported_usd(cost: Number) -> Decimal | None:
-    """Return the cost that an agent reports; None if it is missing or impossible."""
+    """Return the cost that an agent reports, or None if it is missing or impossible."""
     return None if cost is None or cost < 0 else Decimal(repr(cost))
 
 

@@ -1,7 +1,7 @@
 """Cline since 4.0: `~/.cline/data/sessions/<id>/`, shared by the CLI and all editors.
 
-Messages are rewritten as a whole. Each reply has the numbers of its call; the input includes cached
-tokens.
+The file is rewritten with each message. Each reply has the numbers of its call; the input
+includes cached tokens.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Reply(CamelRecord):
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens of the reply's call; None for other messages."""
+        """Tokens of the reply's call, or None for other messages."""
         usage = self.metrics.usage if self.metrics else None
         return usage if usage and usage.prompt_tokens + usage.output_tokens else None
 

@@ -1,8 +1,8 @@
 """Codex: `sessions/YYYY/MM/DD/rollout-<time>-<thread>.jsonl`, later compressed or archived.
 
-New versions write a `token_usage_record` per call, all versions `token_count` events, which repeat
-with unchanged totals. Forked and spawned threads start with a copy of their parent's lines; see
-`codex_forks`.
+New versions write a `token_usage_record` per call. All versions write `token_count` events,
+which repeat with unchanged totals. Forked and spawned threads start with a copy of their
+parent's lines; see `codex_forks`.
 """
 
 from __future__ import annotations
@@ -76,13 +76,12 @@ class _Rollout(RolloutState):
     session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
     """The conversation in the file, including lines copied from its parent."""
     summary: str | None = None
-    """The response that made the newest compaction's summary."""
+    """The response that wrote the newest compaction's summary."""
     awaits_summary: bool = False
-    """Whether a summary was written whose usage is still missing."""
+    """Whether a summary's usage is still missing."""
 
     @classmethod
     def of(cls, path: str) -> _Rollout:
-        """Return the initial state."""
         session = SessionState("", ended=_FOLDERS[1] in Path(path).parts)
         return cls(_thread_of(path), session=session)
 
@@ -105,7 +104,7 @@ class _Rollout(RolloutState):
         yield self.session.snapshot()
 
     def _apply(self, line: RolloutLine, payload: Payload, position: str) -> CallFinished | None:
-        """Apply a line; return the call that it reports, unless it is known."""
+        """Apply a line. Returns the call that it reports, unless it is known."""
         kind, session = line.kind, self.session
         session.at = parse_iso_time(line.timestamp) or session.at
         session.window = payload.model_context_window or session.window
@@ -151,7 +150,7 @@ class _Rollout(RolloutState):
         return self._call(line, parts, request, info.model, is_summary=is_summary)
 
     def _record(self, line: RolloutLine, payload: Payload) -> CallFinished | None:
-        """Apply a usage record of this thread or of one whose lines it copied."""
+        """Apply a usage record of this thread, or of a thread whose lines it copied."""
         if payload.usage is None:
             return None
         is_named = payload.response_id is not None and payload.response_id == self.summary
@@ -217,7 +216,7 @@ _TURN = {
     "turn_complete": False,
     "turn_aborted": False,
 }
-"""Whether a turn is running after each kind of line."""
+"""Whether a turn is running after a line of this kind."""
 
 
 def _thread_of(path: str) -> str:

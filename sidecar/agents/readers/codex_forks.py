@@ -1,8 +1,9 @@
-"""Find where the lines copied from a parent end in forked and spawned Codex threads.
+"""Finds where the lines copied from the parent end in forked and spawned Codex threads.
 
-Copies may have new or old times. These are checked in order: ordinals, if the first own one is
-named; turns and totals that the parent's file contains too; the time at which a turn began.
-Without the parent's file, a pause ends the copy, which is written at once.
+Copies may have new or old times. These are checked in order: the ordinal of the first own line,
+if the file names it; turns and totals that the parent's file also contains; the time at which a
+turn began. Without the parent's file, the first pause ends the copy, which is written without
+pauses.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _STARTS = ("turn_context", "task_started", "turn_started")
 
 
 class Parent(NamedTuple):
-    """Identifies a parent's lines: the ids of its turns and its totals after each call."""
+    """Identifies a parent's lines: the ids of its turns, and its totals after each call."""
 
     turns: frozenset[str] = frozenset()
     totals: frozenset[UsageParts] = frozenset()
 
 
 def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Parent) -> bool:
-    """Return whether this line of a thread, and so every later one, is its own."""
+    """Return whether a line, and therefore every later one, belongs to the thread itself."""
     kind = one.kind
     if state.first_ordinal is not None and one.ordinal is not None:
         return one.ordinal >= state.first_ordinal
@@ -77,7 +78,7 @@ def _parse_time(value: float | str | None) -> datetime | None:
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
-    """Return what identifies a thread's parent; empty if its file is gone."""
+    """Return what identifies a parent's lines, or an empty value if its file is gone."""
     if thread is None:
         return Parent()
     for found in _files_of(path, thread):
@@ -91,7 +92,8 @@ def parent_of(path: str, thread: str | None) -> Parent:
 
 @lru_cache(maxsize=8)
 def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
-    """Return the turns and totals of a rollout of a given size and time. Raises OSError."""
+    """Return the turns and totals of a rollout. Size and time are keys of the cache. Raises
+    OSError."""
     turns: set[str] = set()
     totals: set[UsageParts] = set()
     with open_quietly(path) as file:
@@ -106,7 +108,7 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
 
 
 def _files_of(path: str, thread: str) -> Iterator[str]:
-    """Return the rollouts of a thread, from the folders of the days around its creation."""
+    """Return a thread's rollouts, from the folders of the days around its creation."""
     home = next(
         (one.parent for one in Path(path).parents if one.name in ("sessions", "archived_sessions")),
         None,
@@ -125,7 +127,7 @@ def _files_of(path: str, thread: str) -> Iterator[str]:
 
 
 def _possible_day_folders(sessions: Path, thread: str) -> list[Path]:
-    """Return the folders in which a thread may have begun: its id (UUIDv7) starts with the time."""
+    """Return the folders in which a thread may have begun. Its id (UUIDv7) starts with the time."""
     try:
         at = datetime.fromtimestamp(int(thread.replace("-", "")[:12], 16) / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -13,17 +13,17 @@ from sidecar.messages.usage import Usage, usage_from_prompt
 
 _KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
 KIND_WITHIN = 320
-"""Bytes at the start of a line that contain its type and that of its payload."""
+"""A line's type and its payload's type are within this many bytes from its start."""
 
 SUMMARY_OUTPUT = b'"compaction_output"'
-"""In the line with a compaction's summary."""
+"""Marks the line that contains a compaction's summary."""
 
 UsageParts = tuple[int, int, int, int, int]
-"""Input, cached and written tokens among it, output, reasoning tokens among it."""
+"""Input, cached and cache-written tokens in it, output, and reasoning tokens in it."""
 
 
 class Tokens(Record):
-    """Tokens of a call or of a whole thread. The input includes cached and written tokens."""
+    """Tokens of a call or of a whole thread. The input includes cache reads and writes."""
 
     input_tokens: TokenCount = None
     cached_input_tokens: TokenCount = None
@@ -43,7 +43,7 @@ class Tokens(Record):
 
 
 class Info(Record):
-    """Contents of a `token_count`. `total_token_usage` covers the thread and is no occupancy."""
+    """Contents of a `token_count`. `total_token_usage` is a sum over the thread, not its size."""
 
     total_token_usage: Tokens | None = None
     last_token_usage: Tokens | None = None
@@ -59,7 +59,7 @@ class ThreadSettings(Record):
 
 
 class Payload(Record):
-    """Fields of the payloads of all lines."""
+    """Fields of all lines' payloads."""
 
     type: str | None = None
     id: str | None = None
@@ -73,7 +73,7 @@ class Payload(Record):
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
     root_turn_id: str | None = None
-    """The turn that a person started; for a sub-agent's turn, that of its root thread."""
+    """The turn that the user started; for a sub-agent's turn, that of the root thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -86,12 +86,12 @@ class Payload(Record):
 
     @property
     def is_subagent(self) -> bool:
-        """Whether the thread of this `session_meta` was started by another thread."""
+        """Whether another thread started the thread of this `session_meta`."""
         return b'"subagent"' in bytes(self.source)
 
     @property
     def is_persons(self) -> bool | None:
-        """Whether a person started the turn; None if unknown."""
+        """Whether a person started the turn, or None if unknown."""
         known = self.turn_id is not None and self.root_turn_id is not None
         return self.turn_id == self.root_turn_id if known else None
 
@@ -119,12 +119,12 @@ class RolloutLine(Record):
 
     @property
     def is_summary(self) -> bool:
-        """Whether this is a compaction's summary, whose usage follows."""
+        """Whether this is a compaction's summary. Its usage follows."""
         return self.metadata is not None and bool(self.metadata.compaction_output)
 
     @property
     def kind(self) -> str | None:
-        """The line's type, or the payload's type for events."""
+        """The line's type, or for events the payload's type."""
         return self.payload.type if self.type == "event_msg" and self.payload else self.type
 
 
@@ -132,18 +132,18 @@ entry = typed.decoder(RolloutLine)
 
 
 def is_read(data: bytes, start: int, end: int) -> bool:
-    """Return whether the line starting at `data[start:end]` may be of a kind that is read."""
+    """Return whether the line `data[start:end]` may be of a kind that is read."""
     return bool(_KIND.search(data, start, end)) or data.find(b'"payload"', start, end) < 0
 
 
 def usage_of(parts: UsageParts) -> Usage:
-    """Return the usage without overlapping parts."""
+    """Return the usage as parts that do not overlap."""
     prompt, cached, written, output, reasoning = parts
     return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
 
 
 def reading_of(tokens: Tokens, model: str | None, window: int | None) -> CallSize:
-    """Return the size of a call; None for Codex' own estimates, which only have a total."""
+    """Return the size of a call, or None for Codex' own estimates."""
     prompt, _, _, output, _ = tokens.parts
     return CallSize(prompt, output, model, window)
 
@@ -153,7 +153,7 @@ class RolloutState(msgspec.Struct):
 
     thread: str
     owner: str | None = None
-    """The thread that the user sees: a sub-agent's is the one that started it."""
+    """The thread that the user sees. For a sub-agent it is the thread that started it."""
     named: bool = False
     """Whether the `session_meta` of the file's own thread was read."""
     parent: str | None = None
@@ -161,20 +161,20 @@ class RolloutState(msgspec.Struct):
     began: str | None = None
     """Time at which the thread was created, in ISO 8601."""
     first_ordinal: int | None = None
-    """Lower ordinals belong to the parent."""
+    """Lines with lower ordinals belong to the parent."""
     copied: bool = False
-    """Whether a parent's `session_meta` was seen."""
+    """Whether a parent's `session_meta` was read."""
     copied_at: str | None = None
-    """Time of the newest line that is or may be a copy."""
+    """Time of the newest line that may be a copy."""
     own: bool = False
     """Whether all further lines belong to the thread itself."""
     subagent: bool = False
     resumed: bool = False
-    """Whether a person resumed this sub-agent's thread and started the current turn."""
+    """Whether a person started the current turn of this sub-agent's thread."""
     records: bool = False
-    """Whether there are usage records; then events don't count."""
+    """Whether the file has usage records. Events then do not count."""
     count: int = 0
-    """Number of calls so far."""
+    """Number of calls."""
     total: UsageParts | None = None
     last: UsageParts | None = None
     """The last event that counted."""
@@ -183,7 +183,7 @@ class RolloutState(msgspec.Struct):
     provider: str | None = None
 
     def begin(self, meta: Payload, at: str | None) -> None:
-        """Apply a `session_meta`. The first one is the file's own, later ones are copies."""
+        """Apply a `session_meta`. The first one belongs to the file, later ones are copies."""
         if self.named:
             self.copied = self.copied or meta.id != self.thread
             return
@@ -198,13 +198,12 @@ class RolloutState(msgspec.Struct):
         self.first_ordinal = int(ordinal) if str(ordinal or "").isdecimal() else None  # type: ignore[arg-type]
 
     def change(self, settings: Payload | ThreadSettings) -> None:
-        """Apply a turn's settings."""
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
-        """Return the tokens of the call that an event reports; None if it repeats the last one.
+        """Return the tokens of the call that an event reports, or None if it repeats the last one.
 
-        Old versions only contain the thread's total, so the call is the difference.
+        Old versions only report the thread's total; the call is then the difference.
         """
         total, before = info.total_token_usage, self.total
         if total is not None:

@@ -1,8 +1,7 @@
 """Continue's command line: `sessions/<session>.json`; `continue_dev` reads its extensions.
 
-A session is one document without times, rewritten at each save. Its usage covers all calls, but
-its messages only those that are left. The difference belongs to aborted turns, summaries and
-sub-agents.
+A session is one JSON document without times, rewritten at each save. Its usage covers all calls,
+but messages may be missing: those of aborted turns, summaries and sub-agents.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ AGENT = "continue"
 _INDEX = "sessions.json"
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""After this time without a save, no message will follow for usage without one."""
+"""After this time without a save, usage without a message will not get one."""
 
 
 class _Cached(Record):
@@ -69,7 +68,7 @@ class _MessageUsage(Record):
     completion_tokens: Number = None
     completion_tokens_details: _Reasoning | None = None
     cost_cents: Number = None
-    """Rounded, from Continue's own price list."""
+    """Rounded cost from Continue's own price list."""
 
     @property
     def usage(self) -> Usage:
@@ -123,12 +122,11 @@ class _Session(CamelRecord):
 
     @property
     def model(self) -> str | None:
-        """Model of the newest reply."""
         return next((one.model for one in reversed(self.replies) if one.model), None)
 
     @property
     def replies(self) -> list[_MessageUsage]:
-        """Usage of the remaining replies."""
+        """Usage of the replies that are still listed."""
         messages = (item.message for item in self.history or ())
         used = (one.usage for one in messages if one and one.role == "assistant")
         return [one for one in used if one and token_count(one.prompt_tokens)]
@@ -136,7 +134,7 @@ class _Session(CamelRecord):
 
 class _State(msgspec.Struct):
     replies: dict[str, tuple[int, int]] = {}
-    """Prompt and output of each reply, by `_replies_by_key`; 0 for replies copied from a parent."""
+    """Prompt and output of each reply; 0 for replies copied from a parent."""
     rest: tuple[int, int] = (0, 0)
     """Prompt and output of all calls without a reply."""
 
@@ -174,7 +172,7 @@ class ContinueSessions(StoreReader):
         return session.own_title if session else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the window in the user's settings."""
+        """Return the context window in the user's settings."""
         return _read_window(Path(session.path).parents[1], session.model or "")
 
 
@@ -250,7 +248,6 @@ def _replies_by_key(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
 def _make_call(
     store: Store, session: SessionState, model: str, usage: Usage, key: str
 ) -> CallFinished:
-    """Return a call with the file's time, because messages have none."""
     return CallFinished(
         at=time_from_ns(store.mtime_ns),
         agent=AGENT,
@@ -264,7 +261,7 @@ def _make_call(
 
 
 def _store_at(path: str) -> Store | None:
-    """Return a session without its inode, because saving may replace the file."""
+    """Return a session's store without its inode, because saving may replace the file."""
     if not path.endswith(".json") or os.path.basename(path) == _INDEX:
         return None
     store = store_from_path(AGENT, path)
@@ -282,7 +279,7 @@ class _Model(CamelRecord):
 
 
 class _Settings(Record):
-    """`config.json`, or a `config.yaml` that contains JSON."""
+    """Settings in `config.json`, or in a `config.yaml` that contains JSON."""
 
     models: list[_Model] | None = None
 

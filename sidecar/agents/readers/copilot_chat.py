@@ -1,7 +1,7 @@
 """VS Code's Copilot Chat: `workspaceStorage/<id>/chatSessions/<session>.jsonl` (older: `.json`).
 
-The extension may also write a database of traces and debug logs, which are more precise. Each
-call is taken from the best of the three: traces, then debug log, then chat session.
+The extension may also write a database of traces and debug logs, which are more precise. A call
+is taken from the traces if possible, else from the debug log, else from the chat session.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EXTENSION = "GitHub.copilot-chat"
 _LOGS, _TRANSCRIPTS, _TRACES = "debug-logs", "transcripts", "agent-traces.db"
 _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
-"""Ranks of the stores of one session."""
+"""Ranks of a session's stores."""
 _KIND_WITHIN = 160
 _CONTENT = (b',"response"', b',"message"', b',"variableData"', b',"contentReferences"')
 _TITLE = ("customTitle",)
@@ -111,12 +111,11 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """Milliseconds since 1970. Later turns are in a better store."""
+    """Time in milliseconds since 1970 from which a better store has the turns."""
     is_shown: bool = False
 
     @classmethod
     def of(cls, path: str, until: float | None = None) -> _State:
-        """Return the initial state."""
         return cls(path, SessionState(_session_of(path), rank=_CHAT), until=until)
 
     @property
@@ -124,7 +123,7 @@ class _State(msgspec.Struct):
         return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay some lines. Turns that a later line removes have still been billed."""
+        """Replay some lines. Turns that a later line removes stay billed."""
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
@@ -146,13 +145,13 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Note the time from which traces or a debug log have the session's turns."""
+        """Look up the time from which traces or a debug log have the session's turns."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the calls of some turns by id, without those in a better store."""
+        """Return the calls of some turns by id, except those in a better store."""
         session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {
@@ -216,7 +215,7 @@ def _changed_turns(chat: Chat, one: mutations.Mutation, before: set[int], known:
 
 
 def _apply_line(chat: Chat, one: mutations.Mutation) -> Chat:
-    """Return the session after one more line. Raises msgspec.DecodeError."""
+    """Return the session after another line. Raises msgspec.DecodeError."""
     if one.kind == mutations.INITIAL:
         return typed.decode(one.value, Chat)
     mutations.apply(chat, one)

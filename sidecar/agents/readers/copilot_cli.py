@@ -1,7 +1,7 @@
 """Copilot CLI: `session-store.db` with a row per call, and `session-state/<session>/events.jsonl`.
 
-The events only contain the output. The sums at a session's end cover an unknown part of it and
-are not used.
+The events only contain output tokens. The sums at a session's end cover an unknown part of the
+session and are not used.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _TURN = {
     "assistant.turn_end": False,
     "session.shutdown": False,
 }
-"""Whether a turn is running after each kind of event."""
+"""Whether a turn is running after an event of this kind."""
 _details = typed.decoder(list[_Detail])
 
 
@@ -96,7 +96,7 @@ class _Row:
 
     @property
     def category(self) -> Category:
-        """A compaction has no assistant message; a sub-agent has its own context window."""
+        """A compaction has no assistant message, and a sub-agent has its own context window."""
         if self._found.get("initiator") == "compaction":
             return "summary"
         initiator = str(self._found.get("initiator") or "")
@@ -105,7 +105,8 @@ class _Row:
 
     @property
     def usage(self) -> Usage:
-        """The input includes cache reads and writes, the output includes reasoning."""
+        """The call's tokens. The input includes cache reads and writes, the output includes
+        reasoning."""
         numbers = (self._found.get(f"{name}_tokens") for name in _NUMBERS)
         prompt, read, write, output, reasoning = (max(0, int(str(one or 0))) for one in numbers)
         return usage_from_prompt(prompt, read, write or self._written, 0, output, reasoning)
@@ -246,9 +247,10 @@ def _read_folders(connection: sqlite3.Connection) -> dict[str, str | None]:
 
 
 def _rows_since(path: str) -> str | None:
-    """Return when the database began to record calls, in ISO 8601; None if it has none.
+    """Return when the database began to record calls, in ISO 8601, or None.
 
-    A session's own rows don't show this: its events may be read before its first row is written.
+    The session's own rows do not tell, because its events may be read before its first row
+    exists.
     """
     if not os.path.exists(path):
         return None
@@ -260,16 +262,15 @@ def _rows_since(path: str) -> str | None:
 class _Events(msgspec.Struct):
     session: SessionState
     until: str | None = None
-    """ISO 8601. Later calls are in the database."""
+    """Time in ISO 8601 from which the database has the calls."""
     tier: str | None = None
 
     @classmethod
     def of(cls, folder: str) -> _Events:
-        """Return the initial state."""
         return cls(SessionState(os.path.basename(folder), track=ContextTrack(why=NO_USAGE)))
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls from before the database recorded them."""
+        """Yield the calls from before the database recorded calls."""
         folder, session = Path(lines.path).parent, self.session
         session.work_in(_read_folder(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
@@ -294,8 +295,8 @@ class _Events(msgspec.Struct):
 
     @property
     def _window(self) -> int | None:
-        """Context window as reported, or by tier: some models are limited to less than they
-        support."""
+        """The context window as reported, or by tier, which may be smaller than the model
+        supports."""
         session = self.session
         if session.window or not self.tier or not session.model:
             return session.window

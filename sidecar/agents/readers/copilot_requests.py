@@ -1,6 +1,6 @@
-"""The parts of VS Code's chat sessions that are kept: requests without their text.
+"""Requests of VS Code's chat sessions, without their text.
 
-A request's `promptTokens` is the prompt of its newest call: a context size, not a bill.
+A request's `promptTokens` is the prompt of its newest call: a context size rather than a bill.
 `completionTokens` is the output of the whole turn. Only `modelTotals` contains a turn's input.
 """
 
@@ -61,7 +61,6 @@ class CallTotals(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """Usage without overlapping parts."""
         prompt, cached = token_count(self.input_tokens), token_count(self.cached_tokens)
         return usage_from_prompt(prompt, cached, 0, 0, token_count(self.output_tokens), 0)
 
@@ -126,7 +125,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the turn ended; None while it is running."""
+        """When the turn ended, or None while it is running."""
         if self.is_live:
             return None
         completed = self.model_state.completed_at if self.model_state else None
@@ -134,13 +133,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a summary. Its prompt is the size before."""
+        """Whether the turn ended with a summary. Its prompt is the size before the summary."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
     @property
     def prompt(self) -> int:
-        """Prompt tokens of the newest call; 0 if unknown."""
+        """Prompt tokens of the newest call, or 0 if unknown."""
         result = self.result or _Result()
         older = result.usage or _Usage()
         numbers = (self.prompt_tokens, self._metadata.prompt_tokens, result.prompt_tokens)
@@ -148,13 +147,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def last_output(self) -> int:
-        """Output tokens of a finished turn's newest call, as far as known."""
+        """Output tokens of the newest call of a finished turn, as far as known."""
         finished = self.model_state is None or self.model_state.value == _COMPLETE
         return token_count(self._metadata.output_tokens) if finished else 0
 
     @property
     def output(self) -> int:
-        """Output tokens of the whole turn, at least."""
+        """Output tokens of the whole turn, or a lower bound."""
         result = self.result or _Result()
         older = token_count(result.output_tokens) or token_count(
             (result.usage or _Usage()).completion_tokens
@@ -167,13 +166,12 @@ class CopilotTurn(CamelRecord):
 
     @property
     def model(self) -> str | None:
-        """The model that served the turn."""
         named = (self.model_id or "").rpartition("/")[2]
         return self._metadata.resolved_model or (named if named != "auto" else None) or None
 
     @property
     def provider(self) -> str:
-        """Who bills the turn, from the vendor in the model's id."""
+        """Who bills the turn, judged by the vendor in the model's id."""
         vendor = (self.model_id or "copilot/").partition("/")[0]
         return _VENDORS.get(vendor) or provider_of(vendor + "/" + (self.model or ""))
 
@@ -199,9 +197,9 @@ class _Selected(CamelRecord):
 
     @property
     def window(self) -> int | None:
-        """Context window in tokens: prompt and output limit, as in VS Code's indicator.
+        """The context window in tokens: prompt limit plus output limit, as VS Code shows it.
 
-        If the provider gives the whole window as prompt limit, the output limit is not added.
+        If the provider reports the whole window as prompt limit, the output limit is not added.
         """
         limits = self.metadata or _Limits()
         chosen = token_count(
@@ -229,24 +227,23 @@ class Chat(CamelRecord):
 
     @property
     def turns(self) -> list[CopilotTurn]:
-        """The current requests."""
+        """The requests that are part of the session."""
         return [one for one in self.requests or () if one is not None]
 
     @property
     def window(self) -> int | None:
-        """Context window of the selected model in tokens, if known."""
+        """Context window of the selected model in tokens, or None."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.window if selected else None
 
     @property
     def selected(self) -> str | None:
-        """Id of the selected model, including its vendor."""
+        """The selected model's id, including the vendor."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.identifier if selected else None
 
     @property
     def track(self) -> ContextTrack:
-        """The conversation's size."""
         track = ContextTrack()
         for one in self.turns:
             if one.compacted:
@@ -257,7 +254,7 @@ class Chat(CamelRecord):
 
 
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
-    """Return the billed calls of a turn: one per model if totals exist, else what is known."""
+    """Return the calls of a turn: one per model if there are totals, else what is known."""
     at = time_from_ms(request.timestamp)
     parts = _usage_by_model(request)
     if at is None or request.request_id is None:

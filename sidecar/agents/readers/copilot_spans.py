@@ -1,7 +1,7 @@
-"""Single calls of VS Code's Copilot, from its debug logs and its database of traces.
+"""Reads single calls of VS Code's Copilot from its debug logs and its database of traces.
 
-Both contain each call with its whole input, cached or not, under the same span ids. In traces,
-an `invoke_agent` span holds the sum of its calls.
+Both contain each call with its whole input, under the same span id. In traces, an `invoke_agent`
+span holds the sum of its calls.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _HEAD = 64 << 10
 _NANO = 10**9
 _LONG_AGO = 0.0
 TRACE_RANK = 2
-"""Traces are the best of a session's stores."""
+"""The rank of traces, which are a session's best store."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
-"""Parts of the names of requests that don't belong to the conversation."""
+"""Parts of the names of requests that do not belong to the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 _COLUMNS = {"span_id", "operation_name", "chat_session_id", "start_time_ms"}
 _NANO_AIU = "copilot_chat.copilot_usage_nano_aiu"
@@ -65,13 +65,13 @@ class _Line(Record, rename="camel"):
 
     @property
     def is_main(self) -> bool:
-        """Whether this call belongs to the conversation itself."""
+        """Whether the call belongs to the conversation itself."""
         name = (self.attrs.debug_name if self.attrs else None) or ""
         return self.status in (None, "ok") and not _is_aside(name)
 
     @property
     def is_summary(self) -> bool:
-        """Whether this call made a summary."""
+        """Whether the call wrote a summary."""
         return "summar" in ((self.attrs.debug_name if self.attrs else None) or "").lower()
 
 
@@ -87,7 +87,7 @@ class LogState(msgspec.Struct):
     """Folder of the log and its list of models."""
     child: bool
     until: float | None = None
-    """Milliseconds since 1970. Later calls are in a better store."""
+    """Time in milliseconds since 1970 from which a better store has the calls."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -134,8 +134,8 @@ _TURN = ("turn_start", "user_message", "turn_end")
 def log_begins(path: str) -> float | None:
     """Return the time from which a debug log has its session's calls, in ms since 1970.
 
-    A truncated log, which does not start with `session_start`, had them all. None if there is no
-    log.
+    A truncated log no longer starts with `session_start`; it had all calls. Returns None if
+    there is no log.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):
@@ -161,7 +161,7 @@ class _Model(Record):
 
 
 def window_in(folder: str, model: str | None) -> int | None:
-    """Return a model's context window in a debug log's list. Its three limits don't add up."""
+    """Return a model's context window from a debug log's list of models."""
     path = os.path.join(folder, "models.json")
     try:
         return _read_windows(path, os.stat(path).st_mtime_ns).get(model or "")
@@ -193,7 +193,7 @@ class CallSpan(msgspec.Struct, frozen=True):
 
 
 def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
-    """Yield the calls after a row; none if the format is unknown."""
+    """Yield the calls after a row, or none if the format is unknown."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
         return
@@ -231,7 +231,10 @@ def trace_events(
 ) -> StoreContents:
     """Read the calls after the last row, or all of them if the rows were replaced.
 
-    `project_of` returns the project of a session, by its id.
+    Args:
+        project_of: Returns a session's project by the session's id.
+        connection: The database.
+        state: The state of the last reading.
     """
     newest = connection.execute("SELECT max(rowid) FROM spans").fetchone()[0] or 0
     if newest < state.row:

@@ -1,6 +1,6 @@
 """Crush: `.crush/crush.db` in each project.
 
-A session's token columns describe its newest call; its cost is the sum of all calls.
+A session's token columns describe its newest call, its cost is the sum of all calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _databases_in_list(path: str, _mtime_ns: int) -> tuple[Path, ...]:
-    """Return the databases in a list of a given time. Raises OSError."""
+    """Return the databases in Crush's list. The time is a key of the cache. Raises OSError."""
     projects = decode_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
@@ -67,8 +67,6 @@ def _folder_of_database(path: str) -> str:
 
 
 class Crush(OneDatabase):
-    """See `OneDatabase`."""
-
     agent, table = AGENT, "sessions"
 
     def paths(self, places: Places) -> tuple[Path, ...]:

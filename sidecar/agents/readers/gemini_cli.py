@@ -1,8 +1,8 @@
-"""Gemini CLI: `tmp/<project>/chats/session-*.jsonl` (older: `.json`), sub-agents in folders below.
+"""Gemini CLI: `tmp/<project>/chats/session-*.jsonl` (older: `.json`), sub-agents in subfolders.
 
-A line is a message; a changed message is written again with the same id. `$set` replaces fields
-of the session, which may include all messages. `$rewindTo` removes a message and all later ones;
-they stay billed. A resumed session repeats its messages without their tokens.
+A line is a message; a changed message is written again under the same id. `$set` replaces fields
+of the session, which may include all messages. `$rewindTo` removes a message and all later ones,
+which stay billed. A resumed session repeats its messages without their tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 AGENT = "gemini-cli"
 _SUFFIXES = (".jsonl", ".json")
 _KEPT = 50
-"""Number of messages to keep between readings. A rewind beyond them reads the file again."""
+"""Number of messages to keep between readings. A longer rewind reads the whole file again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
 
 
@@ -58,13 +58,12 @@ class _Tokens(Record):
     output: TokenCount = None
     cached: TokenCount = None
     thoughts: TokenCount = None
-    """Not part of `output`."""
+    """Thinking tokens, which `output` does not include."""
     tool: TokenCount = None
-    """Prompts for tool use, not part of `input`."""
+    """Prompt tokens of tool use, which `input` does not include."""
 
     @property
     def usage(self) -> Usage:
-        """The same without overlapping parts."""
         thoughts = self.thoughts or 0
         prompt = (self.input or 0) + (self.tool or 0)
         return usage_from_prompt(
@@ -79,12 +78,12 @@ class _Message(CamelRecord):
     model: str | None = None
     tokens: _Tokens | None = None
     content: msgspec.Raw = msgspec.Raw(b"")
-    """Decoded only as far as to see whether it is empty."""
+    """Only checked for being empty."""
     tool_calls: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def reading(self) -> CallSize | None:
-        """Size of the message's call; None unless it is a reply with numbers."""
+        """Size of the message's call, or None without numbers."""
         if self.type != "gemini" or self.tokens is None:
             return None
         return CallSize.of(self.tokens.usage, self.model)
@@ -93,8 +92,8 @@ class _Message(CamelRecord):
     def ends_turn(self) -> bool:
         """Whether this is the last reply of a turn.
 
-        Tools are written after they have run; until then, a reply that only calls tools has no
-        content.
+        Tool calls are added after the tools have run. Until then, a reply with only tool calls
+        has no content.
         """
         is_empty = bytes(self.content) in _NOTHING
         return self.type == "gemini" and not is_empty and bytes(self.tool_calls) in _NOTHING
@@ -165,13 +164,12 @@ class _Log(msgspec.Struct):
     first: str | None = None
     """Id of the first message."""
     messages: list[tuple[str, CallSize | None]] = []
-    """The newest messages of the conversation by id, with the sizes of their calls."""
+    """The newest messages by id, with the sizes of their calls."""
     has_older: bool = False
-    """Whether older messages have been dropped."""
+    """Whether older messages were dropped."""
 
     @classmethod
     def of(cls, store: Store) -> _Log:
-        """Return the initial state."""
         path = Path(store.path)
         project, name = (path.parents[1], path.stem) if store.live else _parent_of(path)
         session = SessionState(name)
@@ -193,7 +191,7 @@ class _Log(msgspec.Struct):
         return () if self.is_subagent else (self.session.snapshot(),)
 
     def change(self, fields: _Fields) -> Iterable[_Message]:
-        """Apply fields of the session; return its messages if they are among them."""
+        """Apply fields of the session. Returns its messages if they are among the fields."""
         session = self.session
         self._name(fields.session_id)
         session.at = parse_iso_time(fields.last_updated) or session.at
@@ -253,8 +251,8 @@ class _Log(msgspec.Struct):
     def _replace(self, messages: list[_Message]) -> None:
         """Replace all messages of the conversation.
 
-        If they contain a known reply with numbers, the session was resumed; if they contain
-        another reply, the conversation was compressed.
+        If the new messages include a known reply with numbers, the session was resumed. If they
+        include another reply, the conversation was compressed.
         """
         readings = dict(self.messages)
         is_new = self.first is None
@@ -337,7 +335,8 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
-    """Return folders by the names and older hashes of their projects. Raises OSError."""
+    """Return project folders by name and older hash. The time is a key of the cache. Raises
+    OSError."""
     projects = decode_file(path, _Projects).projects
     hashed = {_folder_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}

@@ -1,6 +1,6 @@
-"""Goose: `sessions/sessions.db`. Plain columns hold the newest call, `accumulated_*` the sums.
+"""Goose: `sessions/sessions.db`. The token columns hold the newest call, `accumulated_*` the sums.
 
-Newer databases have a `usage_ledger` with a row per request, which is used as the bill.
+Newer databases have a `usage_ledger` with a row per request, which is used for costs.
 """
 
 from __future__ import annotations
@@ -50,15 +50,13 @@ def _time_of(value: object) -> datetime | None:
 
 
 class Goose(OneDatabase):
-    """See `OneDatabase`."""
-
     agent, table = AGENT, "sessions"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the session's name, unless Goose made it from messages."""
+        """Return the session's name, unless Goose derived it from messages."""
         return (
             (row.get("name") or row.get("description")) if row.get("user_set_name") != 0 else None
         )
@@ -127,7 +125,7 @@ def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinish
 
 
 def _call_of_session(row: dict[str, Any]) -> CallFinished | None:
-    """Return all calls of a session as one, because older databases contain no more."""
+    """Return all calls of a session as one call, because older databases only have sums."""
     at = _time_of(row.get("updated_at"))
     prompt = whole(row.get("accumulated_input_tokens"))
     output = whole(row.get("accumulated_output_tokens"))

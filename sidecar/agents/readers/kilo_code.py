@@ -1,4 +1,4 @@
-"""Kilo Code: a database like opencode's since 7.0, tasks like Cline's before."""
+"""Kilo Code: a database like opencode's since 7.0, before that tasks like Cline's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kimi CLI: `sessions/<md5 of the folder>/<session>/wire.jsonl`, with the context in each
-status."""
+"""Kimi CLI: `sessions/<md5 of the folder>/<session>/wire.jsonl`, where each status has the
+context."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Entry(Record):
 
     @property
     def status(self) -> _Payload | None:
-        """The status in this line, if any."""
+        """The status in this line, or None."""
         message = self.message
         return message.payload if message and message.type == "StatusUpdate" else None
 
@@ -98,7 +98,6 @@ class _Wire(msgspec.Struct):
 
     @classmethod
     def of(cls, folder: Path) -> _Wire:
-        """Return the initial state."""
         session, known = SessionState(folder.name), _folder_of_session(folder)
         session.work_in(known or f"md5:{folder.parent.name}")
         return cls(session, known or "")

@@ -73,7 +73,7 @@ class _Session(CamelRecord):
     cwd: str | None = None
     title: str | None = None
     title_kind: str | None = None
-    """A `replaceable` title is made from a prompt."""
+    """A `replaceable` title is derived from a prompt."""
     archived: bool | None = None
     forked_from: str | None = None
 
@@ -111,7 +111,7 @@ class KimiCode(LineFiles, StoreReader):
         return _store_with_state(store) if store else None
 
     def is_copy(self, store: Store) -> bool:
-        """Return whether the session is a fork, which names its origin."""
+        """Return whether the session is a fork."""
         return _read_session_info(store.path).forked_from is not None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -139,7 +139,7 @@ class _Wire(msgspec.Struct):
     path: str
     is_subagent: bool
     provider: str | None = None
-    """Of the newest request."""
+    """Provider of the newest request."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         self._read_state_file()

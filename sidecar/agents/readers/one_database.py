@@ -1,4 +1,4 @@
-"""Base of agents that keep all sessions in one SQLite database."""
+"""Base class for agents that keep all sessions in one SQLite database."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class DatabaseState(msgspec.Struct):
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
     """Main conversations by id."""
     skipped: int = 0
-    """Broken rows of the last reading."""
+    """Number of broken rows in the last reading."""
 
     def passed(self, at: object) -> None:
-        """Note the time of a row."""
+        """Record the time of a row."""
         if isinstance(at, str | int | float):
             both = (self.at, at) if isinstance(at, type(self.at)) else (at,)
             self.at = max(both)  # type: ignore[type-var]
@@ -44,7 +44,7 @@ class OneDatabase(StoreReader):
     """See `sidecar.agents.events.StoreReader`."""
 
     table: str
-    """The table with a row per session."""
+    """The table of sessions."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the paths of the agent's databases."""
@@ -53,11 +53,11 @@ class OneDatabase(StoreReader):
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterable[CallFinished]:
-        """Apply the rows that changed since `state.at`; return their calls."""
+        """Apply the rows that changed since `state.at`. Returns their calls."""
         raise NotImplementedError
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the title in a row of the sessions' table."""
+        """Return the title in a row of the table of sessions."""
         raise NotImplementedError
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class OneDatabase(StoreReader):
 def rows(
     connection: sqlite3.Connection, table: str, where: str = "1", *values: object
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows as dictionaries, whatever the columns are; none if the table does not exist."""
+    """Yield rows with their column names, or none if the table does not exist."""
     if not columns(connection, table):
         return
     cursor = connection.execute(f"SELECT * FROM {table} WHERE {where}", values)  # noqa: S608
@@ -109,10 +109,11 @@ def rows(
 
 
 def whole(number: object) -> int:
-    """Return a column's number of tokens; 0 if it is none."""
+    """Return a column's number of tokens, or 0 if it is not a number."""
     return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
 
 
 def text(value: object) -> str | None:
-    """Return a column's text, truncated to the longest allowed name; None if it is none."""
+    """Return a column's text, shortened to the longest allowed name, or None if it is not a
+    text."""
     return value[:LONGEST_ID] if isinstance(value, str) and value else None

@@ -1,7 +1,8 @@
-"""opencode: `opencode*.db` since 1.2, files below `storage/` before; other tables since 2.0.
+"""opencode: `opencode*.db` since 1.2, before that files in `storage/`; other tables since 2.0.
 
-Forks copy messages under new ids, and upgrades leave the old tables behind. Therefore a call is
-identified by fields that copies share: time, model and tokens. Kilo Code has the same database.
+Forks copy messages under new ids, and upgrades leave the old tables in place. A call is
+therefore identified by fields that copies share: time, model and tokens. Kilo Code has the same
+database.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     parent: str | None = None
     title: str | None = None
     updated: Number = None
-    """Milliseconds since 1970."""
+    """Time in milliseconds since 1970."""
     forked: str | None = None
     boundary: int | str | None = None
 
 
 class _State(msgspec.Struct):
     message: int = 0
-    """Time of the newest change of a message."""
+    """Time of the newest change in the table `message`."""
     session_message: int = 0
-    """The same for the table of that name, which replaces `message`."""
+    """Time of the newest change in the table `session_message`, which replaces `message`."""
     sessions: dict[str, Number] = {}
     """Time of the newest change of each main session."""
 
@@ -88,7 +89,10 @@ class OpenCode(StoreReader):
     """See `sidecar.agents.events.StoreReader`."""
 
     def __init__(self, agent: str, files: str | None = None) -> None:
-        """`files`: beginning of the databases' names; by default the agent's name."""
+        """Args:
+        agent: The agent's name.
+        files: Prefix of the databases' names; by default the agent's name.
+        """
         self._agent, self._files = agent, files or agent
 
     @property
@@ -235,8 +239,7 @@ def _read_titles(store: Store) -> dict[str, str]:
 
 
 def _is_copied(row: _Row, seq: int | None) -> bool:
-    """Return whether a message was copied by a fork: up to its boundary, numbers are the
-    parent's."""
+    """Return whether a fork copied the message from its parent."""
     boundary = row.boundary if row.forked else None
     return isinstance(boundary, int) and seq is not None and seq <= boundary
 
@@ -339,7 +342,7 @@ def _newest_messages(
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
     """Return when a session was last compacted, in milliseconds since 1970, or 0.
 
-    The type is at the beginning of a part; only that is searched.
+    Only the beginning of each part is searched, because it contains the part's type.
     """
     if not {"session_id", "time_created", "data"} <= columns(connection, "part"):
         return 0

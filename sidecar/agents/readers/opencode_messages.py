@@ -1,4 +1,4 @@
-"""The fields of opencode's messages that are read."""
+"""The fields of opencode's messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class _Tokens(Record):
     input: Number = None
     output: Number = None
     reasoning: Number = None
-    """Not part of the output; likewise, cached tokens are not part of the input."""
+    """Reasoning tokens, which the output does not include. Nor does the input include cached
+    tokens."""
     cache: _Cache | None = None
 
     @property
@@ -58,7 +59,7 @@ class OpenCodeMessage(Record):
     time: _Time | None = None
     path: MessagePath | None = None
     cost: Number = None
-    """From opencode's own price list; 0 for a model that it does not contain."""
+    """Cost from opencode's own price list, or 0 for a model without a price."""
     finish: str | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
     summary: msgspec.Raw = msgspec.Raw(b"null")
@@ -76,12 +77,11 @@ class OpenCodeMessage(Record):
 
     @property
     def named(self) -> tuple[str, str]:
-        """Model and provider."""
         model = self.model if isinstance(self.model, _Model) else _Model()
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
     def call(self, agent: str, session: str, folder: str, child: bool) -> CallFinished | None:
-        """The call of a finished message."""
+        """Return the call of a finished message."""
         time = self.time or _Time()
         at = time_from_ms(time.created)
         if self.tokens is None or at is None or not time.completed:

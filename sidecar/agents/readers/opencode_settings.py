@@ -1,4 +1,4 @@
-"""Context windows that users configure for models in opencode's settings."""
+"""Context windows that users set for models in opencode's settings."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class _Settings(Record):
 
 
 def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
-    """Return a model's context window in the project's settings, or else the user's.
+    """Return a model's context window in the project's settings, or else in the user's.
 
-    If several providers of the model have windows, the smallest one counts.
+    If several providers offer the model, the smallest window is returned.
     """
     for path in _settings_files(places, agent, folder):
         try:
@@ -63,7 +63,7 @@ def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def _read_settings(path: str, _mtime_ns: int) -> _Settings:
-    """Read settings, which are JSON with comments. Raises OSError."""
+    """Read settings in JSON with comments. The time is a key of the cache. Raises OSError."""
     with open_quietly(path) as file:
         text = file.read(_LARGEST).decode("utf-8", "replace")
     plain = _COMMENTS.sub(lambda found: found[1] or "", text)

@@ -45,7 +45,7 @@ _FAILED = ("aborted", "error")
 
 class _Cost(Record):
     total: Number = None
-    """USD, from the user's or Pi's own price list."""
+    """USD from the user's or Pi's own price list."""
 
 
 class _Usage(CamelRecord):
@@ -76,7 +76,7 @@ class _Entry(CamelRecord):
 
     @property
     def call(self) -> tuple[_Message, Usage] | None:
-        """A reply and its usage; None for other lines."""
+        """A reply and its usage, or None for other lines."""
         message = self.message
         if message is None or message.role != "assistant" or message.usage is None:
             return None
@@ -101,7 +101,7 @@ class _Provider(CamelRecord):
     model_overrides: dict[str, _Model] | None = None
 
     def window(self, model: str) -> int | None:
-        """Context window of the model in tokens, if set."""
+        """Return the model's context window in tokens, or None."""
         models = [one for one in self.models or () if one.id == model]
         models += filter(None, [(self.model_overrides or {}).get(model)])
         return next((one.context_window for one in models if one.context_window), None)
@@ -121,7 +121,7 @@ class Pi(LineFiles, StoreReader):
     inner = "sessions"
 
     def is_copy(self, store: Store) -> bool:
-        """Return whether the session is a fork, which names its origin."""
+        """Return whether the session is a fork."""
         entries = first_records(store, _entry, _HEAD)
         header = next((entry for entry in entries if entry.type == "session"), _Entry())
         return header.parent_session is not None
@@ -153,18 +153,16 @@ class _Node(msgspec.Struct, frozen=True):
 class _Session(msgspec.Struct, dict=True):
     session: SessionState
     tip: str | None = None
-    """The newest entry."""
 
     @classmethod
     def of(cls, name: str) -> _Session:
-        """Return the initial state."""
         state = cls(SessionState(name))
         state.nodes = {}
         return state
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
-        """All entries by id while a file is read from its start; not saved."""
+        """All entries by id while a file is read from its start. They are not saved."""
         return self.__dict__.get("nodes")
 
     @nodes.setter

@@ -1,6 +1,6 @@
 """Qwen Code: `projects/<project>/chats/*.jsonl`, with a line per message and per event.
 
-New versions write `ui_telemetry` for each call, also for those without a message: sub-agents,
+New versions write `ui_telemetry` for each call, including calls without a message: sub-agents,
 memory, compression and discarded retries. In older chats only replies report calls.
 """
 
@@ -27,10 +27,10 @@ _KINDS = re.compile(
     rb'"type"\s*:\s*"(?:user|assistant|tool_result)"|"subtype"\s*:\s*"(?:ui_|chat_|custom_)'
 )
 _KIND_WITHIN = 640
-"""Bytes. Ids, folder and time come before a line's type."""
+"""A line's type is within this many bytes from its start."""
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
-"""Number of calls for which the other kind of line may follow."""
+"""Most calls to keep until the other kind of line follows."""
 
 
 class _Usage(CamelRecord):
@@ -153,8 +153,7 @@ class _Chat(msgspec.Struct):
     without_telemetry: list[tuple[int, int]] = []
     """Prompt and output tokens of replies without a matching telemetry call."""
     undecided: list[CallFinished] = []
-    """Calls since the last reply. If a reply follows, they were its attempts; if a compression
-    follows, they made the summary."""
+    """Calls since the last reply: attempts at the next reply, or calls of a compression."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records_of(_line, _KINDS.search, within=_KIND_WITHIN):
@@ -190,7 +189,7 @@ class _Chat(msgspec.Struct):
         self.undecided.clear()
 
     def _reply(self, line: _Line, usage: Usage) -> Iterator[CallFinished]:
-        """Apply a reply; yield its call unless telemetry reported it."""
+        """Apply a reply. Yields its call unless telemetry has reported it."""
         session = self.session
         session.model = line.model or session.model
         reading = CallSize.of(usage, line.model, line.context_window_size)
@@ -247,8 +246,10 @@ def _make_usage(
     thoughts: int | None,
     total: int | None,
 ) -> Usage:
-    """Return usage without overlapping parts. The total shows whether the output includes
-    thoughts."""
+    """Return usage as parts that do not overlap.
+
+    The total shows whether the output includes thinking tokens.
+    """
     sent, got, thought = prompt or 0, output or 0, thoughts or 0
     if total == sent + got + thought:
         got += thought

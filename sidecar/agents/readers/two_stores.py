@@ -1,4 +1,4 @@
-"""Reader of an agent whose newer versions store sessions in another place and format."""
+"""Base class for agents whose newer versions keep sessions in another place and format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ class TwoStores(StoreReader):
     """Combines the readers of a new and an old format."""
 
     def __init__(self, new: StoreReader, old: StoreReader, is_old: Callable[[str], bool]) -> None:
-        """`is_old`: whether the store at a path has the old format."""
+        """Args:
+        new: The reader of the new format.
+        old: The reader of the old format.
+        is_old: Returns whether the store at a path has the old format.
+        """
         self._new, self._old, self._is_old = new, old, is_old
 
     @property

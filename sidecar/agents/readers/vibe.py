@@ -1,7 +1,7 @@
 """Mistral Vibe 3: `logs/session/unified/<session>/`, with journals, generations and `meta.json`.
 
-Each `core_input` of a journal that reports a reply is a call. Vibe deletes a journal after it
-has saved two more generations; a generation's sum includes the calls of deleted journals.
+Each `core_input` in a journal that reports a reply is a call. Vibe deletes a journal after
+saving two more generations. A generation's sum includes the calls of deleted journals.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 AGENT = "vibe"
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""A file of every session, including those of sub-agents, which have no `meta.json`."""
+"""A file that every session has, including those of sub-agents, which lack `meta.json`."""
 
 
 class _Tokens(Record):
@@ -98,7 +98,7 @@ class _PublicSession(CamelRecord):
     """The main conversation of a sub-agent."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
-    """Usage of all calls of the session so far."""
+    """Usage of all of the session's calls."""
     updated_at: float | None = None
 
 
@@ -117,7 +117,7 @@ class _Environment(Record):
 
 class _ModelName(Record):
     active_model: str | None = None
-    """The user's alias."""
+    """The user's alias of the model."""
     model_name: str | None = None
 
 
@@ -126,7 +126,7 @@ class _Meta(Record):
     end_time: str | None = None
     title: str | None = None
     title_source: str | None = None
-    """An `auto` title is made from a prompt."""
+    """An `auto` title is derived from a prompt."""
     archived_at: str | None = None
     environment: _Environment | None = None
     config: _ModelName | None = None
@@ -207,14 +207,13 @@ READER = TwoStores(
 class _Session(msgspec.Struct):
     session: SessionState
     offsets: dict[str, int] = {}
-    """Bytes read of each existing journal."""
+    """Number of bytes read of each existing journal."""
     sequence: int = 0
     """Number of the newest record or generation that was read."""
     billed: tuple[int, int, int] = (0, 0, 0)
-    """Input, cached input among it, and output of all calls so far."""
+    """Input, cached input in it, and output of all calls."""
 
     def read(self, folder: Path) -> StoreContents:
-        """Read what is new of the session."""
         meta = _read_meta(folder)
         calls = [*self._missed_calls(folder, meta)]
         skipped, before, self.offsets = 0, self.offsets, {}

@@ -66,7 +66,7 @@ class VibeStats(NamedFiles, StoreReader):
 
 
 def _parse_stats(folder: str, data: bytes) -> StoreContents:
-    """Return a session and the sum of its calls, because there is no more detail."""
+    """Return a session, and the sum of its calls as one call."""
     meta = decode_document(data, _Meta)
     stats, session = meta.stats or _Stats(), SessionState(meta.session_id or folder)
     session.work_in(meta.folder)

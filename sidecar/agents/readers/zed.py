@@ -1,7 +1,6 @@
-"""Zed: `threads/threads.db`, with one JSON document per thread, mostly compressed.
+"""Zed: `threads/threads.db`, with one JSON document per thread, usually compressed.
 
-The usage by message only covers the newest call of each turn, so the bill is the cumulative
-usage.
+The usage by message only covers the newest call of each turn, so costs use the cumulative usage.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ class _User(Record):
 
 
 class _Agent(Record):
-    """The line of a model's reply. Its contents are not needed."""
+    """A line with a model's reply. Its contents are not decoded."""
 
 
 class _Message(Record):
-    """A message. Older threads name its `role` instead."""
+    """A message. Older threads use the field `role` instead."""
 
     user: _User | None = msgspec.field(default=None, name="User")
     agent: _Agent | None = msgspec.field(default=None, name="Agent")
@@ -85,7 +84,7 @@ class _Thread(Record):
 
     @property
     def newest(self) -> Usage | None:
-        """Usage of the newest call; None before the first reply."""
+        """Usage of the newest call, or None before the first reply."""
         known = self.request_token_usage or {}
         if isinstance(known, list):
             return known[-1].usage
@@ -104,7 +103,7 @@ _thread = typed.decoder(_Thread)
 def _read_rows(
     connection: sqlite3.Connection, since: str | float | None = None
 ) -> Iterator[tuple[str, str, str | None, str, str | None, str | None, bytes]]:
-    """Yield id, time, title, format, parent, folders and document of threads."""
+    """Yield id, time, title, format, parent, folders and document of each thread."""
     known = columns(connection, "threads")
     if not {"id", "updated_at", "data_type", "data"} <= known:
         return
@@ -125,8 +124,6 @@ def _decode_thread(form: str, data: bytes | str) -> _Thread:
 
 
 class Zed(OneDatabase):
-    """See `OneDatabase`."""
-
     agent, table = AGENT, "threads"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
@@ -164,7 +161,7 @@ READER = Zed()
 def _call_of_thread(
     name: str, parent: str | None, folders: str | None, at: datetime, thread: _Thread
 ) -> CallFinished:
-    """Return all calls of a thread as one, from its cumulative usage."""
+    """Return all calls of a thread as one call, from its cumulative usage."""
     made = thread.model or _Model()
     model = made.model or "unknown"
     return CallFinished(
