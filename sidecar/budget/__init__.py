@@ -1,1 +1,1 @@
-"""Token budgets: the rules for a file, their findings, and fixes. Pure."""
+"""Token budgets: the rules for a file, their findings, and fixes. Does no I/O."""

@@ -1,4 +1,4 @@
-"""Comments in the syntax of a file, for budget marks. Pure."""
+"""Comments in a file's own syntax, for budget marks. Does no I/O."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ _STYLES = {name: style for style, names in _BY_STYLE for name in names.split()}
 
 
 def comment(words: str, name: str, language_id: str = "") -> str | None:
-    """Return `words` as a comment for a file of that name or language; None if it has none."""
+    """Return `words` as a comment in a file of that name or language, or None if it has no
+    comments."""
     base = name.rpartition("/")[2].lower().lstrip(".")
     known = (language_id.lower(), base.rpartition(".")[2], base)
     style = next((_STYLES[key] for key in known if key in _STYLES), None)

@@ -1,4 +1,4 @@
-"""Token counts of a text's parts, and the character at which a budget is used up."""
+"""Counts parts of a text, and finds the character at which a budget is used up."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 _ENCODED = 50_000
-"""Characters; tiktoken may overflow on longer texts without a safe cut."""
+"""Longest text in characters to encode at once, because tiktoken may overflow on longer ones."""
 _FINER = 512
-"""Characters per piece when pieces are decoded token by token, which is slow."""
+"""Characters per piece when a piece is decoded token by token, which is slow."""
 
 
 class TextCounter:
     """Counts parts of one text, each once per tokenizer.
 
     Args:
-        pieces: The snapshot of an open document, with the counts it already has.
-        whole: Whole-text counts by model from elsewhere (an endpoint), which take precedence.
+        pieces: The snapshot of an open document, whose cached counts are used.
+        whole: Counts of the whole text by model, such as an endpoint's. They take precedence.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TextCounter:
         self._whole = whole or {}
 
     def measure(self, model: str, start: int, end: int) -> Measure:
-        """Return the tokens of a part, counted as a text of its own. Offsets are in characters."""
+        """Count a part of the text on its own. Offsets are in characters."""
         if start == 0 and end == len(self._text) and model in self._whole:
             return self._whole[model]
         tokenizer = self._tokenizer_for(model)
@@ -51,12 +51,12 @@ class TextCounter:
         return tokenizer.measure_base(tokens, sample)
 
     def seam(self, model: str, start: int, end: int, allowance: int) -> int:
-        """Return the offset of the first token past `allowance`, rounded to a character."""
+        """Return the offset of the first token beyond `allowance` tokens, rounded to a
+        character."""
         tokenizer = self._tokenizer_for(model)
         return start + seam(self._pieces_between(tokenizer, start, end), allowance, tokenizer)
 
     def _pieces_between(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
-        """Return the part cut into pieces; cached, because pieces remember their counts."""
         can_cut = tokenizer.has_safe_cuts
         key = (start, end, can_cut)
         if key not in self._pieces:
@@ -66,10 +66,9 @@ class TextCounter:
 
 
 def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
-    """Return the number of characters before the first token past `allowance`.
+    """Return the number of characters before the first token beyond `allowance` tokens.
 
-    Counts the pieces that have no count yet, and decodes the tokens of one piece. A token that
-    begins inside a character counts with that character.
+    A token that begins inside a character counts with that character.
     """
     at, left, tokenizer = 0, tokenizer.unscale(allowance), tokenizer.base
     for piece in pieces:
@@ -93,10 +92,10 @@ def _seam_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
 
 
 def first_tokens(text: str, tokens: int, tokenizer: Tokenizer) -> int:
-    """Return the number of characters in the first `tokens` tokens of an uncut text.
+    """Return the number of characters in the first `tokens` tokens of a text.
 
-    A character continued by a later token is excluded. If no engine exposes its tokens, this is
-    the longest prefix with at most that many tokens.
+    A character that a later token continues is excluded. Without an engine that exposes tokens,
+    the result is the longest prefix with at most that many tokens.
     """
     plain = without_lone_surrogates(text)
     known = len(plain) == len(text) <= _ENCODED

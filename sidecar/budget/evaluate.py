@@ -1,4 +1,4 @@
-"""Evaluation of budget rules, shared by the editor and the command line."""
+"""Evaluates budget rules, for the editor and the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evaluate(
     model: str,
     together: Mapping[str, Together] | None = None,
 ) -> list[Finding]:
-    """Return a finding for each rule, section or region at or above its `warn-at`, in text order.
+    """Return a finding for each rule, section or region that has reached its `warn-at`.
 
     Args:
         name: The path shown in messages.
@@ -41,7 +41,7 @@ def evaluate(
         rules: The rules of the file.
         counter: Counts parts of the text.
         model: The model for rules that name none.
-        together: The other files of each rule over several files, by the rule's key.
+        together: For each rule over several files, by its key, the other files.
     """
     marked = MARK_START in text
     if marked and has_ignore_mark(text):
@@ -50,7 +50,7 @@ def evaluate(
 
 
 _WHOLE = BudgetScope("file", 0, 0, 0)
-"""The scope of a file whose text is not available."""
+"""Stands for the scope of a file whose text is not available."""
 
 
 def evaluate_sum(

@@ -1,4 +1,4 @@
-"""Findings: budgets that are nearly or fully used up."""
+"""Findings: budgets that are exceeded or nearly used up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Code = Literal["budget-near", "budget-exceeded"]
 ScopeKind = Literal["file", "section", "region"]
 
 DOCUMENTATION = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/how-to/budgets.md"
-"""Documentation of each diagnostic code (`codeDescription`), by anchor."""
+"""The page that describes the diagnostic codes."""
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -57,7 +57,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Together(msgspec.Struct, frozen=True):
-    """The other files of a rule over several files: their tokens, and the number of all files."""
+    """The other files of a rule over several files: their tokens, and how many files there are."""
 
     tokens: int
     files: int
@@ -70,7 +70,7 @@ class BudgetScope(msgspec.Struct, frozen=True):
     start: int
     end: int
     heading_end: int
-    """End of the first line's text, which is underlined while the budget is only near."""
+    """End of the first line, which is underlined while the budget is only nearly used up."""
     section: str | None = None
     rule_section: str | None = None
 
@@ -92,11 +92,11 @@ def finding_of(
 
     Args:
         name: The path shown in the message.
-        rule: The rule of the budget; None for the mark of a region.
+        rule: The rule, or None for a region's mark.
         limit: The budget in tokens.
-        own: The scope's tokens by `model`.
-        scope: The range the budget applies to.
-        seam: Returns the offset of the first token past a number of tokens in the scope.
+        own: The scope's tokens.
+        scope: The range that the budget applies to.
+        seam: Returns the offset of the first token beyond a number of tokens.
         model: The model that the tokens are counted for.
         others: The other files of a rule over several files.
     """
@@ -135,7 +135,10 @@ def finding_of(
 def severity_of(
     tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
 ) -> FindingSeverity | None:
-    """Return information from `warn_at`, warning above the budget, error from twice; else None."""
+    """Return the severity of a finding, or None below `warn_at`.
+
+    It is information up to the budget, warning above, and error from twice the budget on.
+    """
     if tokens >= 2 * budget:
         return "error"
     if tokens > budget:
@@ -145,14 +148,15 @@ def severity_of(
 
 
 def percent_of(tokens: int, budget: int) -> int:
-    """Return the whole percent of a budget, rounded down; over 100 if it is exceeded."""
+    """Return the used share of a budget in whole percent, rounded down."""
     return 100 * tokens // max(1, budget)
 
 
 def sentence(
     name: str, scope: BudgetScope, files: int, measure: Measure, budget: int, model: str
 ) -> str:
-    """Format `AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (gpt-5, exact)`."""
+    """Return a text such as `AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (gpt-5,
+    exact)`."""
     over = measure.tokens - budget
     if files > 1:
         others = counted(files - 1, "other file")

@@ -1,7 +1,4 @@
-"""Fixes for a finding, as text edits with a title and offsets.
-
-The module reads and writes no files. Edits of the configuration file need its text.
-"""
+"""Fixes for a finding, as text edits. Does no I/O."""
 
 from __future__ import annotations
 
@@ -44,9 +41,9 @@ _DIGITS = re.compile(r"(token-budget:[ \t]*)(\d[\d_,]*)")
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """One fix: edits of the document or of the configuration.
+    """A fix: edits of the document or of the configuration.
 
-    `new_file` is the text of a file to create; the title contains its name.
+    `new_file` is the text of a file to create, whose name is in the title.
     """
 
     kind: FixKind
@@ -57,9 +54,10 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
-    """Yield `Fit to budget: keep the start` and its variants; none while the budget is only near.
+    """Yield fixes that shorten the scope to its budget, such as `Fit to budget: keep the start`.
 
-    The variant named by the rule's `truncation` is preferred.
+    Yields none while the budget is only nearly used up. The rule's `truncation` selects the
+    preferred fix.
     """
     if finding.over == 0:
         return
@@ -77,7 +75,8 @@ def _part_suffix(finding: Finding) -> str:
 
 
 def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
-    """Return the edit that fits a scope into its allowance; None if the fixed parts exceed it."""
+    """Return the edit that fits a scope into its allowance, or None if its fixed parts exceed
+    it."""
     parts = parts_of(text, finding)
     target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)
     for _ in range(_ROUNDS):
@@ -93,7 +92,7 @@ def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> T
 
 
 def _without_double_break(body: str, parts: Parts) -> str:
-    """Remove a cut body's line end if the tail starts with one, so that no blank line remains."""
+    """Remove the line end of a shortened body if the tail starts with one too."""
     ends = ("\n", "\r")
     if parts.body.endswith(ends) or not parts.tail.startswith(ends):
         return body
@@ -101,7 +100,7 @@ def _without_double_break(body: str, parts: Parts) -> str:
 
 
 def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -> Fix | None:
-    """Move the excess to a new file, by whole lines unless lines are too long."""
+    """Return a fix that moves the excess to a new file, if possible by whole lines."""
     parts = parts_of(text, finding)
     if finding.over == 0:
         return None
@@ -124,7 +123,7 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
 
 
 def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
-    """Drop the section; for a whole file, the smallest section that is large enough."""
+    """Return a fix that removes the section, or for a file the smallest section that is enough."""
     if finding.kind == "section":
         tokens = tokens_text(finding.tokens, finding.method)
         start, end, title = finding.scope_start, finding.scope_end, finding.section or ""
@@ -160,9 +159,9 @@ def _shortest_sufficient_part(
 def raise_fix(
     finding: Finding, configuration: str, entry: KeyPath, file_name: str, document: str
 ) -> Fix | None:
-    """Raise the number in the configuration's text (or a region's mark); nothing else changes.
+    """Return a fix that raises the limit in the configuration's text, or in a region's mark.
 
-    `entry` is the rule's path in that text (`Origin.path` of the rule's key).
+    `entry` is the rule's path in that text.
     """
     number = raised(finding.tokens)
     if finding.kind == "region":
@@ -191,13 +190,13 @@ def _raise_region(finding: Finding, document: str, number: int) -> Fix | None:
 
 
 def raised(tokens: int) -> int:
-    """Return the next number above `tokens` with two significant digits: 2,431 -> 2,500."""
+    """Return the next number above `tokens` with two significant digits: 2,500 for 2,431."""
     step = int(10 ** max(0, len(str(tokens)) - 2))
     return (tokens // step + 1) * step
 
 
 def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix | None:
-    """Insert an ignore mark as a comment below a section's heading, or at the top of a file.
+    """Return a fix that inserts an ignore mark below a section's heading or at the top of a file.
 
     A mark in the first ten lines applies to the whole file.
     """
@@ -218,7 +217,7 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 
 
 def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
-    """Return the offset and text of a comment at the top; some first lines must stay first."""
+    """Return where a comment at the top goes and its text. Some first lines must stay first."""
     line = first_line(text)
     if line.rstrip() == "---":
         return len(line), f"# {IGNORE_MARK}"  # front matter is YAML

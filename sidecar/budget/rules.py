@@ -1,4 +1,4 @@
-"""The budgets of a file: configured rules and presets."""
+"""The budget rules of a file: configured rules and presets."""
 
 from __future__ import annotations
 
@@ -33,34 +33,36 @@ The numbers follow the tools' documentation, at 12 tokens per line where it give
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A budget and its `key` in `Loaded.origins`: `budget[0]`, or `preset[0]`."""
+    """A budget, and its key such as `budget[0]` or `preset[0]`."""
 
     key: str
     budget: Budget
 
     @property
     def for_whole_files(self) -> bool:
-        """Whether it limits whole files, and each on its own."""
+        """Whether the rule limits each file as a whole."""
         return self.budget.max_tokens is not None and not self.budget.sum
 
 
 class Rules:
-    """The rules of one workspace root. Globs work as in .gitignore, relative to the root.
+    """The rules of one root. Globs work as in .gitignore, relative to the root.
 
-    `AGENTS.md` matches in any folder, `/AGENTS.md` in the root only, `prompts/` everything below
-    that folder, and in a list `!old.md` excludes files matched earlier; the last match decides.
+    `AGENTS.md` matches in any folder, `/AGENTS.md` in the root only, and `prompts/` everything
+    in that folder. In a list, `!old.md` excludes files that an earlier glob matches; the last
+    match decides.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.written = _make_rules("budget", settings.budgets)
-        """The configured rules, in order."""
+        """The configured rules."""
         self._presets = _make_rules("preset", PRESETS if settings.presets else ())
         self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:
-        """Return the rules of a file in the order they were written; `path` is relative, with `/`.
+        """Return the rules of a file in the order of the configuration.
 
-        A preset is dropped if a configured rule limits the whole file.
+        `path` is relative, with `/` as separator. Presets are left out if a configured rule
+        limits the whole file.
         """
         found = [rule for rule in self.written if self.means(rule, path)]
         if not any(rule.for_whole_files for rule in found):
@@ -75,9 +77,9 @@ class Rules:
         return globs.matches_file(path)
 
     def reach(self, folder: str) -> bool:
-        """Return whether a rule may match below a folder.
+        """Return whether a rule may match files in a folder.
 
-        `prompts/**/*.md` may match below `prompts` and `prompts/old`.
+        `prompts/**/*.md` may match in `prompts` and in `prompts/old`.
         """
         if any(self.means(rule, f"{folder}/file") for rule in self.all):
             return True
@@ -87,12 +89,12 @@ class Rules:
 
     @property
     def all(self) -> list[Rule]:
-        """All rules: the configured ones, then the presets."""
+        """All rules, with the presets last."""
         return [*self.written, *self._presets]
 
     @property
     def sums(self) -> list[Rule]:
-        """The rules for several files together."""
+        """The rules over several files together."""
         return [rule for rule in self.written if rule.budget.sum]
 
     def __bool__(self) -> bool:
@@ -100,7 +102,7 @@ class Rules:
 
 
 def _literal_prefix(glob: str) -> str:
-    """Return the folders at a glob's start without wildcards: `prompts/` for `/prompts/*/x.md`."""
+    """Return the folders at a glob's start: `prompts/` for `/prompts/*/x.md`."""
     folders = glob.removeprefix("/").split("/")[:-1]
     plain = takewhile(lambda name: not set(name) & set("*?[\\!"), folders)
     return "".join(f"{name}/" for name in plain)

@@ -1,4 +1,4 @@
-"""The parts of a budget's text that a fix must keep, and those it may shorten. Pure."""
+"""Splits the text of a budget into what a fix must keep and what it may shorten. Does no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAIL_SEARCHED = 10_000
 
 
 class TextEdit(msgspec.Struct, frozen=True):
-    """Replacement of the characters from `start` to `end` with `text`."""
+    """Replaces the characters from `start` to `end` by `text`."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class TextEdit(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """A scope split into a fixed head (a heading, a mark), a body, and a fixed tail."""
+    """A scope split into a fixed head (a heading or mark), a body, and a fixed tail."""
 
     start: int
     head: str
@@ -44,7 +44,7 @@ def parts_of(text: str, finding: Finding) -> Parts:
     """Split a scope.
 
     A file keeps its final line end, a section its heading and trailing blank lines, and a region
-    both of its marks.
+    its two marks.
     """
     scope = text[finding.scope_start : finding.scope_end]
     head = _heading_of(scope, finding)
@@ -54,7 +54,7 @@ def parts_of(text: str, finding: Finding) -> Parts:
 
 
 def minimal_edit(start: int, old: str, new: str) -> TextEdit:
-    """Return the smallest single edit that turns `old`, which starts at `start`, into `new`.
+    """Return the smallest edit that turns `old`, which starts at `start`, into `new`.
 
     It never starts or ends between CR and LF, where editors have no position.
     """
@@ -69,13 +69,13 @@ def minimal_edit(start: int, old: str, new: str) -> TextEdit:
 
 
 def line_end_of(text: str) -> str:
-    """Return the first line end of a text; LF if it has a single line."""
+    """Return the first line end of a text, or LF if it has a single line."""
     found = _LINE_END.search(text)
     return found.group() if found else "\n"
 
 
 def first_line(text: str, start: int = 0) -> str:
-    """Return the line that starts at `start`, with its line end."""
+    """Return the line at an offset, with its line end."""
     found = _LINE.match(text, start)
     return found.group() if found else ""
 

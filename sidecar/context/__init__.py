@@ -1,1 +1,1 @@
-"""Conversations: what they contain, how full their context window is, and how to make room."""
+"""Conversations: their contents, how full their context window is, and how to make room."""

@@ -1,7 +1,7 @@
-"""Assemble a request within a token budget, so that vendors' prompt caches hit (contract).
+"""Assembles requests within a token budget so that vendors' prompt caches apply.
 
-The prefix comes first and stays the same for the same inputs; changing parts follow. If the
-request is too large, its parts are trimmed in three steps: logs, mandates, context.
+The unchanging prefix comes first, and changing parts follow. A request that is too large is
+trimmed in three steps: logs, mandates, context.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 class Assembler:
-    """Assembles the requests of one session, reusing what has not changed."""
+    """Assembles the requests of one session, and reuses unchanged parts."""
 
     def __init__(self) -> None:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
@@ -55,7 +55,6 @@ class Assembler:
         self._context: _Context | None = None
 
     def copy(self) -> Assembler:
-        """Return a separate copy."""
         made = Assembler()
         made._prefixes.update(self._prefixes)
         made._counts.update(self._counts)
@@ -73,8 +72,8 @@ class Assembler:
 
         Args:
             params: The parts' texts, and the keys that the context depends on.
-            counter: Counts and cuts for the session's model.
-            sections: The session's, to render the context from unless the params contain it.
+            counter: Counts and cuts texts for the session's model.
+            sections: The session's sections, which are the context unless the params contain one.
             usable: Size to fit in tokens, unless the params contain one.
         """
         prefix, prefix_cached = self._build_prefix(params)
@@ -166,7 +165,7 @@ class Assembler:
         return made, level
 
     def _count(self, text: str, counter: Counter) -> int:
-        """Return a text's tokens. Each text is counted once; no text is kept."""
+        """Return a text's tokens. Counts are cached, texts are not."""
         if not text:
             return 0
         key = (counter.key, counter.basis, _digest(text))
@@ -182,12 +181,12 @@ def last_lines(logs: str, number: int = LOG_LINES) -> str:
 
 
 def trimmed_context(items: int) -> str:
-    """Return the text that replaces a removed context."""
+    """Return the text that stands for a removed context."""
     return f"[Context trimmed: {items} items]"
 
 
 def _tools_as_json(tools: str | list[str | dict[str, object]] | None) -> str | None:
-    """Return tools as text: JSON with sorted keys, so that equal schemas give equal text."""
+    """Return tools as JSON with sorted keys, so that equal schemas give equal text."""
     if tools is None or isinstance(tools, str):
         return tools
     return "\n".join(
@@ -204,7 +203,7 @@ _NOTHING = _Context((), "", 0)
 
 
 class Pack(msgspec.Struct, frozen=True):
-    """Token limits for the sections of a context pack."""
+    """Token limits for the sections of a context."""
 
     total: int
     caps: Mapping[str, int]
@@ -227,18 +226,15 @@ PRESETS: Mapping[str, Pack] = {
 
 
 class Rendered(NamedTuple):
-    """A rendered context."""
-
     text: str
     parts: tuple[PackPart, ...] = ()
 
 
 def render(sections: Sequence[Section], counter: Counter, preset: str | None = None) -> Rendered:
-    """Render the sections with their names, in order, each within its limit.
+    """Render the sections with their names, each within its limit.
 
-    A preset provides limits for sections without one, and limits the total. Above it, the
-    sections of lowest priority are shortened first, and the last of several with the same
-    priority.
+    A preset limits the total, and the sections that have no limit of their own. If the total is
+    too large, the sections of lowest priority are shortened first; of equal ones, the last.
     """
     pack = PRESETS.get(preset or "")
     texts = [_cap_text(section, counter, pack) for section in sections]

@@ -1,4 +1,4 @@
-"""A conversation: its prompt parts, its turns, each model's counts of them, and pruning plans."""
+"""A conversation: its prompt parts, its turns, each model's counts, and pruning plans."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""Represents the system prompt where turns are identified by index."""
+"""Stands for the system prompt where turns are identified by index."""
 SHRUNK = 0.7
-"""A prompt smaller than this share of the expected one means that the client compacted it."""
+"""A prompt below this share of the expected size means that the client compacted it."""
 SAME = 0.01
-"""A prompt within this share of the last one is the same prompt, sent again."""
+"""A prompt within this share of the last one counts as sent again."""
 MODELS_KEPT = 4
-"""Number of models whose counts a session keeps."""
+"""Number of models whose counts are kept."""
 
 
 class Conversation:
     """A conversation that a client feeds: system prompt, tools, sections, turns and their counts.
 
-    `counter` counts for the conversation's model. Setting another one switches the model; turns are
-    counted for it when a number is next needed.
+    `counter` counts for the conversation's model. Setting another counter switches the model;
+    turns are counted again when a number is needed.
     """
 
     def __init__(
@@ -88,26 +88,25 @@ class Conversation:
         self.plans_made = 0
         self.assembler = Assembler()
         self.limit: int | None = None
-        """Context window that the client named, in tokens."""
+        """The context window that the client named, in tokens."""
         self.reserve: int | None = None
         self.system: SystemPrompt | RestoredPart | None = None
         self.tools: ToolSet | RestoredPart | None = None
         self.sections: list[Section] = []
         self.turns: list[Turn] = []
         self.assembled: dict[str, int] = {}
-        """Size of the request that was assembled last, in tokens."""
+        """Size in tokens of the last assembled request, by part."""
         self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
         """Counts of the first turns, if their text was lost in a restart."""
         self.restored_kind: Kind = "prose"
-        """Kind of text of the last restored turn."""
+        """The kind of text of the last restored turn."""
         self.compacted = False
         self._ledgers: dict[str, ModelCounts] = {}
         self._last_assistant = -1
         self._saved: Saved | None = None
 
     def copy(self) -> Conversation:
-        """Return a separate copy with all counts."""
         made = copy(self)
         made.assembler = self.assembler.copy()
         made.turns, made.sections = self.turns.copy(), self.sections.copy()
@@ -116,47 +115,45 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The model that the numbers are for."""
+        """The model that the turns are counted for."""
         return self.counter.key
 
     @property
     def known_by_counts(self) -> bool:
-        """Whether some of the turns were restored without their text."""
+        """Whether some turns were restored without their text."""
         parts = (self.system, self.tools)
         return bool(self.restored) or any(isinstance(part, RestoredPart) for part in parts)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to count."""
         return self.is_empty_but_for(self.turns)
 
     def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
-        """Return whether there would be nothing to count with these turns instead."""
+        """Return whether there would be nothing to count if the turns were these."""
         return not any((self.system, self.tools, self.sections, turns, self.ledger().anchor))
 
     def note_assembled(self, parts: dict[str, int]) -> None:
-        """Remember the size of an assembled request."""
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
-        """Note a change: update the time and invalidate plans."""
+        """Update the time of the last change, and invalidate plans."""
         self.updated_at = max(self._now(), self.updated_at)
         self.layout += 1
 
     def set_system(self, text: str | None) -> None:
-        """Set the system prompt. An unchanged one is not counted again."""
+        """Set the system prompt. An unchanged prompt is not counted again."""
         if isinstance(self.system, SystemPrompt) and self.system.text == text:
             return
         self.system = SystemPrompt(text) if text else None
 
     def set_tools(self, tools: Sequence[dict[str, Any]] | None) -> None:
-        """Set the tools. Unchanged ones are not counted again."""
+        """Set the tools. Unchanged tools are not counted again."""
         if isinstance(self.tools, ToolSet) and self.tools.tools == tools:
             return
         self.tools = ToolSet(tools) if tools else None
 
     def reset(self) -> None:
-        """Remove everything but the model."""
+        """Remove everything except the model."""
         self._clear()
         self.touch()
 
@@ -169,7 +166,7 @@ class Conversation:
         self.ledger().anchor = anchor
 
     def ledger(self) -> ModelCounts:
-        """Return this model's counts, with all turns counted."""
+        """Return the current model's counts, after counting all turns."""
         key = self.counter.key
         found = self._ledgers.pop(key, None) or ModelCounts()
         if found.counter is not None and not found.counter.is_like(self.counter):
@@ -181,9 +178,9 @@ class Conversation:
         return found
 
     def _recount_ledger(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
-        """Return the counts by another tokenizer of the same model.
+        """Return the counts of another tokenizer for the same model.
 
-        Reported numbers stay, and an edit can still be undone.
+        Reported numbers are kept, and an edit can still be undone.
         """
         change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
         made = ledger.anew(change)
@@ -199,13 +196,16 @@ class Conversation:
         return fixed_sums(self.counter, self.system, self.tools)
 
     def section_sums(self) -> Sums:
-        """Return the tokens of the sections, with their current text."""
+        """Return the tokens of the sections."""
         return all_sums([section.sums(self.counter) for section in self.sections])
 
     def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
-        """Set the count of a section's text.
+        """Set a section's count.
 
-        `then` is the count of the text it had at the last report, by the same tokenizer.
+        Args:
+            index: Index of the section.
+            now: The count of its text.
+            then: The count of its text at the last report, by the same tokenizer.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         ledger = self._ledgers.get(self.model)
@@ -217,11 +217,11 @@ class Conversation:
 
     @property
     def has_uncounted_sections(self) -> bool:
-        """Return whether a section's text has not been counted for this model."""
+        """Return whether a section has no count for the current model."""
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
-        """Return the size of the next request, with `upto` turns or all; 0 while empty."""
+        """Return the size of the next request with the first `upto` turns, or all turns."""
         if self.is_empty:
             return Sums()
         ledger = self.ledger()
@@ -229,7 +229,7 @@ class Conversation:
         return ledger.total(self.fixed(), self.section_sums(), priming, upto)
 
     def own_count(self, upto: int | None = None) -> Sums:
-        """Return the same without reported numbers."""
+        """Return the same size without using reported numbers."""
         ledger = self.ledger()
         beside = self.fixed().plus(self.section_sums())
         return beside.plus(ledger.own(ledger.priming(self.counter.priming), upto))
@@ -237,12 +237,12 @@ class Conversation:
     def append(
         self, turns: Sequence[Turn], usage: Usage | None = None, total: int | None = None
     ) -> UsageUpdate:
-        """Add turns, counting only them.
+        """Add turns. Only the new turns are counted.
 
         Args:
             turns: The new turns, in order.
-            usage: The last reply's reported usage; ignored without a prompt.
-            total: Tokens of prompt and reply together, if the vendor reports no more.
+            usage: The reported usage of the last reply. Without a prompt size, it is ignored.
+            total: Tokens of prompt and reply together, if the vendor reports no parts.
         """
         first = len(self.turns)
         self.turns.extend(turns)
@@ -261,7 +261,8 @@ class Conversation:
     def apply_reply_usage(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
         """Apply the usage of a reply that is not appended (`context/response`).
 
-        `reply_estimate` is the estimated part of its output that `usage` does not distinguish.
+        `reply_estimate` is an estimated part of the output, which `usage` does not list
+        separately.
         """
         covers = len(self.turns)
         anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
@@ -271,13 +272,13 @@ class Conversation:
         return anchored
 
     def apply_overflow(self, prompt_tokens: int) -> UsageUpdate:
-        """Apply the size of a prompt that a server refused, which is an exact count."""
+        """Apply the exact size of a prompt that a server refused."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
         return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
 
     def apply_chat_count(self, total: int, first: int) -> None:
-        """Apply an endpoint's count of the whole chat; turns from `first` on are new."""
+        """Apply an endpoint's count of the chat. Turns from index `first` on are new."""
         ledger, fixed, end = self.ledger(), self.fixed(), len(self.turns)
         before = ledger.chat
         ledger.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
@@ -299,8 +300,7 @@ class Conversation:
         )
 
     def _usage_of(self, total: int) -> Usage:
-        """Split a total into usage: the predicted prompt, the counted reply; the rest is
-        reasoning."""
+        """Split a total into the predicted prompt, the counted reply, and reasoning as the rest."""
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
         counted = 0
         if reply < len(self.turns):
@@ -376,7 +376,7 @@ class Conversation:
         return UsageUpdate(sample)
 
     def _growth_since_report(self, ledger: ModelCounts, upto: int) -> Grown:
-        """Return the turns added since the last report; None if anything else was added."""
+        """Return the turns added since the last report, or None if anything else was added."""
         anchor = ledger.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
@@ -384,7 +384,7 @@ class Conversation:
         return kinds_of_turns((self.turns[index], ledger.counts[index].tokens) for index in added)
 
     def newest_kind(self, upto: int | None = None) -> Kind:
-        """Return the kind of text of the last turn, of `upto` turns or all."""
+        """Return the kind of text of the last turn."""
         stop = len(self.turns) if upto is None else upto
         if stop <= len(self.restored):
             return self.restored_kind
@@ -392,11 +392,11 @@ class Conversation:
 
     @property
     def has_reported_usage(self) -> bool:
-        """Whether a server has reported a number for this conversation."""
+        """Whether a server has reported usage for this conversation."""
         return self.ledger().anchor is not None
 
     def edit(self, edit: Edit) -> None:
-        """Replace all turns; `undo` reverts this."""
+        """Replace all turns. `undo` reverts this."""
         ledger = self.ledger()
         old, new, before = ledger.counts, TurnCounts(edit.measures), ledger.anchor
         ledger.counts, ledger.chat = new, None
@@ -416,7 +416,7 @@ class Conversation:
         self.compacted = True
 
     def undo(self) -> bool:
-        """Revert the last edit, once. Turns appended since stay. Returns False without one."""
+        """Revert the last edit; later turns stay. Returns False if there is no edit."""
         saved, self._saved, self.applied_plan = self._saved, None, None
         if saved is None:
             return False
@@ -436,7 +436,7 @@ class Conversation:
 
 
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
-    """Return the texts that were only estimated, by turn, except those in a reported prompt."""
+    """Return the texts without an exact count by turn, except those in a reported prompt."""
     ledger, system = conversation.ledger(), conversation.system
     first = ledger.anchor.prompt_covers if ledger.anchor else 0
     turns = {
@@ -500,10 +500,10 @@ Follow = Callable[[SectionSpec], SectionSource]
 
 
 def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> None:
-    """Apply `context/set`: omitted params stay, null removes.
+    """Apply `context/set`: omitted params stay unchanged, null removes.
 
-    The model is switched by setting `session.counter`. `follow` returns the source of a section
-    that names a document.
+    The caller switches the model. `follow` returns the source of a section that names a
+    document.
 
     Raises:
         BadParamsError: A section does not have exactly one of `text` and `textDocument`.
@@ -526,7 +526,7 @@ def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> 
 def sections_from(
     specs: Sequence[SectionSpec], old: Sequence[Section], follow: Follow
 ) -> list[Section]:
-    """Return the requested sections, reusing the counts of unchanged texts."""
+    """Return the requested sections. Counts of unchanged texts are reused."""
     known = {
         section.source.text(): section.source
         for section in old

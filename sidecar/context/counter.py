@@ -1,4 +1,4 @@
-"""Counting for one model: the interface that this package needs, and sums of counts."""
+"""The interface for counting texts for one model, and sums of counts."""
 
 from __future__ import annotations
 
@@ -22,49 +22,48 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Tokens of markup around a reply and the next turn that the formula may miss."""
+"""Tokens of markup around a reply and the next turn that the formula may lack."""
 
 
 class Counter(Protocol):
-    """Counts for one model. Pure: the same input gives the same result."""
+    """Counts texts for one model. The same input always gives the same result."""
 
     @property
     def key(self) -> str:
-        """Key of stored counts: the model."""
+        """The model, under which counts are stored."""
 
     @property
     def tokenizer(self) -> str:
-        """The tokenizer's name, for a count of nothing."""
+        """The tokenizer's name, also for an empty text."""
 
     @property
     def basis(self) -> str:
         """The tokenizer that counts here. If it changes, everything is counted again."""
 
     def is_like(self, other: Any) -> bool:
-        """Whether counts of the other counter, for the same model, are valid for this one."""
+        """Whether this counter can use the other counter's counts for the same model."""
 
     @property
     def priming(self) -> int:
         """Tokens of a request besides its messages and tools."""
 
     def text(self, text: str) -> Measure:
-        """Count a text on its own."""
 
     def message(self, turn: Turn) -> Measure:
-        """Count a message with the markup of the model's format."""
+        """Count a message with the markup of the model's template."""
 
     def around(self, turn: Turn, counted: int) -> Measure:
-        """Count a message whose texts the model's server has counted."""
+        """Count the markup around a message, and add the server's count of its text."""
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        """Count tool schemas as the model sees them."""
+        """Count tool schemas in the form that the model gets."""
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        """Cut `text` to `max_tokens`; returns the same text if it fits."""
+        """Shorten a text to at most `max_tokens`. A text that fits is unchanged."""
 
 
 class Calibration(Protocol):
-    """What reported usage has shown about this counter's estimates."""
+    """Corrections of a counter's estimates, learned from reported usage."""
 
     @property
     def factor(self) -> float:
@@ -76,38 +75,36 @@ class Calibration(Protocol):
 
     @property
     def error_percent(self) -> float | None:
-        """Error band (±%) of corrected estimates; None if unknown."""
+        """Error band (±%) of corrected estimates, or None if unknown."""
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """Tokens that the client adds unseen, and their error band; None if unknown."""
+        """Tokens that the client adds to the prompt, with their error band, or None if unknown."""
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Factor for the error band of an estimate, from past errors."""
+        """Return the factor for the error band of an estimate, from past errors."""
 
 
 class Sums(NamedTuple):
-    """Tokens added up by how they were counted. Subtracting removes a part again."""
+    """Tokens added up by how they were counted. Sums can be added and subtracted."""
 
     exact: int = 0
     endpoint: int = 0
     estimate: int = 0
     """Estimated and calibrated tokens. The conversation's calibration applies to them."""
     calibrated: int = 0
-    """The part of `estimate` with the method `calibrated`."""
+    """The calibrated tokens in `estimate`."""
     error: float = 0.0
-    """Expected error of the measured part of `estimate`, in tokens."""
+    """Expected error of `estimate` in tokens, as far as measured."""
     unmeasured: int = 0
-    """The part of `estimate` whose error is unknown."""
+    """The tokens in `estimate` whose error is unknown."""
 
     documents: int = 0
-    """Estimates of documents, already corrected for their kind of text. The conversation's
-    calibration does not apply to them.
-    """
+    """Estimates of documents, which have their own calibration."""
     document_estimate: int = 0
-    """The part of `documents` with the method `estimate`."""
+    """The tokens in `documents` that are not calibrated."""
     document_error: float = 0.0
-    """Expected error of `documents` in tokens, if known."""
+    """Expected error of `documents` in tokens, as far as measured."""
 
     def plus(self, other: Sums) -> Sums:
         return Sums(*map(add, self, other))
@@ -121,7 +118,6 @@ class Sums(NamedTuple):
 
 
 def sums_of(measure: Measure) -> Sums:
-    """Return the sums of one count."""
     if measure.method == "exact":
         return Sums(exact=measure.tokens)
     if measure.method == "endpoint":
@@ -137,7 +133,6 @@ def sums_of(measure: Measure) -> Sums:
 
 
 def all_sums(parts: Sequence[Sums]) -> Sums:
-    """Add up several sums."""
     return reduce(Sums.plus, parts, Sums())
 
 
@@ -155,7 +150,7 @@ def document_sums(measure: Measure) -> Sums:
 
 
 def factor_of(calibration: Calibration | None) -> float:
-    """Return the factor for estimates; 1 before anything was learned."""
+    """Return the factor for estimates, or 1 without calibration."""
     return 1.0 if calibration is None else calibration.factor
 
 
@@ -167,9 +162,9 @@ def is_learned(calibration: Calibration | None) -> TypeGuard[Calibration]:
 def summed(
     sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
 ) -> Measure:
-    """Return sums as one count, with the method of the least certain part.
+    """Return sums as one count, with the method of its least certain part.
 
-    `kind` is the kind of the estimated texts, if they have the same.
+    `kind` is the kind of the estimated texts, if all have the same.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
     if not sums.estimate and not sums.documents:
@@ -195,7 +190,7 @@ def summed(
 
 
 def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Measure:
-    """Return a prompt without reports, including the client's known hidden tokens."""
+    """Add the client's known hidden tokens to a prompt that has no report."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
     around, doubt = calibration.hidden
@@ -207,7 +202,7 @@ def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Mea
 
 
 def with_markup(measure: Measure) -> Measure:
-    """Return the count of what follows a reported number, including the markup around the reply."""
+    """Add the markup around the reply to the count of what follows a report."""
     if measure.error_percent is None or measure.method in ("exact", "endpoint"):
         return measure
     error = round(measure.error_percent + _error_percent(MARKS, measure.tokens), 2)
@@ -230,7 +225,7 @@ def _error_of_whole(error_percent: float | None, part: float, whole: int) -> flo
 
 
 class ModelCounter:
-    """Counts texts, messages and tools for `model`. Blocking, for worker threads."""
+    """Counts texts, messages and tools for a model. Blocking."""
 
     def __init__(self, model: str, tokenizer: Tokenizer, server: str | None = None) -> None:
         self.key = model
@@ -239,17 +234,13 @@ class ModelCounter:
 
     @property
     def tokenizer(self) -> str:
-        """Name of the tokenizer, also for an empty conversation: the server's if it counts the
-        turns."""
         return self._server or self._tokenizer.name
 
     @property
     def basis(self) -> str:
-        """The tokenizer that counts here, even if a server counts the turns."""
         return self._tokenizer.name
 
     def is_like(self, other: ModelCounter) -> bool:
-        """Whether the other counts in the same way; counts by a server are always valid."""
         return self._server is not None or self.basis == other.basis
 
     def served_by(self, server: str) -> ModelCounter:
@@ -257,22 +248,17 @@ class ModelCounter:
         return ModelCounter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:
-        """Count a text on its own."""
         return measure_text(text, self._tokenizer)
 
     def message(self, turn: Turn) -> Measure:
-        """Count a message with the markup of the model's format."""
         return messages.message_tokens(msgspec.to_builtins(turn), self.key, self._tokenizer)
 
     def around(self, turn: Turn, counted: int) -> Measure:
-        """Count a message whose texts the model's server has counted."""
         message = msgspec.to_builtins(turn)
         return messages.message_tokens(message, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        """Count tool schemas as the model sees them."""
         return messages.tools_tokens(tools, self.key, self._tokenizer)
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        """Cut `text` to `max_tokens`; returns the same text if it fits."""
         return fitting.fit(text, max_tokens, truncation, self._tokenizer).text

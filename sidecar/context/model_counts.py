@@ -23,28 +23,29 @@ if TYPE_CHECKING:
 
 
 LARGEST_KEPT = 16
-"""More than are shown, so that enough remain after a turn is recounted."""
+"""How many of the largest turns to keep: more than are shown, because counts may change."""
 CHAT_MARKS = 8
-"""Tokens by which an endpoint's count of a chat may exceed its reported usage: the markup that
-closes the reply and opens the next message."""
+"""How many tokens an endpoint's count of a chat may exceed the reported usage by.
+
+The difference is markup that closes the reply and opens the next message.
+"""
 
 
 PREAMBLE = 24
-"""Tokens that a template may add before a conversation, such as a begin-of-text token or a system
-prompt. Unknown until a prompt is reported."""
+"""Tokens that a template may add before a conversation, such as a begin-of-text token."""
 MARKS_RATE = 0.1
-"""Weight of a report when the template's markup is learned; the first one counts half."""
+"""Weight of a report when learning the template's markup. The first one counts half."""
 CORRECTION = 16.0
-"""Largest difference in tokens between a template's markup around a message and the formula's."""
+"""Largest difference in tokens between the real markup of a message and the formula's."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""Kinds and tokens of added text, oldest first; None for anything else."""
+"""Kinds and tokens of added text, oldest first. The kind is None for anything but text."""
 
 _UNREAD = frozenset({"picture", "file"})
 
 
 class TurnCounts:
-    """The counts of a conversation's turns for one model, in order.
+    """The counts of a conversation's turns for one model.
 
     Adding a turn, the total, and the sum from any turn on take constant time.
     """
@@ -53,12 +54,11 @@ class TurnCounts:
         self._measures: list[Measure] = []
         self._upto: list[Sums] = [Sums()]
         self._largest: list[tuple[int, int]] = []
-        """A heap of (tokens, -index); earlier turns win among equals."""
+        """A heap of (tokens, -index), so that of equal turns the earlier one comes first."""
         for measure in measures:
             self.add(measure)
 
     def copy(self) -> TurnCounts:
-        """Return a separate copy."""
         made = TurnCounts()
         made._measures, made._upto = self._measures.copy(), self._upto.copy()
         made._largest = self._largest.copy()
@@ -72,11 +72,9 @@ class TurnCounts:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Return the counts of all turns."""
         return tuple(self._measures)
 
     def add(self, measure: Measure) -> None:
-        """Add the count of the next turn."""
         entry = (measure.tokens, -len(self._measures))
         if len(self._largest) < LARGEST_KEPT:
             heapq.heappush(self._largest, entry)
@@ -88,14 +86,14 @@ class TurnCounts:
     def catch_up(
         self, turns: Sequence[Turn], counter: Counter, restored: Sequence[Measure] = ()
     ) -> None:
-        """Count turns without a count. For the first ones, only the `restored` counts are known."""
+        """Count the turns that have no count. The first ones may have `restored` counts instead."""
         for measure in restored[len(self._measures) :]:
             self.add(RestoredPart(measure).measure(counter))
         for index in range(len(self._measures), len(turns)):
             self.add(counter.message(turns[index]))
 
     def between(self, start: int, end: int | None = None) -> Sums:
-        """Return the sum of the turns from `start` to before `end` (default: all that follow)."""
+        """Return the sum of the turns from `start` to before `end`, by default the last."""
         stop = len(self._measures) if end is None else end
         return self._upto[stop].minus(self._upto[min(start, stop)])
 
@@ -108,7 +106,7 @@ class TurnCounts:
             self.add(measure)
 
     def largest(self) -> list[tuple[int, int]]:
-        """Return (turn, tokens) of the largest turns, largest first."""
+        """Return turn and tokens of the largest turns, largest first."""
         return [(-index, tokens) for tokens, index in sorted(self._largest, reverse=True)]
 
 
@@ -126,7 +124,6 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
-    """Return the kinds and counts of these turns."""
     return tuple(part for turn, tokens in turns for part in _kinds_of(turn, tokens))
 
 
@@ -145,23 +142,22 @@ def _kinds_of(turn: Turn, tokens: int) -> Grown:
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """A number that a server reported for the conversation; later counts are added to it."""
+    """A number that a server reported. Counts of later turns are added to it."""
 
     kind: Literal["usage", "chat"]
-    """How the number was made: `usage` was reported with a reply, `chat` was counted by an
-    endpoint."""
+    """`usage`: reported with a reply. `chat`: an endpoint's count of the chat."""
     base: int
-    """The reported tokens; for `usage`, the prompt and the output that is sent back."""
+    """The reported tokens. For `usage`, the prompt and the output that is sent back."""
     covers: int
     """Number of turns that `base` includes."""
     fixed: Sums
-    """Count of everything but the turns at that time. The change since then is added."""
+    """The count of system prompt, tools and sections at the time of the report."""
     prompt: int = 0
     """Tokens of the prompt alone."""
     prompt_covers: int = 0
     """Number of turns in the prompt."""
     reasoning: int = 0
-    """Output that is not sent back, so not in `base`."""
+    """Output tokens that are not sent back and are not part of `base`."""
     pending: bool = False
     """Whether the included reply has not been appended yet."""
     cached: int = 0
@@ -169,15 +165,15 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     adjust: Sums = Sums()
     """Tokens that pruning has removed from the covered turns."""
     reply_estimate: Sums = Sums()
-    """Estimated part of a cut-off reply, added to `base`."""
+    """Estimated part of a cut-off reply. It is added to `base`."""
 
     def rebased(self, change: Sums) -> Anchor:
-        """Return the anchor after everything but the turns was recounted."""
+        """Return the anchor after system prompt, tools and sections were counted again."""
         return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
     def with_sections(self) -> bool:
-        """Whether `base` includes the sections; an endpoint counts the chat without them."""
+        """Whether `base` includes the sections. An endpoint counts the chat without them."""
         return self.kind == "usage"
 
 
@@ -189,17 +185,17 @@ class Sample(msgspec.Struct, frozen=True):
     kind: Kind | None = None
     """Kind of the newest text."""
     doubt: float | None = None
-    """Error band of the estimate; None if unknown."""
+    """Error band of the estimate in tokens, or None if unknown."""
     section_tokens: int = 0
-    """Estimated tokens of the sections, which are part of the report."""
+    """Estimated tokens of the sections, which the report includes."""
     section_error: float = 0.0
-    """Error band of the sections, in tokens."""
+    """Error band of the sections in tokens."""
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
     expected: Sums | None = None
-    """The expected prompt, if an earlier report allowed a prediction."""
+    """The expected prompt, if an earlier report allows a prediction."""
     marks: float = 0.0
-    """Known markup in the growth since the last report, in tokens."""
+    """Tokens of known markup in the growth since the last report."""
     grown: Grown = ()
     """The growth since the last report; empty if unknown."""
 
@@ -223,16 +219,16 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """What a reported number tells about the estimates."""
+    """What a reported number says about the estimates."""
 
     sample: Sample | None = None
-    """A sample for the calibration; None if it is not known what was sent."""
+    """A sample for the calibration, or None if the sent prompt is not known."""
     compacted: bool = False
-    """Whether the client compacted the prompt: it was much smaller than expected."""
+    """Whether the prompt was much smaller than expected, because the client compacted it."""
 
 
 class ChatTotal(msgspec.Struct, frozen=True):
-    """An endpoint's count of a whole chat with this number of turns."""
+    """An endpoint's count of a chat with this number of turns."""
 
     tokens: int
     covers: int
@@ -247,19 +243,19 @@ class ModelCounts:
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
         self.correction = 0.0
-        """Markup around each message beyond the formula, in tokens, learned from a server's
+        """Tokens of markup around each message beyond the formula, learned from a server's
         counts."""
         self.excess: tuple[int, int] | None = None
-        """Number of turns in the last reported prompt, and its excess over its own count."""
+        """Number of turns in the last reported prompt, and by how much it exceeded its own
+        count."""
         self.marks = 0.0
-        """Markup per request beyond what was expected, in tokens, learned from reports."""
+        """Tokens of markup per request beyond the expected ones, learned from reports."""
         self.lessons = 0
         """Number of reports that `marks` was learned from."""
         self.counter: Counter | None = None
-        """The counter of these counts; None before the first."""
+        """The counter that made these counts, or None before the first count."""
 
     def copy(self) -> ModelCounts:
-        """Return a separate copy."""
         made = ModelCounts()
         made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
         made.correction, made.excess = self.correction, self.excess
@@ -268,7 +264,7 @@ class ModelCounts:
         return made
 
     def anew(self, change: Sums) -> ModelCounts:
-        """Return empty counts for another tokenizer, with the reported numbers.
+        """Return counts for another tokenizer, with the reported numbers and no others.
 
         `change` is the change of the system prompt's and tools' tokens.
         """
@@ -278,17 +274,17 @@ class ModelCounts:
         return made
 
     def exceeded(self, tokens: float) -> None:
-        """Learn from a reported prompt's excess over the expected one."""
+        """Learn from the difference between a reported and an expected prompt."""
         learned = self.marks + tokens * max(MARKS_RATE, 0.5 / (self.lessons + 1))
         self.set_markup(learned, self.lessons + 1)
 
     def set_markup(self, marks: float, lessons: int) -> None:
-        """Set what reports have shown about the template, and their number."""
+        """Set the markup that was learned from a number of reports."""
         most = 2 * CORRECTION  # around the reply, and around what comes after it
         self.marks, self.lessons = min(max(marks, -most), most), lessons
 
     def priming(self, tokens: int) -> Sums:
-        """Return the tokens that a request carries once; an estimate unless reported."""
+        """Return the tokens that each request has once; an estimate unless reported."""
         if self.chat is None and self.counts.between(0).endpoint:
             return Sums(estimate=tokens, error=PREAMBLE)
         return Sums(exact=tokens)
@@ -301,7 +297,7 @@ class ModelCounts:
         """Learn the markup around messages from the growth between two prompts.
 
         Args:
-            own: Count of the anchor's prompt, texts by the server.
+            own: The count of the reported prompt, with the server's counts of texts.
         """
         anchor, before = self.anchor, self.excess
         if anchor is None or not anchor.prompt:
@@ -315,16 +311,15 @@ class ModelCounts:
             self.correction = min(max(learned, -CORRECTION), CORRECTION)
 
     def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
-        """Return the size of the next request, with the first `upto` turns (default: all).
+        """Return the size of the next request with the first `upto` turns, by default all.
 
-        It is the anchor's number, plus the counts of later turns and of changes besides the
-        turns.
+        This is the reported number, plus the counts of later turns and of other changes.
 
         Args:
-            fixed: This counter's count of system prompt and tools.
-            sections: Its count of the sections.
-            priming: Tokens of a request besides all of them.
-            upto: Number of turns, no fewer than the anchor covers.
+            fixed: The count of system prompt and tools.
+            sections: The count of the sections.
+            priming: Tokens of a request besides all of these.
+            upto: Number of turns, at least as many as the report covers.
         """
         anchor = self.anchor
         if anchor is None:
@@ -342,10 +337,10 @@ class ModelCounts:
 
         Args:
             total: The endpoint's count of all turns, system prompt and tools, in tokens.
-            first: First turn of this append, if no earlier total is known.
-            fixed: This counter's count of system prompt and tools.
-            priming: Tokens of a request besides them.
-            tokenizer: The new tokenizer of these counts.
+            first: The first new turn, if no earlier total is known.
+            fixed: The count of system prompt and tools.
+            priming: Tokens of a request besides these.
+            tokenizer: The name of the endpoint's tokenizer.
         """
         last = self.chat
         if last is not None:
@@ -359,7 +354,7 @@ class ModelCounts:
         self.chat = ChatTotal(total, len(self.counts.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
-        """Return whether an endpoint's total describes the chat that the anchor was reported for.
+        """Return whether an endpoint's total describes the chat that usage was reported for.
 
         It does if the endpoint's count of the reported prompt was exact or, if that is unknown,
         if both numbers for the same turns are close.
@@ -375,12 +370,12 @@ class ModelCounts:
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """Turns that replace all turns so far."""
+    """Turns that replace all current turns."""
 
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """The former index of each turn, or of the turn that it replaces; ascending."""
+    """For each turn, the former index of the turn or of the one it replaces; ascending."""
     changes: bool
     """Whether the turns differ from the former ones."""
     cached_lost: int
@@ -407,7 +402,7 @@ class Saved(msgspec.Struct, frozen=True):
     edited_anchor: Anchor | None
 
     def rebased(self, old: Anchor, new: Anchor, change: Sums) -> Saved:
-        """Return the state after everything but the turns was recounted."""
+        """Return the state after system prompt, tools and sections were counted again."""
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
             anchor = anchor.rebased(change)
@@ -420,9 +415,9 @@ class Saved(msgspec.Struct, frozen=True):
         """Return the state as counted by another tokenizer.
 
         Args:
-            old: Anchor of the edited turns by the former tokenizer.
-            now: Their counts by the new one.
-            change: Change of the count of everything but the turns.
+            old: The edited turns' anchor by the former tokenizer.
+            now: Their counts by the new tokenizer.
+            change: Change of the count of system prompt, tools and sections.
             measures: Counts of the saved turns.
         """
         return msgspec.structs.replace(
@@ -435,7 +430,6 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
-    """Return the anchor for the turns after an edit."""
     covers = bisect_left(edit.origins, anchor.covers)
     change = new.between(0, covers).minus(old.between(0, anchor.covers))
     return msgspec.structs.replace(

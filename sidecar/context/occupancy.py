@@ -1,6 +1,6 @@
-"""How many tokens are in a context.
+"""How many tokens a context has.
 
-Status, `context/usage`, pruning, preflight and reports all get the number from this module.
+Status, `context/usage`, pruning, preflight and reports all use the number from this module.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
-"""Assumed error of an assembled request, of which only the tokens are known."""
+"""A typical text, whose error is assumed for a request of which only the tokens are known."""
 UNSEEN = "a system prompt and tools that the client keeps to itself show with the first report"
 _APART = ("logs", "config", "time")
 """Sections that a breakdown lists separately."""
 
 
 def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return what the next request carries before the user adds to it (contract: Occupancy).
+    """Return the size of the next request before the user adds to it.
 
-    This is the last request's reported prompt, the reply's output without reasoning that is not
-    sent back, and the count of everything since. Without a report, everything is counted.
+    This is the reported prompt of the last request, its reply without reasoning that is not sent
+    back, and the count of everything added since. Without a report, everything is counted.
     """
     total, kind = conversation.total(), conversation.newest_kind()
     measure = summed(total, conversation.counter.tokenizer, calibration, kind)
@@ -55,14 +55,14 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
 
 
 def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return the occupancy without reported numbers, as an estimate before sending would be."""
+    """Return the occupancy without reported numbers, like an estimate before sending."""
     return with_hidden_tokens(
         summed(conversation.own_count(), conversation.counter.tokenizer, calibration), calibration
     )
 
 
 def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
-    """Return the estimated tokens of the last request, without its reply; None without counts."""
+    """Return the estimated tokens of the last request without its reply, or None without counts."""
     if conversation.is_empty or not conversation.turns:
         return None
     last = len(conversation.turns) - 1
@@ -106,11 +106,7 @@ def context_usage(
 def _has_unseen(
     conversation: Conversation, measure: Measure | None, calibration: Calibration | None
 ) -> bool:
-    """Return whether the client may add a system prompt or tools of its own.
-
-    This is unknown before the first report if it names neither, unless an earlier conversation
-    shows it.
-    """
+    """Return whether the client may add a system prompt or tools that it does not send here."""
     if (
         conversation.has_reported_usage
         or not conversation.turns
@@ -148,7 +144,7 @@ def _assembled_usage(
 
 
 def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
-    """Return the calibration's data; None before it has any."""
+    """Return the calibration for clients, or None before it has data."""
     if not is_learned(calibration):
         return None
     return CalibrationInfo(
@@ -161,10 +157,10 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
 def breakdown(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> Breakdown:
-    """Return what takes the tokens.
+    """Return how the tokens are distributed.
 
-    A reported number larger than the count shows as overhead. A smaller one means that not all
-    turns are still sent, and is subtracted from them.
+    If a reported number is larger than the count, the difference is overhead. If it is smaller,
+    not all turns are sent any more, and the difference is subtracted from them.
     """
     factor = factor_of(calibration)
     counts = conversation.ledger().counts

@@ -1,4 +1,4 @@
-"""Save and restore sessions across restarts: ids, counts, model and times, but no text."""
+"""Saves and restores conversations across restarts: ids, counts, model and times, but no text."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 
 
 class SavedSection(msgspec.Struct, frozen=True):
-    """A section's name and count."""
-
     name: str
     measure: Measure
     settled: bool = False
-    """Whether the count is a document's, to which no conversation's calibration applies."""
+    """Whether a document's calibration applies to the count, not the conversation's."""
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved session, version 1."""
+    """A saved conversation, version 1."""
 
     version: int = 1
     id: str
@@ -50,13 +48,12 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of the newest text, on which the error band depends."""
     marks: float = 0.0
     lessons: int = 0
-    """What reports have shown about the template, and their number."""
+    """Number of reports that `marks` was learned from."""
     model_named: bool = True
-    """Whether a client named the model; otherwise it was the default at the time."""
+    """Whether a client named the model."""
 
 
 def save(conversation: Conversation) -> SavedSession:
-    """Return what to save of a session."""
     counter, ledger = conversation.counter, conversation.ledger()
     return SavedSession(
         id=conversation.id,
@@ -90,7 +87,7 @@ def restore(
     counter: Counter,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Conversation:
-    """Restore a session from its counts. `counter` must count for `saved.model`."""
+    """Restore a conversation from its counts. `counter` must count for `saved.model`."""
     conversation = Conversation(saved.id, counter, source=saved.source, now=now)
     conversation.limit, conversation.reserve, conversation.persist = (
         saved.limit,
@@ -117,12 +114,12 @@ def _restore_section(section: SavedSection, model: str) -> Section:
 
 
 def to_json(saved: SavedSession) -> bytes:
-    """Encode a saved session as one line of JSON."""
+    """Encode a saved conversation as one line of JSON."""
     return msgspec.json.encode(saved)
 
 
 def from_json(data: bytes) -> SavedSession | None:
-    """Decode a saved session; None if it is damaged or has another version."""
+    """Decode a saved conversation. Returns None if it is damaged or has another version."""
     try:
         saved = typed.decode(data, SavedSession)
     except (msgspec.MsgspecError, RecursionError):

@@ -1,4 +1,4 @@
-"""Plans that make a conversation fit (`context/fit`): create, apply and undo them."""
+"""Creates, applies and undoes plans that make a conversation fit (`context/fit`)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Maximum tokens of a summary; it also never exceeds an eighth of the target size."""
+"""Most tokens of a summary. It is also limited to an eighth of the target size."""
 SUMMARY_MIN = 24
-"""Shorter summaries are useless and left out."""
+"""Summaries with fewer tokens are left out."""
 PLANS_KEPT = 4
 
 
 def stale_plan_error() -> BadParamsError:
-    """Return the error for a plan of another state of the conversation, or an unknown one."""
+    """Return the error for an unknown plan, or one for another state of the conversation."""
     return BadParamsError("the session has changed since the plan was made; request a new plan")
 
 
@@ -47,9 +47,9 @@ def fit(
     Args:
         conversation: The conversation.
         params: The params of `context/fit`.
-        window: The conversation's; its usable part is the default target size.
+        window: The context window. Its usable part is the default target.
         keep_turns: Default for the params.
-        calibration: The conversation's.
+        calibration: The conversation's calibration.
     """
     if params.plan_id is not None:
         return apply_plan(conversation, params.plan_id)
@@ -71,10 +71,10 @@ def make_plan(
     summarize: bool = False,
     calibration: Calibration | None = None,
 ) -> FitResult:
-    """Make and store a plan after which the conversation has at most `max_tokens`.
+    """Make and store a plan that shrinks the conversation to at most `max_tokens`.
 
     Raises:
-        RequestError: `noText`: only the conversation's counts are known.
+        RequestError: `noText`. Only the conversation's counts are known.
     """
     if conversation.known_by_counts:
         raise no_text()
@@ -98,7 +98,7 @@ def _store_plan(conversation: Conversation, plan: Plan) -> None:
 
 
 def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
-    """Apply a plan. Applying the last applied one again changes nothing.
+    """Apply a plan. Applying the last applied plan again changes nothing.
 
     Raises:
         BadParamsError: The conversation has changed since the plan was made.
@@ -135,7 +135,7 @@ class _Maker:
         self._total = conversation.total()
 
     def plan(self, plan_id: str, summarize: bool) -> tuple[FitResult, Edit]:
-        """Return the plan for the client, and the edit that it applies."""
+        """Return the plan for the client, and the edit that applies it."""
         pairs = Pairs(self._turns)
         cleaned = clean(self._turns, pairs, self._counter)
         reserved = min(SUMMARY_CAP, self._max // 8) if summarize else 0
@@ -179,7 +179,7 @@ class _Maker:
         return self._choose(pairs, cleaned, reserved)
 
     def _summarize_removed(self, choice: Choice) -> Turn | None:
-        """Return a turn that summarises the removed ones; None if none fits or making one fails."""
+        """Return a turn that summarises the removed ones, or None if none fits."""
         gone = [index for index in sorted(choice.gone) if choice.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
         left = min(SUMMARY_CAP, self._max // 8, self._max - self._calibrated_tokens(choice.total))

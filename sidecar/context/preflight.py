@@ -1,4 +1,4 @@
-"""Check whether a request fits the context window; `cost` adds a verdict on spending."""
+"""Checks whether a request fits the context window. `cost` adds a verdict on spending."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def preflight(
     warn_at: tuple[float, ...] = (0.8, 0.95),
     calibration: Calibration | None = None,
 ) -> PreflightResult:
-    """Return the verdict about the window.
+    """Return whether a request fits the window.
 
     Args:
-        session: A session whose counter is for the model in question.
+        session: A conversation whose counter is for the model in question.
         window: That model's window.
         params: What to add and what to expect.
-        models: Alternatives with their windows; those that fit are suggested.
-        warn_at: Shares of the usable window; at the last one the verdict is a warning.
-        calibration: The session's.
+        models: Other models with their windows. Those that fit are suggested.
+        warn_at: Shares of the usable window. From the last one on, the verdict is a warning.
+        calibration: The conversation's calibration.
     """
     prompt = prompt_measure(conversation, params, calibration).tokens
     output = params.max_output_tokens or 0
@@ -84,7 +84,7 @@ def preflight(
 
 
 def merged(fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]) -> PreflightResult:
-    """Combine a result with another verdict; the more severe one counts."""
+    """Combine a result with another verdict. The more severe verdict counts."""
     worse = max(fit.verdict, verdict, key=_RANKS.index)
     return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 
@@ -108,7 +108,7 @@ def fitting(
 
 
 def expected_result(conversation: Conversation, name: str) -> int:
-    """Return the largest known result of a tool in this session, in tokens."""
+    """Return the tokens of the tool's largest result in this conversation."""
     counts = conversation.ledger().counts
     sizes = [0]
     names: dict[str, str] = {}
@@ -143,7 +143,7 @@ def _window_reasons(
 def _defer_reason(
     conversation: Conversation, params: PreflightParams, prompt: int, window: Window
 ) -> Reason | None:
-    """Return why a pending tool call should wait for room for its result; None if it need not."""
+    """Return why a pending tool call should wait for room for its result, or None."""
     call = params.pending_tool_call
     if call is None:
         return None

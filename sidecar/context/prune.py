@@ -1,6 +1,6 @@
-"""Choose what to remove from a conversation so that it fits, without breaking it.
+"""Chooses what to remove from a conversation so that it fits and stays valid.
 
-System turns and the last user turns with their replies stay. A tool call and its results are
+System turns and the last user turns with their replies are kept. A tool call and its results are
 removed together. Tool outputs are removed before dialogue, oldest first. Turns that a vendor
 would refuse are always removed: results without a call, skipped calls, empty turns.
 """
@@ -29,7 +29,7 @@ from sidecar.messages.turns import (
 
 
 class PairedCall:
-    """A tool call, and whether its result was found."""
+    """A tool call, and whether it has a result."""
 
     __slots__ = ("answered", "part", "turn")
 
@@ -46,11 +46,11 @@ class Pairs:
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.parts: dict[int, list[Block]] = {}
-        """The parts of each turn that has any."""
+        """The tool calls and results of each turn."""
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
-        """By turn, the (place, at) of calls without result and results without call."""
+        """By turn, the (place, at) of calls without a result and results without a call."""
         self.pending: set[int] = set()
-        """Turns at the end whose calls still wait for results, so they are no orphans."""
+        """The last turns whose calls still wait for results. They are not orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []
@@ -70,7 +70,7 @@ class Pairs:
         return turn
 
     def works(self, turn: int) -> bool:
-        """Return whether the turn has a tool call or result that is no orphan."""
+        """Return whether the turn has a tool call or result that is not an orphan."""
         return len(self.parts.get(turn, ())) > len(self.orphans.get(turn, ()))
 
     def _read(self, index: int, found: list[Block]) -> list[PairedCall]:
@@ -142,15 +142,14 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Cleaned(msgspec.Struct, frozen=True):
-    """Changes that are needed in any case."""
+    """Changes that are needed even if the conversation fits."""
 
     turns: dict[int, Turn]
-    """Changed turns by index."""
     measures: dict[int, Measure]
     gone: dict[int, RemovalReason]
-    """Removed turns."""
+    """Removed turns by index."""
     stripped: dict[int, RemovalReason]
-    """Turns that lose a part."""
+    """Turns that lose some of their parts."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -161,7 +160,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def clean(turns: Sequence[Turn], pairs: Pairs, counter: Counter) -> Cleaned:
-    """Fix what vendors refuse: remove orphans and empty turns, fill in empty outputs."""
+    """Remove orphans and empty turns, which vendors refuse, and fill in empty outputs."""
     cleaned = Cleaned({}, {}, {}, {})
     for index, turn in enumerate(turns):
         spots = pairs.orphans.get(index)
@@ -226,7 +225,7 @@ def choose(
     Args:
         candidates: The units in order of removal.
         gone: Turns that are removed in any case.
-        total: The occupancy without those.
+        total: The occupancy without those turns.
         sums: Each turn's count.
         fits: Returns whether an occupancy is small enough.
     """
@@ -259,7 +258,7 @@ def _is_question(turn: Turn) -> bool:
 def _group_exchanges(
     turns: Sequence[Turn], pairs: Pairs, free: dict[int, list[int]], tail: int
 ) -> Iterable[Unit]:
-    """Group dialogue into whole exchanges, so that the rest still starts with its question."""
+    """Group dialogue into whole exchanges, so that the rest still starts with a question."""
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):
         if starts_exchange(turn) and index not in pairs.parts and members:

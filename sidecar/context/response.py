@@ -1,5 +1,4 @@
-"""Replies that ran out of tokens: what can be used of them, and what ran out
-(`context/response`)."""
+"""Handles replies that ran out of tokens (`context/response`): what can be used of them."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
 
 class ReplyOutcome(msgspec.Struct, frozen=True):
-    """A processed reply."""
+    """A reply and its effects on the conversation."""
 
     result: ResponseResult
     warnings: list[tuple[WarningKind, str]]
@@ -48,13 +47,13 @@ def handle(
     """Apply a reply's usage to its conversation, and return the reply without cut-off tool calls.
 
     Args:
-        conversation: Gets the reported usage. The reply itself is not appended to it.
+        conversation: Gets the reported usage. The reply is not appended to it.
         reply: The reply, as `read_reply` returns it.
-        window: The conversation's.
-        tools: Schemas with the parameters that a call needs; the conversation's by default.
+        window: The context window.
+        tools: Schemas with the parameters that calls need; by default the conversation's.
         keep_turns: Turns to keep in the plan that is made if the window is full.
-        calibration: The conversation's.
-        learn: Updates the calibration with a sample, before the plan is made.
+        calibration: The conversation's calibration.
+        learn: Updates the calibration with a sample before the plan is made.
     """
     known = conversation.tools.tools if isinstance(conversation.tools, ToolSet) else ()
     schemas = read_tools(tools or known)
@@ -122,8 +121,8 @@ def _calls_without_schema(
 def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | None:
     """Return whether the output limit ended the reply, or the window was full.
 
-    Many vendors use one word for both, so the sizes decide. A user's own limit may be smaller
-    than the window; then only the exact number counts.
+    Many vendors use one word for both, so the sizes decide. Because a user's own limit may be
+    smaller than the window, it only counts if the number is exact.
     """
     usage = reply.usage
     if reply.exhausted != "output" or usage is None or window.limit.source == "default":
@@ -167,13 +166,13 @@ def _kept_output(
 
     A dropped call is not sent back, and no report lists it separately. Either its estimate is
     subtracted from the reported output, or the rest is estimated alone, whichever is more
-    certain. The latter is also right if much less arrived than was reported: some vendors leave
-    out the received part of a cut-off call.
+    certain. Some vendors leave out the received part of a cut-off call, so that less arrives
+    than is reported; then the rest is estimated.
 
     Args:
-        counter: The session's.
+        counter: Counts for the conversation.
         reply: The whole reply.
-        dropped: Its calls that were cut off.
+        dropped: Its cut-off calls.
         written: Reported output tokens without reasoning.
     """
     calls = [call for call in reply.tool_calls if not any(call is one for one in dropped)]

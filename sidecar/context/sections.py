@@ -15,35 +15,34 @@ from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
 
 TOOLS_SHOWN = 3
-"""Number of the largest tools to name in a message."""
+"""How many of the largest tools a message names."""
 
 
 class Counted(Protocol):
-    """A part that can be counted for a model."""
+    """A part of a request that can be counted."""
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the section's tokens, at most `cap`."""
+        """Return the part's tokens."""
 
 
 class SectionSource(Counted, Protocol):
-    """The source of a section's text. An open document is counted incrementally."""
+    """The source of a section's text."""
 
     @property
     def version(self) -> Hashable:
         """Changes whenever the text does."""
 
     def text(self) -> str:
-        """Return the current text."""
 
 
 class _Once:
-    """Counts once for each model and tokenizer."""
+    """Caches one count per model and tokenizer."""
 
     def __init__(self) -> None:
         self._measures: dict[tuple[str, str], Measure] = {}
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the saved count, as an estimate unless the tokenizer is the same."""
+        """Return the cached count. With another tokenizer, it is an estimate."""
         key = counter.key, counter.basis
         found = self._measures.get(key)
         if found is None:
@@ -59,7 +58,7 @@ class _Once:
 
 
 class TextSource(_Once):
-    """A section given as a text."""
+    """A section that is given as a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -67,7 +66,6 @@ class TextSource(_Once):
 
     @property
     def version(self) -> Hashable:
-        """It never changes."""
         return 0
 
     def text(self) -> str:
@@ -86,7 +84,7 @@ class SystemPrompt(_Once):
 
     @property
     def turn(self) -> Turn:
-        """The message that carries it."""
+        """The message that contains it."""
         return Turn(role="system", content=self.text)
 
     def _count(self, counter: Counter) -> Measure:
@@ -94,7 +92,6 @@ class SystemPrompt(_Once):
 
 
 class ToolSet(_Once):
-    """The tool schemas of a conversation."""
 
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         super().__init__()
@@ -105,7 +102,7 @@ class ToolSet(_Once):
 
 
 def no_text() -> RequestError:
-    """Return the error for a session that was restored from its counts."""
+    """Return the error for a conversation that was restored without its texts."""
     return RequestError(
         "noText",
         "only the token counts of this restored session are known: send its system prompt, "
@@ -114,7 +111,7 @@ def no_text() -> RequestError:
 
 
 OTHER_PERCENT = 60.0
-"""Error band (±%) of a count by another model's vocabulary; only rare scripts differ more."""
+"""Error band (±%) of a count by another model's vocabulary."""
 
 
 def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
@@ -123,29 +120,28 @@ def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart |
 
 
 class RestoredPart:
-    """A part of which only the count was restored."""
+    """A part whose text was lost in a restart."""
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
 
     @property
     def version(self) -> Hashable:
-        """It never changes."""
         return 0
 
     def text(self) -> str:
-        """Raises SidecarError `noText`."""
+        """Raises RequestError `noText`."""
         raise no_text()
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the saved count; an estimate for any other tokenizer than its own."""
+        """Return the saved count. With another tokenizer, it is an estimate."""
         if counter.tokenizer == self._measure.tokenizer:
             return self._measure
         return Measure(self._measure.tokens, "estimate", counter.tokenizer, OTHER_PERCENT)
 
 
 class SectionCount(msgspec.Struct, frozen=True):
-    """A section's count, identical to that of its document."""
+    """A section's count."""
 
     model: str
     measure: Measure
@@ -154,7 +150,7 @@ class SectionCount(msgspec.Struct, frozen=True):
     cache_key: Hashable = None
     """Everything besides the text that the count depends on."""
     final: bool = True
-    """Whether no better count from an endpoint is expected."""
+    """Whether no better count is expected from an endpoint."""
 
     @property
     def is_sure(self) -> bool:
@@ -162,7 +158,7 @@ class SectionCount(msgspec.Struct, frozen=True):
         return self.measure.method in ("exact", "endpoint")
 
     def is_like(self, other: SectionCount) -> bool:
-        """Return whether both were counted in the same way, so that they can be compared."""
+        """Return whether both counts were made in the same way and can be compared."""
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
             return False
@@ -175,19 +171,19 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: SectionSource
     document_count: SectionCount | None = None
-    """The count of its document, if known."""
+    """The count of the section's document, if known."""
     reported: SectionCount | None = None
     """The best count of its text at the last report."""
     held: SectionCount | None = None
-    """The part of the reported number that is this section's."""
+    """The section's part of the reported number."""
     cap: int | None = None
     """Token limit of the section."""
     priority: int = 0
-    """If sections must be shortened together, the lowest goes first."""
+    """Sections with a lower priority are shortened first."""
     truncation: Truncation = "middle"
 
     def measure(self, counter: Counter) -> Measure:
-        """Tokens that the section takes, its cap applied."""
+        """Return the section's tokens, limited by its cap."""
         return self.capped(self.whole(counter))
 
     def capped(self, whole: Measure) -> Measure:
@@ -196,11 +192,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(whole, tokens=self.cap)
 
     def whole(self, counter: Counter) -> Measure:
-        """Return the tokens of the whole text, ignoring `cap`."""
+        """Return the tokens of the whole text, without the cap."""
         return self.document_count_for(counter.key) or self.source.measure(counter)
 
     def document_count_for(self, model: str) -> Measure | None:
-        """Return its document's count for a model, if known."""
+        """Return its document's count for a model, or None."""
         known = self.document_count
         holds = known and known.model == model and known.source is self.source
         return known.measure if known and holds else None
@@ -211,9 +207,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, reported=held, held=held)
 
     def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
-        """Return the section with new counts of its text and of the reported text.
+        """Return the section with new counts of its text and of its reported text.
 
-        Also returns the change of the count that is part of the reported number.
+        Also returns how much the count in the reported number changes.
         """
         held = self.held
         if held is None or then is None or held.model != then.model:
@@ -230,9 +226,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
-    """Return (name, tokens) of the largest tool schemas. Counts each schema.
+    """Return names and tokens of the largest tool schemas.
 
-    Tokens that tools cost as a whole are not attributed to single tools.
+    Tokens that all tools have in common belong to no single tool.
     """
     if not isinstance(tools, ToolSet):
         return []
@@ -245,5 +241,5 @@ def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> li
 
 
 def tool_names(tool: Any) -> str:
-    """Return a tool's name, or all names if a vendor's format combines several."""
+    """Return a tool's name, or all names if a vendor's format combines several tools."""
     return ", ".join([schema.name for schema in read_tools([tool])])

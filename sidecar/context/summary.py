@@ -1,4 +1,4 @@
-"""Summarise turns without a model: results of tools, decisions, requests."""
+"""Summarises turns without a model: tool results, decisions and requests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 HEAD = "[Summary of earlier turns]"
 LINE = 160
-"""Most characters of a line of the summary."""
+"""Most characters of a line in the summary."""
 ARGUMENT = 60
 """Most characters of a call's main argument."""
 SCANNED = 4000
-"""Characters at either end of a turn that are searched."""
+"""How many characters at either end of a turn are searched."""
 DECISIONS_A_TURN = 3
 LINE_CHARACTERS_A_TOKEN = 8
-"""More than any text has, to skip text that cannot fit."""
+"""No text has more characters per token, so longer text cannot fit."""
 
 _DECIDED = re.compile(
     r"\b(decid\w+|decision|chose|chosen|agreed|conclu\w+|instead of|will|I'll|we'll|must|should|"
@@ -48,10 +48,10 @@ _RESULT = re.compile(
     r"\b(pass|found|match|wrote|written|creat|updat|saved|success|complet|done|ok\b|exit|total)",
     re.IGNORECASE,
 )
-"""Matches a last line with the outcome."""
+"""Matches a last line that states the outcome."""
 _TOOL_LINE = re.compile(r"- [^:]{1,120}: (?:ok\b|failed\b|no output$)")
 _MAIN = ("path", "file_path", "filePath", "file", "filename", "command", "cmd", "query", "pattern")
-"""Arguments that show what a call is about, most informative first."""
+"""Arguments that tell what a call is about, most informative first."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -59,7 +59,7 @@ class Line(NamedTuple):
     """A line of a summary."""
 
     rank: int
-    """Order of removal: results of tools first, then decisions, then requests."""
+    """Order of removal: tool results first, then decisions, then requests."""
     text: str
 
 
@@ -67,11 +67,10 @@ TOOL, DECIDED, ASKED = 0, 1, 2
 
 
 def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
-    """Summarise `turns` in at most `max_tokens`.
+    """Summarise `turns` in at most `max_tokens`, or return None if nothing is worth a summary.
 
-    The summary has whole lines, latest first. If not all fit, results of tools are left out
-    first, then decisions, then requests, each oldest first. None if there is nothing to
-    summarise.
+    The summary has whole lines, the latest first. If not all fit, tool results are left out
+    first, then decisions, then requests.
     """
     lines = _latest_lines(turns, LINE_CHARACTERS_A_TOKEN * max_tokens)
     left = max_tokens - counter.text(HEAD).tokens

@@ -1,4 +1,4 @@
-"""Warnings when a context crosses a threshold (`context.warn-at`), once per crossing."""
+"""Warns when a context crosses a threshold (`context.warn-at`), once per crossing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
-    """Return how many thresholds are reached, and whether these are more than `before`.
-
-    Falling below a threshold arms it again.
-    """
+    """Return how many thresholds are reached, and whether these are more than `before`."""
     if usage.tokens is None or usage.usable is None:
         return 0, False
     now = level(usage.tokens, usage.usable, warn_at)
@@ -30,7 +27,7 @@ def budget_message(
     alternatives: Sequence[Alternative] = (),
     heaviest: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """Return the text of a `budget` warning; over the window, with what the user can do."""
+    """Return the text of a `budget` warning. Over the window, it suggests what to do."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
     model = "" if usage.model is None else f", {usage.model}"

@@ -1,7 +1,7 @@
-"""How a context is shown: one list of rows, which every screen renders.
+"""How a context is shown: as a list of rows, which every screen renders.
 
-`context_rows` builds the rows; `rows_text` and `rows_markdown` render them. The status line's part
-is `short_text`. Rows hold names as they are: each renderer escapes them for its own surface.
+`context_rows` builds the rows; `rows_text` and `rows_markdown` render them. The status line
+shows `short_text`. Rows contain names as they are, and each renderer escapes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidecar.context.usage import ContextUsage, Forecast
 
 UNKNOWN = "?"
-"""Stands for a number that is not known."""
+"""Shown instead of an unknown number."""
 
 _BAR = 20
 """Width of a bar in plain text, in cells."""
@@ -50,7 +50,7 @@ _LIMIT_SOURCES: dict[str, str] = {
 
 
 def short_text(usage: ContextUsage, show: Show) -> str:
-    """Return the size in as few characters as the status has: `45 %`, `~54,148 tokens`, `?`."""
+    """Return the size as short as the status shows it: `45 %`, `~54,148 tokens`, `?`."""
     if usage.tokens is None or usage.method is None:
         return UNKNOWN
     if usage.percent is None or show == "tokens":
@@ -59,7 +59,7 @@ def short_text(usage: ContextUsage, show: Show) -> str:
 
 
 def share_text(usage: ContextUsage) -> str:
-    """Return the percentage of the usable window, with `~` unless it is exact; "" if unknown."""
+    """Return the used share of the usable window in percent, with `~` unless it is exact."""
     if usage.percent is None:
         return ""
     mark = "" if usage.method in ("exact", "endpoint") else "~"
@@ -67,12 +67,12 @@ def share_text(usage: ContextUsage) -> str:
 
 
 def window_text(limit: int, source: str) -> str:
-    """Return a window with where its size comes from: `128,000 tokens (from settings)`."""
+    """Return a window with the source of its size: `128,000 tokens (from settings)`."""
     return f"{counted(limit, 'token')} ({_LIMIT_SOURCES[source]})"
 
 
 def summary_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return size, model, window and session: the part of the view that fits a tooltip."""
+    """Return size, model, window and session: the rows that fit a tooltip."""
     if usage.tokens is None and usage.note is None:
         return []
     share = None if usage.percent is None else usage.percent / 100
@@ -90,10 +90,10 @@ def summary_rows(usage: ContextUsage) -> list[ViewRow]:
 def context_rows(
     usage: ContextUsage, *, cost: str = "", updated: str = "", now: datetime | None = None
 ) -> list[ViewRow]:
-    """Return the whole view of a context; empty while no conversation is known.
+    """Return all rows of a context, or none without a conversation.
 
     Args:
-        usage: What is shown.
+        usage: The context.
         cost: The session's cost, as text.
         updated: When the session was last used, as text.
         now: The current time.
@@ -131,7 +131,7 @@ def _forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str,
 
 
 def next_input_text(forecast: Forecast, now: datetime) -> str:
-    """Return what the next call's input costs: `$0.04 from the cache, $0.31 after 14:07`."""
+    """Return the next call's input price: `$0.04 from the cache, $0.31 after 14:07`."""
     cached, uncached = forecast.next_input_usd, forecast.next_input_uncached_usd
     if uncached is None:
         return ""
@@ -148,7 +148,7 @@ def next_input_text(forecast: Forecast, now: datetime) -> str:
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return what fills a context, by kind and by its largest parts, as rows with children."""
+    """Return what fills a context, by kind and by the largest parts, as rows with children."""
     kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
     groups = (
@@ -170,7 +170,7 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
 
 
 def rows_text(rows: Sequence[ViewRow]) -> str:
-    """Render rows as plain text: aligned columns, bars for shares, each group in a block."""
+    """Render rows as plain text: aligned columns, bars for shares, a block for each group."""
     single = [row for row in rows if not row.children]
     lines = align_columns([_row_cells(row) for row in single], left=2)
     for group in rows:
@@ -181,7 +181,7 @@ def rows_text(rows: Sequence[ViewRow]) -> str:
 
 
 def rows_markdown(rows: Sequence[ViewRow]) -> str:
-    """Render rows as a Markdown table of two columns; groups are flattened."""
+    """Render rows as a Markdown table with two columns."""
     body = "\n".join(f"| {_escape(row.label)} | {_escape(row.value)} |" for row in _flatten(rows))
     return f"| | |\n|---|---|\n{body}"
 

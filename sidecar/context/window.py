@@ -1,4 +1,4 @@
-"""Context windows: their size, the usable part, and how full they are (contract)."""
+"""Context windows: their size, the usable part, and how full they are."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ DEFAULT_RESERVE = 500
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A window in tokens, and the source of its size."""
+    """A context window in tokens, and where its size comes from."""
 
     tokens: int
     source: LimitSource
     prompt: int | None = None
-    """Largest prompt, if smaller than the window: the rest is reserved for the reply."""
+    """The largest prompt in tokens, if it is smaller than the window."""
 
 
 class NamedLimits(msgspec.Struct, frozen=True):
-    """Windows named by others than the catalogue and the settings, in tokens."""
+    """Context windows in tokens that are neither from the catalogue nor from the settings."""
 
     request: int | None = None
     """Named by the client for its session."""
@@ -35,7 +35,7 @@ class NamedLimits(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A window without the reserve for the reply, on which percent and `over` are based."""
+    """A context window and the reserve for the reply, which is not usable for prompts."""
 
     limit: Limit
     reserve: int = DEFAULT_RESERVE
@@ -46,7 +46,7 @@ class Window(msgspec.Struct, frozen=True):
         return usable(self.limit.tokens, self.reserve)
 
     def percent(self, tokens: int) -> int:
-        """Return whole percent of the usable window, 0 to 100."""
+        """Return the used share of the usable window in whole percent, 0 to 100."""
         return percent(tokens, self.limit.tokens, self.reserve)
 
     def over(self, tokens: int) -> bool:
@@ -54,22 +54,22 @@ class Window(msgspec.Struct, frozen=True):
         return tokens > self.prompt_limit
 
     def available(self, tokens: int) -> int:
-        """Return the remaining tokens of the usable window; negative if exceeded."""
+        """Return the remaining tokens of the usable window; negative if it is exceeded."""
         return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
 
     @property
     def prompt_limit(self) -> int:
-        """Largest prompt in tokens."""
+        """The largest prompt in tokens."""
         return min(self.usable, self.limit.prompt or self.usable)
 
 
 def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Return the tokens of a window available to a prompt. The reserve takes at most a quarter."""
+    """Return how many tokens of a window a prompt may use. The reserve is at most a quarter."""
     return max(1, limit - min(reserve, limit // 4))
 
 
 def percent(tokens: int, limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Return whole percent of the usable window, rounded down, at most 100."""
+    """Return the used share of the usable window in whole percent, rounded down, at most 100."""
     return min(100, 100 * tokens // usable(limit, reserve))
 
 
@@ -82,10 +82,10 @@ def resolve_limit(
     setting: int | None = None,
     prompt: int | None = None,
 ) -> Limit:
-    """Return the window in force: the first known one, capped by a smaller user setting.
+    """Return the window in force: the first known one, limited by a smaller user setting.
 
-    `setting` is `context.limit` or CONTEXT_MAX_TOKENS, `prompt` the maker's largest prompt,
-    which does not apply to windows that a client or server names. All in tokens.
+    All arguments are in tokens. `setting` is `context.limit` or CONTEXT_MAX_TOKENS. `prompt` is
+    the vendor's largest prompt, which does not apply to a window that a client or server names.
     """
     ranked: tuple[tuple[int | None, LimitSource], ...] = (
         (request, "request"),
@@ -109,7 +109,7 @@ def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
 
 
 def severity(tokens: int | None, usable: int | None, warn_at: Sequence[float]) -> Severity:
-    """Return `warning` from the first threshold on, `error` from the last."""
+    """Return `warning` from the first threshold on, and `error` from the last."""
     if tokens is None or not usable or not warn_at:
         return "ok"
     if tokens >= usable * max(warn_at):
