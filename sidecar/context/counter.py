@@ -47,7 +47,7 @@ class Counter(Protocol):
     def priming(self) -> int:
         """Tokens of a request besides its messages and tools."""
 
-    def text(self, text: str) -> Measure:
+    def text(self, text: str) -> Measure: ...
 
     def message(self, turn: Turn) -> Measure:
         """Count a message with the markup of the model's template."""

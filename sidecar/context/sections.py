@@ -32,7 +32,7 @@ class SectionSource(Counted, Protocol):
     def version(self) -> Hashable:
         """Changes whenever the text does."""
 
-    def text(self) -> str:
+    def text(self) -> str: ...
 
 
 class _Once:
@@ -92,7 +92,6 @@ class SystemPrompt(_Once):
 
 
 class ToolSet(_Once):
-
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         super().__init__()
         self.tools = list(tools)

@@ -1,1 +1,1 @@
-"""Text to a count: engines, vocabulary files, estimates, calibration, fitting."""
+"""Counts tokens: engines, vocabulary files, estimates, calibration and fitting."""

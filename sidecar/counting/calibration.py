@@ -35,23 +35,27 @@ from sidecar.models.names import parse
 from sidecar.text.printable import printable
 
 DECAY = 0.95
-"""Factor on the weight of earlier samples at each new one: half is left after 14 samples."""
+"""Each new sample multiplies the weight of earlier ones by this; half is left after 14 samples."""
 PRIOR_TOKENS = 300.0
 """Weight of the initial factor, in tokens."""
 MAX_DEVIATION = 2.0
 """Samples are limited to this factor above or below their expectation."""
 MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
-"""No two vocabularies differ by more."""
+"""Limits of a factor. No two vocabularies differ by more."""
 RECENT_SAMPLES = 24
-"""How many samples determine a band."""
+"""How many samples determine an error band."""
 MIN_BAND_FACTOR = 0.8
-"""Narrowest band that samples can confirm, relative to the estimate's own. Narrower bands contained
-only 93 % of the turns of held-out conversations."""
+"""The narrowest band that samples can confirm, relative to the estimate's own.
+
+Narrower bands contained only 93 % of the turns of held-out conversations.
+"""
 BAND_RESERVE = 1.2
-"""How much wider a band is than recent samples required; 24 samples rarely contain the largest
-error."""
+"""How much wider a band is than recent samples require.
+
+24 samples rarely contain the largest error.
+"""
 HIDDEN_MARGIN_SHARE = 0.25
-"""Share of the hidden tokens that may differ next time, after one report."""
+"""Share by which the hidden tokens may differ next time, after one report."""
 MIN_HIDDEN_MARGIN = 24.0
 """Smallest half-width of the hidden tokens' band."""
 
@@ -61,7 +65,7 @@ class LearnedFactor(
     omit_defaults=True,
     rename={"errors": "misses", "band_shares": "strays"},
 ):
-    """The factor of one key, from fading sums of samples."""
+    """The factor of one key, from samples whose weight fades."""
 
     real: float = 0.0
     estimated: float = 0.0
@@ -69,7 +73,7 @@ class LearnedFactor(
     errors: tuple[float, ...] = ()
     """Errors of recent predictions, relative to the prediction."""
     band_shares: tuple[float, ...] = ()
-    """The same errors, relative to the half-width of the estimate's own band."""
+    """The same errors, relative to the estimate's own error band."""
 
     def factor(self, start: float = 1.0) -> float:
         """Return real tokens per estimated token."""
@@ -78,11 +82,11 @@ class LearnedFactor(
 
     @property
     def error_percent(self) -> float | None:
-        """The error that 95 of 100 recent predictions stayed within; None before the first."""
+        """Error band (±%) of 95 of 100 recent predictions, or None before the first."""
         return round(100 * _quantile_95(self.errors), 1) if self.errors else None
 
     def band_factor(self) -> float:
-        """Return the half-width of the next prediction's band, relative to the estimate's own."""
+        """Return the error band of the next prediction, relative to the estimate's own."""
         count = len(self.band_shares)
         if not count:
             return 1.0
@@ -104,7 +108,7 @@ class LearnedFactor(
             real: The real number of tokens.
             weight: The sample's weight.
             start: The initial factor.
-            margin: Half of the estimate's own band, in tokens; None leaves the band unchanged.
+            margin: The estimate's own error band in tokens. None leaves the band unchanged.
         """
         factor = self.factor(start)
         expected = factor * estimated
@@ -125,21 +129,21 @@ def _quantile_95(shares: tuple[float, ...]) -> float:
 
 
 class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"}):
-    """Tokens of a client's prompts that are not in the texts it sends here."""
+    """Tokens in a client's prompts that are not in the texts it sends to this server."""
 
     tokens: float
     largest_error: float = 0.0
-    """Fades."""
+    """The largest error, which fades with further updates."""
     samples: int = 1
 
     def updated(self, tokens: float) -> HiddenTokens:
-        """Return a copy updated with the hidden tokens of another conversation."""
+        """Return a copy that includes another conversation's hidden tokens."""
         error = max(0.8 * self.largest_error, abs(tokens - self.tokens))
         return HiddenTokens((self.tokens + tokens) / 2, error, self.samples + 1)
 
     @property
     def margin(self) -> float:
-        """Half of the band, in tokens."""
+        """The error band in tokens."""
         share = HIDDEN_MARGIN_SHARE * self.tokens / math.sqrt(self.samples)
         return max(MIN_HIDDEN_MARGIN, share, 1.5 * self.largest_error)
 
@@ -147,9 +151,9 @@ class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"
 T = TypeVar("T")
 
 MAX_ENTRIES = 512
-"""Entries per table; those updated least recently are dropped."""
+"""Most entries per table. The least recently updated ones are dropped."""
 MAX_UNWRITTEN = 1_024
-"""Updates kept while the file cannot be written; the oldest are dropped."""
+"""Most updates to keep while the file cannot be written. The oldest are dropped."""
 
 
 class _Update(NamedTuple, Generic[T]):
@@ -159,26 +163,24 @@ class _Update(NamedTuple, Generic[T]):
 
 
 class CalibrationTable(Generic[T]):
-    """Immutable entries by key, and the updates that are not yet in the shared file.
+    """Entries by key, and the updates that are not in the shared file yet.
 
-    Servers and the command line share one file. Before a write, the updates since the last one are
-    applied again to what the file holds now, so that no process overwrites another's samples. Other
-    threads may read `entries` at any time.
+    Servers and the command line share one file. A write first applies the unwritten updates to
+    what the file contains now, so that no process overwrites another's samples. Other threads
+    may read `entries` at any time.
     """
 
     def __init__(self, entries: dict[str, T] | None = None) -> None:
-        """Start with `entries`, the most recently updated one last."""
         self.entries = _newest_entries(entries or {})
         self._unwritten: list[_Update[T]] = []
 
     def copy(self) -> CalibrationTable[T]:
-        """Return an independent table with the same entries and unwritten updates."""
         copied = CalibrationTable(self.entries)
         copied._unwritten = self._unwritten
         return copied
 
     def update(self, number: int, key: str, apply: Callable[[T | None], T]) -> None:
-        """Update a key's entry; update numbers rise."""
+        """Update a key's entry. Later updates have higher numbers."""
         update = _Update(number, key, apply)
         self._unwritten = [*self._unwritten, update][-MAX_UNWRITTEN:]
         self.entries = _newest_entries(_update_entries(self.entries, update))
@@ -186,10 +188,10 @@ class CalibrationTable(Generic[T]):
     def merge(self, stored: dict[str, T]) -> bool:
         """Replace entries by those of the file, and apply the unwritten updates to them.
 
-        Entries that the file has dropped stay.
+        Entries that the file no longer contains are kept.
 
         Returns:
-            Whether anything changed.
+            Whether anything has changed.
         """
         kept = {key: entry for key, entry in self.entries.items() if key not in stored}
         merged = kept | stored
@@ -202,7 +204,7 @@ class CalibrationTable(Generic[T]):
         return before != self.entries
 
     def mark_written(self, number: int) -> None:
-        """Drop the updates up to `number`, which the file now holds."""
+        """Drop the updates up to `number`, which the file now contains."""
         self._unwritten = [update for update in self._unwritten if update.number > number]
 
 
@@ -220,15 +222,15 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = 4
-"""Format of the file. Estimates were different before, so older factors are not used."""
+"""Version of the file format. Factors of older versions are for other estimates."""
 FULL_PROMPT_WEIGHT = 0.25
-"""Weight of a complete prompt, which includes a template, relative to its growth."""
+"""Weight of a complete prompt, which includes a template, relative to growth."""
 MIN_SAMPLE_TOKENS = 16
-"""Smaller growth is ignored: rounding and templates dominate it."""
+"""Smaller growth is ignored, because rounding and templates dominate it."""
 DOMINANT_SHARE = 0.9
-"""Share of growth that must be of one kind to calibrate documents of that kind."""
+"""Share of growth that must be of one kind of text to calibrate documents of that kind."""
 MAX_EXCLUDED_MARGIN = 0.1
-"""Largest margin of subtracted tokens, as a share of the prompt's estimate."""
+"""Largest error band of subtracted tokens, as a share of the prompt's estimate."""
 
 
 class Calibrations:
@@ -240,12 +242,12 @@ class Calibrations:
         self._lock = Lock()
         """Guards updates while another thread merges the file."""
         self._is_draft = False
-        """Draft updates are not logged: they are repeated when the draft's change is applied."""
+        """Whether updates are not logged, because they are repeated when the draft is committed."""
         self.version = 0
         """Rises with each update."""
 
     def copy(self) -> Calibrations:
-        """Return an independent draft with the same entries."""
+        """Return a draft with the same entries."""
         draft = Calibrations()
         draft._is_draft = True
         draft._learned = CalibrationTable(self._learned.entries)
@@ -260,11 +262,10 @@ class Calibrations:
         return frozen
 
     def learned(self, key: str) -> LearnedFactor | None:
-        """Return the factor of a key."""
         return self._learned.entries.get(key)
 
     def start(self, key: str) -> float:
-        """Return the initial factor: the generation's, pooled over its models, or 1."""
+        """Return the initial factor: that of the model's generation, or 1."""
         generation = _generation_of_key(key)
         if generation.startswith(f"{UNKNOWN} "):
             return 1.0  # unknown models have nothing in common
@@ -277,11 +278,9 @@ class Calibrations:
         return pooled.factor()
 
     def hidden(self, key: str) -> HiddenTokens | None:
-        """Return the hidden tokens of a model and client."""
         return self._hidden.entries.get(key)
 
     def update_hidden(self, key: str, tokens: float) -> None:
-        """Add the hidden tokens of one conversation."""
         with self._lock:
             self.version += 1
             self._hidden.update(self.version, key, partial(_with_hidden, tokens))
@@ -303,8 +302,8 @@ class Calibrations:
             estimated: The estimate, in tokens.
             real: The real number of tokens.
             weight: The sample's weight.
-            margin: Half of the estimate's own band, in tokens.
-            narrower_keys: Further keys that the sample updates.
+            margin: The estimate's own error band in tokens.
+            narrower_keys: Further keys to update.
         """
         with self._lock:
             for name in (key, *narrower_keys):
@@ -320,11 +319,10 @@ class Calibrations:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries for JSON."""
         return self.snapshot()[0]
 
     def snapshot(self) -> tuple[dict[str, Any], int]:
-        """Return what `to_dict` returns and its version, for `mark_written`."""
+        """Return the entries for JSON, and their version for `mark_written`."""
         with self._lock:
             learned, hidden, version = self._learned.entries, self._hidden.entries, self.version
         data = {"version": VERSION, "learned": learned, "hidden": hidden}
@@ -332,7 +330,7 @@ class Calibrations:
 
     @classmethod
     def from_dict(cls, data: object) -> Calibrations:
-        """Read what `to_dict` returned, skipping invalid entries. Never raises."""
+        """Read entries that `to_dict` returned. Invalid ones are skipped. Never raises."""
         calibrations = cls()
         if isinstance(data, dict) and data.get("version") == VERSION:
             learned = _valid_entries(data.get("learned"), LearnedFactor)
@@ -342,10 +340,10 @@ class Calibrations:
         return calibrations
 
     def merge(self, other: Calibrations) -> bool:
-        """Replace entries by those of the file (`other`), and apply the unwritten updates to them.
+        """Replace entries by those of `other`, the file, and apply the unwritten updates to them.
 
         Returns:
-            Whether anything changed.
+            Whether anything has changed.
         """
         with self._lock:
             has_changed = self._learned.merge(other._learned.entries)
@@ -354,7 +352,7 @@ class Calibrations:
             return has_changed
 
     def mark_written(self, version: int) -> None:
-        """Drop the updates up to `version`, which the file now holds."""
+        """Drop the updates up to `version`, which the file now contains."""
         with self._lock:
             self._learned.mark_written(version)
             self._hidden.mark_written(version)
@@ -397,7 +395,7 @@ def document_key(model: str, tokenizer: str, kind: str) -> str:
 
 
 def latest_kind_key(model: str, tokenizer: str, kind: str) -> str:
-    """Return the key of the band for conversations whose newest text is of one kind."""
+    """Return the key of the error band for conversations whose newest text is of one kind."""
     return key_of(model, f"{tokenizer}+{kind}")
 
 
@@ -406,7 +404,7 @@ def _generation_of_key(key: str) -> str:
 
 
 def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
-    """Return the kind of nearly all of the last `tokens` that were added, or None."""
+    """Return the kind of nearly all of the last `tokens` added tokens, or None."""
     sums: dict[str | None, int] = {}
     left = tokens
     for kind, size in reversed(added):
@@ -423,38 +421,38 @@ class ConversationCalibration:
     """
 
     def __init__(self, shared: Calibrations, model: str, tokenizer: str, client: str = "") -> None:
-        """Start a conversation; hidden tokens are learned per `client`."""
         self._shared = shared
         self._model, self._tokenizer, self._client = model, tokenizer, client
         self._key = key_of(model, tokenizer)
         self._last: tuple[int, int, float] | None = None
         self._first: tuple[int, int] | None = None
-        """The first estimate and report, until the second shows how many tokens were hidden."""
+        """The first estimate and report, until the second report shows how many tokens are
+        hidden."""
 
     @property
     def factor(self) -> float:
-        """Real tokens per estimated token; before any sample, the generation's factor or 1."""
+        """Real tokens per estimated token. Without samples, the generation's factor or 1."""
         learned = self._shared.learned(self._key)
         start = self._shared.start(self._key)
         return learned.factor(start) if learned else start
 
     @property
     def samples(self) -> int:
-        """How many reports were used, including those of earlier conversations."""
+        """Number of reports, including those of earlier conversations."""
         learned = self._shared.learned(self._key)
         return learned.samples if learned else 0
 
     @property
     def error_percent(self) -> float | None:
-        """Half of the 95 % band of recent predictions; None before the first."""
+        """Error band (±%) of 95 of 100 recent predictions, or None before the first."""
         learned = self._shared.learned(self._key)
         return learned.error_percent if learned else None
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Return the half-width of the next text's band, relative to its estimate's own band.
+        """Return the next text's error band, relative to its estimate's own.
 
         Args:
-            kind: The kind of the next text. Without reports of that kind, at least 1.
+            kind: The kind of the next text. Without reports of that kind, the result is at least 1.
         """
         learned = self._shared.learned(self._key)
         band_factor = learned.band_factor() if learned else 1.0
@@ -465,7 +463,7 @@ class ConversationCalibration:
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """Unseen tokens around the texts, and half of their band; None while unknown."""
+        """Tokens that the client adds to the prompt, with their error band, or None if unknown."""
         hidden = self._shared.hidden(self._hidden_key)
         return (hidden.tokens, hidden.margin) if hidden else None
 
@@ -474,13 +472,13 @@ class ConversationCalibration:
         return f"{self._key} @ {self._client}"
 
     def for_model(self, model: str, tokenizer: str) -> ConversationCalibration:
-        """Return the calibration for another model, without reports; itself for the same model."""
+        """Return the calibration for another model, without reports."""
         if key_of(model, tokenizer) == self._key:
             return self
         return ConversationCalibration(self._shared, model, tokenizer, self._client)
 
     def copy(self) -> ConversationCalibration:
-        """Return an independent draft."""
+        """Return a draft."""
         draft = copy(self)
         draft._shared = self._shared.copy()
         return draft
@@ -538,7 +536,7 @@ class ConversationCalibration:
             self._first = estimated, real
 
     def _find_hidden(self) -> None:
-        """Compute the hidden tokens of the first report once a second one has given the factor."""
+        """Compute the hidden tokens of the first report, once a second one has given the factor."""
         if self._first is not None:
             estimated, reported = self._first
             tokens = max(0.0, reported - self.factor * estimated)
@@ -564,8 +562,8 @@ class ConversationCalibration:
         """Compare a reply's estimate with its reported tokens, before the next prompt includes it.
 
         Args:
-            estimated: The estimate of the texts alone, without a template.
-            output: The reported tokens, without reasoning that is not sent with the next prompt.
+            estimated: The estimate of the texts without a template.
+            output: The reported tokens, without reasoning that is not sent back.
         """
         if self._last is None or estimated < 0 or output < 0:
             return

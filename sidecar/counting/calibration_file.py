@@ -1,4 +1,4 @@
-"""Calibrations on disk, in the user's state folder. Blocking; the only I/O of calibration."""
+"""Reads and writes calibrations in the user's state folder. Blocking."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MAX_BYTES = 4 * 1024 * 1024
 
 
 def load(folder: Path) -> Calibrations:
-    """Return the stored calibrations, or empty ones if there is no file. Never raises.
+    """Return the stored calibrations, or empty ones without a file. Never raises.
 
-    A damaged file is set aside.
+    A damaged file is renamed.
     """
     path = folder / FILE_NAME
     try:
@@ -39,7 +39,7 @@ def save(folder: Path, calibrations: Calibrations) -> bool:
     """Merge the calibrations with those of other processes, and write them.
 
     Returns:
-        Whether other processes had written anything new.
+        Whether other processes have changed the file.
 
     Raises:
         OSError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Counts, their methods, and how they are written."""
+"""Token counts, how they were made, and how they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A number of tokens, its method and its error."""
+    """A number of tokens, how it was counted, and its error band."""
 
     tokens: int
     method: Method
@@ -50,17 +50,17 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def number_text(tokens: int, method: Method) -> str:
-    """Return `12,345`, with `~` for calibrated and estimated numbers."""
+    """Format a number such as `12,345`, with `~` for calibrated and estimated ones."""
     return f"{_mark(method)}{tokens:,}"
 
 
 def tokens_text(tokens: int, method: Method) -> str:
-    """Return `12,345 tokens`, with `~` for calibrated and estimated numbers."""
+    """Format a count such as `12,345 tokens`, with `~` for calibrated and estimated ones."""
     return f"{_mark(method)}{counted(tokens, 'token')}"
 
 
 def banded_text(tokens: int, method: Method, error_percent: float | None) -> str:
-    """Return `~12,345 tokens (±9 %)`: the count with its 95 % band, if it has one."""
+    """Format a count with its 95 % error band, such as `~12,345 tokens (±9 %)`."""
     text = tokens_text(tokens, method)
     if method in ("exact", "endpoint") or error_percent is None:
         return text
@@ -68,7 +68,7 @@ def banded_text(tokens: int, method: Method, error_percent: float | None) -> str
 
 
 def band_text(error_percent: float) -> str:
-    """Return `±9.2 %` or `±13 %`: half of a band, in two digits."""
+    """Format an error band with two digits, such as `±9.2 %` or `±13 %`."""
     return f"±{error_percent:.{0 if error_percent >= 10 else 1}f} %"
 
 

@@ -78,7 +78,7 @@ VOCABULARIES: Mapping[str, Vocabulary] = {
 
 
 def load_ranks(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Return the ranks of token bytes from the file in this package. Takes 0.2 s.
+    """Load the ranks of token bytes. Takes 0.2 s.
 
     Raises:
         DamagedRanksError: The file is missing, unreadable, or has another checksum.
@@ -124,9 +124,9 @@ LONG_BLANKS = re.compile(rf"(?<![{BLANK}])[{BLANK}]{{{MANY_BLANKS},}}+")
 
 
 class Reference(Tokenizer):
-    """Counts by tiktoken with the ranks in this package. Never uses the network.
+    """Counts by tiktoken, with the ranks in this package instead of a download.
 
-    The first count loads the ranks (0.3 s), and raises DamagedRanksError if they are damaged.
+    The first count loads the ranks (0.3 s). It raises DamagedRanksError if they are damaged.
     """
 
     has_safe_cuts = True
@@ -139,13 +139,13 @@ class Reference(Tokenizer):
         return sum([self.count_whole(piece) for piece in split(text)])
 
     def count_whole(self, text: str) -> int:
-        """Count without cutting the text first."""
+        """Count a text without cutting it into pieces."""
         if len(text) < MANY_BLANKS:
             return self._count_ordinary(text)
         return self._count_long(text)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text, which must not have very long runs of blanks."""
+        """Return the tokens of a text without very long runs of blanks."""
         return self._get_encoding().encode_ordinary(text)
 
     def first_bytes(self, text: str, tokens: int) -> bytes:
@@ -217,7 +217,7 @@ _BEGINNINGS_OF_FOUR = tuple(
 
 
 def is_disputed(text: str) -> bool:
-    """Return whether `text` has a character that engines are known to count differently."""
+    """Return whether `text` has a character that the engines count differently."""
     if text.isascii():
         return False
     data = text.encode("utf-8", "surrogatepass")
@@ -226,7 +226,7 @@ def is_disputed(text: str) -> bool:
 
 
 class FastEngine(Tokenizer):
-    """Counts by a fast engine, and by tiktoken where the engine is known to be wrong."""
+    """Counts by a fast engine, or by tiktoken where the fast engine is known to be wrong."""
 
     has_safe_cuts = True
 
@@ -237,13 +237,11 @@ class FastEngine(Tokenizer):
         longest: int | None = None,
         batch: Callable[[Sequence[str]], list[int]] | None = None,
     ) -> None:
-        """Wrap an engine.
-
-        Args:
-            name: The vocabulary.
-            count: Counts one piece.
-            longest: Longer pieces go to tiktoken, which lets other threads run.
-            batch: Counts many texts at once, if the engine can.
+        """Args:
+        name: The vocabulary.
+        count: Counts one piece.
+        longest: Longer pieces go to tiktoken, which lets other threads run.
+        batch: Counts many texts at once, if the engine can.
         """
         self.name = name
         self._batch = batch
@@ -257,11 +255,11 @@ class FastEngine(Tokenizer):
         return sum([self._count_piece(piece) for piece in split(text)])
 
     def is_slow(self, text: str) -> bool:
-        """Return whether a piece goes to tiktoken, which may have to be loaded first (0.3 s)."""
+        """Return whether tiktoken counts the piece, which may have to be loaded first (0.3 s)."""
         return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text; toktok counts them all at once and releases the GIL."""
+        """Return the tokens of each text. toktok counts all of them with the GIL released."""
         if self._batch is None:
             return super().count_many(texts)
         try:
@@ -274,7 +272,7 @@ class FastEngine(Tokenizer):
         ]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:
-        """Return the bytes of the first tokens, by rs-bpe if possible, because it loads faster."""
+        """Return the bytes of the first tokens, if possible by rs-bpe, which loads faster."""
         if is_disputed(text):
             return self.reference.first_bytes(text, tokens)
         try:
@@ -298,7 +296,7 @@ def without_lone_surrogates(text: str) -> str:
 
 
 def rs_bpe(name: str, longest: int | None = None) -> FastEngine:
-    """Return the engine for interactive use; the first count loads its tables (18 MB).
+    """Return the engine for interactive use. Its first count loads its tables (18 MB).
 
     Raises:
         ImportError: rs-bpe has no wheel for this platform.
@@ -336,7 +334,7 @@ Purpose = Literal["interactive", "bulk", "reference"]
 outside the server. `reference`: tiktoken."""
 
 INTERACTIVE_CHARACTERS = 65_536
-"""Longer pieces (stretches without a safe cut) are counted by tiktoken, which releases the GIL."""
+"""Longer pieces are counted by tiktoken, which releases the GIL."""
 
 _engines_lock = threading.Lock()
 _engines: dict[tuple[str, Purpose], FastEngine | Reference] = {}
@@ -348,7 +346,7 @@ def names() -> list[str]:
 
 
 def engine(name: str, purpose: Purpose = "interactive") -> FastEngine | Reference:
-    """Return the engine for a vocabulary; its first count loads it (50 ms or more).
+    """Return the engine for a vocabulary. Its first count loads it (50 ms or more).
 
     Raises:
         KeyError: There is no such vocabulary (see `names`).

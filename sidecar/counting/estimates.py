@@ -1,8 +1,8 @@
-"""Fitted approximations of vocabularies that cannot be run here.
+"""Fitted approximations of vocabularies that are not public.
 
 `python -m benchmarks fit-estimates` writes `estimates.json`. For each tokenizer generation it
-contains the weights of o200k_base's tokens and of a text's features, and the bands that contain 95
-of 100 documents. The weights were fitted to other documents.
+contains the weights of o200k_base's tokens and of a text's features, and the bands that contain
+95 of 100 documents. The weights were fitted to other documents.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ BASE_VOCABULARY = "o200k_base"
 
 
 class Bands(msgspec.Struct, frozen=True):
-    """Error bands by kind of text: half-widths as shares of the estimate."""
+    """Error bands by kind of text, as shares of the estimate."""
 
     any: float
-    """For texts whose kind is not known."""
+    """For texts of unknown kind."""
     short: float
-    """For a text of one token; it decreases with the square root of the tokens."""
+    """For a text of one token. It decreases with the square root of the tokens."""
     kinds: dict[str, float]
     """By `sidecar.counting.kinds.Kind`."""
 
     def percent(self, tokens: int, sample: str = "") -> float:
-        """Return half of the 95 % band of a count, in percent; `sample` is how the text begins."""
+        """Return the 95 % error band of a count, in percent.
+
+        Args:
+            tokens: The count.
+            sample: The beginning of the text.
+        """
         from sidecar.counting.kinds import kind_of
 
         band = self.kinds.get(kind_of(sample), self.any) if sample else self.any
@@ -43,18 +48,18 @@ class Approximation(msgspec.Struct, frozen=True):
     """The estimate for one tokenizer generation."""
 
     weights: tuple[int, ...]
-    """In `UNITS`: per token of the base, then per feature of `sidecar.counting.features`."""
+    """In `UNITS`: per token of the base vocabulary, then per feature."""
     bands: Bands
     own: bool = True
     """Whether it was fitted to the generation's own vocabulary instead of similar ones."""
     method: Literal["calibrated", "estimate"] = "estimate"
-    """`calibrated`: fitted to a server's counts, as ctok reconstructs them."""
+    """`calibrated` if it was fitted to a server's counts, as ctok reconstructs them."""
 
 
 class _Table(msgspec.Struct, frozen=True):
     generations: dict[str, Approximation]
     estimators: dict[str, Bands]
-    """By estimator, for unknown models."""
+    """The bands of each estimator for unknown models."""
 
 
 @cache
@@ -64,7 +69,6 @@ def _band_table() -> _Table:
 
 
 def approximation_of(generation: str) -> Approximation | None:
-    """Return the approximation for a generation, or None."""
     return _band_table().generations.get(generation)
 
 
@@ -74,5 +78,5 @@ def generations() -> list[str]:
 
 
 def bands_of(estimator: str) -> Bands | None:
-    """Return the error bands of an estimator over many vocabularies; None for a plug-in."""
+    """Return the error bands of an estimator over many vocabularies, or None for a plug-in."""
     return _band_table().estimators.get(estimator)

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
 
 _SLICE = 65_536
-"""Characters per step of 2 ms, during which no other thread runs."""
+"""Characters per step. A step takes 2 ms, in which no other thread runs."""
 
 _TABLE = TABLE.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
-"""The classes of features, with other Latin letters, Cyrillic, Armenian and Hebrew, and Arabic and
-others merged into one each."""
+"""Classes of features, with several scripts merged into one class."""
 _MASKS = {
     name: bytes(ord("1") if byte == ord(name) else ord("0") for byte in range(256))
     for name in "aA0. tngyopq"
@@ -58,15 +57,15 @@ _SCRIPTS = {
     "x": (1260, 0),
 }
 _AFTER_ASCII = 1450
-"""Extra cost of a word that a Latin letter of another block interrupts."""
+"""Extra weight of a word that a Latin letter of another block interrupts."""
 
 
 UNITS = 1020
-"""Units per token: the weights are thousandths, and turned out 2 % too high overall."""
+"""Units per token. Weights are thousandths, corrected because they were 2 % too high."""
 
 
 def heuristic_units(text: str) -> int:
-    """Return the summed weights of `text`, `UNITS` to a token. 25 ms per megabyte."""
+    """Return the sum of the weights of `text`. Takes 25 ms per megabyte."""
     if len(text) <= _SLICE:
         return _units_of_slice(text)
     return sum(
@@ -75,7 +74,7 @@ def heuristic_units(text: str) -> int:
 
 
 def heuristic_tokens(units: int) -> int:
-    """Return tokens for so many units, rounded; at least 1 for any text."""
+    """Convert units to tokens, rounded; at least 1 for any text."""
     return max(1, (units + UNITS // 2) // UNITS) if units else 0
 
 
@@ -183,28 +182,27 @@ def _scripts(classes: bytes) -> int:
 
 
 ENTRY_POINTS = "token_sidecar.estimators"
-"""Entry-point group; each entry is an `Estimator`, or a callable that returns one."""
+"""The entry-point group. Each entry is an `Estimator`, or a callable that returns one."""
 
 
 class Estimator(Protocol):
-    """An estimator plug-in. Never raises on any `str`; an empty text is 0 tokens."""
+    """An estimator plug-in. Never raises on any `str`. An empty text has 0 tokens."""
 
     @property
     def name(self) -> str:
-        """The label of its counts."""
+        """The name shown with its counts."""
 
-    def estimate(self, text: str) -> int:
-        """Return the estimated tokens of `text`."""
+    def estimate(self, text: str) -> int: ...
 
 
 @runtime_checkable
 class TruncatingEstimator(Estimator, Protocol):
-    """An estimator with its own way of cutting texts, used instead of `sidecar.counting.fit`."""
+    """An estimator that cuts texts in its own way."""
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str:
         """Return the beginning ("start"), the end, or both ends ("middle") of `text`.
 
-        A result above `max_tokens` by its own estimate is not used.
+        A result with more than `max_tokens` by its own estimate is not used.
         """
 
 
@@ -214,7 +212,6 @@ class Heuristic:
     name = "heuristic"
 
     def estimate(self, text: str) -> int:
-        """Add up the weights and round."""
         return heuristic_tokens(heuristic_units(text))
 
 
@@ -223,14 +220,15 @@ _CODE_MARKS = frozenset("{}[];=<>")
 
 
 class Whitespace:
-    """Counts words, half a token per mark, the same again for marks of code; at least characters /
-    4.
+    """Counts words, half a token per punctuation mark, and as much again per mark of code.
+
+    The result is at least a quarter of the characters.
     """
 
     name = "whitespace"
 
     def estimate(self, text: str) -> int:
-        """ceil(max(words + marks / 2 + code marks / 2, characters / 4)), in whole numbers."""
+        """Return ceil(max(words + marks / 2 + code marks / 2, characters / 4))."""
         words = len(text.split())
         marks = sum(map(text.count, _MARKS)) + sum(map(text.count, _CODE_MARKS))
         return max(-(-(2 * words + marks) // 2), -(-len(text) // 4))
@@ -242,7 +240,6 @@ class Chars4:
     name = "chars4"
 
     def estimate(self, text: str) -> int:
-        """floor(characters / 4)."""
         return len(text) // 4
 
 
@@ -254,12 +251,12 @@ _registry: dict[str, Estimator] = {
 }
 BUILT_IN = frozenset(_registry)
 _unusable: dict[str, str] = {}
-"""Why plug-ins cannot be used, by name."""
+"""Reasons why plug-ins cannot be used, by name."""
 _plugins_read = False
 
 
 def register(estimator: Estimator, name: str | None = None) -> None:
-    """Add an estimator, or replace the one of that name."""
+    """Add an estimator. It replaces one with the same name."""
     with _lock:
         _registry[name or estimator.name] = estimator
 
@@ -354,10 +351,10 @@ class EstimatorTokenizer(Tokenizer):
         self.error_percent: float = 100 * (self._bands or _built_in_bands(Chars4.name)).any
 
     def band(self, tokens: int, sample: str = "") -> float:
-        """Return half of the band for a text of this kind and size, in percent.
+        """Return the error band in percent for a text of this kind and size.
 
-        The errors of plug-ins were not measured. Their band includes both ends of the heuristic's
-        band for the sample; without a sample it is that of `chars4`, the coarsest estimator.
+        The errors of plug-ins are unknown. Their band includes the heuristic's band for the
+        sample, or without a sample that of `chars4`, the coarsest estimator.
         """
         if self._bands is not None:
             return self._bands.percent(tokens, sample)
@@ -369,7 +366,7 @@ class EstimatorTokenizer(Tokenizer):
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`; the heuristic counts if a plug-in raises."""
+        """Count the tokens of `text`. If a plug-in raises, the heuristic counts."""
         try:
             return max(0, int(self.estimator.estimate(text)))
         except Exception as error:
@@ -379,7 +376,7 @@ class EstimatorTokenizer(Tokenizer):
             return _registry["default"].estimate(text)
 
     def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:
-        """Return the plug-in's own cut; None if it fails or keeps too much."""
+        """Return the text cut by the plug-in, or None if it fails or keeps too much."""
         if not isinstance(self.estimator, TruncatingEstimator):
             return None
         try:

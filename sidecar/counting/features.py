@@ -46,7 +46,7 @@ _PAIRS = (
     *(b"aA", b"AA", b"0a", b"0A", b"  ", b"tt", b"nn", b"..", b".a", b".A", b" 0", b" .", b".n"),
     *(b"aaaaaaaa", b"000"),
 )
-"""Neighbours; no cut falls between any of them."""
+"""Pairs of neighbours. No safe cut lies between them."""
 _SECOND = (
     # (name, class, first two bytes) of scripts that share their first byte with others
     ("slavic", b"y", tuple(bytes((0xD1, last)) for last in b"\x94\x96\x97\x98\x9a\x9e")),
@@ -95,7 +95,6 @@ _NONE = (0,) * (len(_OTHERS) + len(_SECOND))
 
 
 def classes_of(text: str) -> bytes:
-    """Return the class of each character."""
     return text.encode("utf-8", "surrogatepass").translate(TABLE, FOLLOWING)
 
 

@@ -1,8 +1,8 @@
-"""Fit a text to a number of tokens: its beginning, its end, or both ends (`tokens/fit`).
+"""Shortens a text to a number of tokens: its beginning, its end, or both ends (`tokens/fit`).
 
-Short lines are kept or removed completely. A long line is cut between two tokens, never inside a
-character or between a character and its combining marks. Counts do not add up at arbitrary cuts, so
-every result is counted again and shortened until it fits.
+Short lines are kept or removed as a whole. A long line is cut between two tokens, never inside a
+character or between a character and its combining marks. Because counts do not add up at
+arbitrary cuts, every result is counted again and shortened until it fits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _JOINER = "\u200d"
 _MAX_CHARACTER = 64
-"""Longest character, in code points; longer stacks of marks may be cut."""
+"""Longest character in code points. Longer stacks of marks may be cut."""
 
 
 def character_boundary(text: str, offset: int, *, forward: bool = False) -> int:
     """Return the nearest offset at or before `offset` (or after it) that splits no character.
 
-    Surrogate pairs, marks, joined and modified emoji, flags, and CR with LF stay together.
+    Surrogate pairs, combining marks, joined emoji, flags, and CR with LF stay together.
     """
     if offset <= 0 or offset >= len(text):
         return max(0, min(offset, len(text)))
@@ -78,30 +78,29 @@ def _count_flags_before(text: str, cut: int) -> int:
 
 
 Mode = Literal["start", "middle", "end"]
-"""Which part is kept: the beginning, both ends, the end."""
+"""The part of the text to keep: the beginning, both ends, or the end."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 MARKER = "\n...\n"
 UNMEASURED_ERROR_PERCENT = 25.0
-"""Assumed if the error was not measured."""
+"""Assumed error if it was not measured."""
 
 _PIECE_CHARACTERS = 2_048
 _MAX_PIECE = 16 * _PIECE_CHARACTERS
-"""Pieces without a safe cut are cut here, because each step of a search counts a piece."""
+"""Pieces without a safe cut are cut at this length, because each step counts one piece."""
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""Characters on either side of a cut that decide whether it falls between two tokens."""
+"""How many characters on either side decide whether a cut lies between two tokens."""
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05
-"""A line may be cut if it has more tokens than both (the share is of the tokens that an end may
-keep), or more than half of the tokens that the end may keep."""
+"""A line may be cut if it has a larger share of the tokens to keep."""
 
 _ROUNDS = 64
 
 
 class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A fitted text, and how much was removed."""
+    """A shortened text, and how much was removed."""
 
     text: str
     tokens: int
@@ -126,12 +125,12 @@ def parse_mode(name: str) -> Mode:
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """Return the target in tokens: `max_tokens`, reduced by half of the band of inexact counts.
+    """Return `max_tokens`, reduced by the error band of inexact counts.
 
     Args:
         max_tokens: The limit.
         tokenizer: Counts the text.
-        sample: How the text begins.
+        sample: The beginning of the text.
     """
     if tokenizer.method in ("exact", "endpoint"):
         return max(0, max_tokens)
@@ -149,16 +148,16 @@ def fit(
 ) -> FitResult:
     """Shorten a text to at most `max_tokens` tokens. Never raises.
 
-    A text that fits stays unchanged. The work is about that of counting the text twice. An
-    estimator plug-in that cuts texts itself does so, without the marker.
+    A text that fits is unchanged. The work is about that of counting the text twice. An
+    estimator plug-in may cut texts in its own way, without the marker.
 
     Args:
         text: The text.
         max_tokens: The limit.
-        mode: Which part is kept.
+        mode: Which part to keep.
         tokenizer: Counts the text.
-        marker: Replaces the removed text in mode `middle`, and is counted. If it does not fit, only
-            the beginning is kept.
+        marker: Stands for the removed text in mode `middle`, and is counted. If it does not fit,
+            only the beginning is kept.
     """
     work = _CountedText(text, tokenizer)
     limit = allowance(max_tokens, tokenizer, text[:SAMPLE_CHARACTERS])
@@ -210,12 +209,12 @@ class _CountedText:
         self.is_exact = tokenizer.method == "exact"
 
     def tokens_before(self, offset: int) -> int:
-        """Return roughly how many tokens precede `offset`."""
+        """Return approximately how many tokens precede `offset`."""
         piece = bisect_right(self.starts, offset) - 1
         return self.sums[piece] + self.count(self.text[self.starts[piece] : offset])
 
     def head_end(self, tokens: int) -> int:
-        """Return the offset at which the first `tokens` tokens end, roughly."""
+        """Return approximately where the first `tokens` tokens end."""
         piece = min(bisect_right(self.sums, tokens), len(self.sums) - 1) - 1
         start, end = self.starts[piece], self.starts[piece + 1]
         low, high = start, end
@@ -226,7 +225,7 @@ class _CountedText:
         return low
 
     def tail_start(self, tokens: int) -> int:
-        """Return the offset at which the last `tokens` tokens start, roughly."""
+        """Return approximately where the last `tokens` tokens start."""
         skipped = self.sums[-1] - tokens
         piece = max(bisect_left(self.sums, skipped) - 1, 0)
         start, end = self.starts[piece], self.starts[piece + 1]
@@ -239,7 +238,6 @@ class _CountedText:
         return low
 
     def line_at(self, offset: int) -> int:
-        """Return the index of the line at `offset`."""
         return bisect_right(self.line_ends, offset, key=lambda span: span[1])
 
     def line_start(self, line: int) -> int:

@@ -1,8 +1,8 @@
-"""Counts of documents that cost what an edit costs: pieces remember theirs, and they add up.
+"""Counts documents incrementally: pieces cache their counts, which add up.
 
-Pieces never change, so any thread can fill in a count while the document is edited, and no result
-can be stale. Texts are cut only for tokenizers with safe cuts. A tokenizer's `base` counts the
-pieces, and the sum is scaled once.
+Pieces never change, so any thread can count them while the document is edited, and no count
+becomes stale. Texts are cut only for tokenizers with safe cuts. A tokenizer's `base` counts the
+pieces, and their sum is scaled once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SLOW = 1_000_000
-"""Added to the characters of a slow piece, which no event loop may count."""
+"""Added to the characters of a slow piece, so that the event loop does not count it."""
 
 
 def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
@@ -32,9 +32,9 @@ def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
 
 
 def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
-    """Return a document's tokens if that takes tokenizing at most `most` characters, else None.
+    """Return a document's tokens, or None if more than `most` characters have no count yet.
 
-    For tokenizers with safe cuts.
+    Only for tokenizers with safe cuts.
     """
     missing = doc.uncounted_pieces(base.name)
     if missing and count_uncounted_characters(missing, base, most) > most:
@@ -46,8 +46,7 @@ def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
 def count_uncounted_characters(pieces: Iterable[Piece], base: Tokenizer, enough: int) -> int:
     """Return how many characters of these pieces must be tokenized.
 
-    Pieces that are slow for the tokenizer count as a million more: they are too slow for an event
-    loop.
+    A piece that is slow for the tokenizer counts as a million more.
 
     Args:
         pieces: The pieces.
@@ -68,7 +67,7 @@ def count_pieces(
     tokenizer: Tokenizer,
     should_stop: Callable[[], bool] | None = None,
 ) -> int:
-    """Return the sum over pieces, counting each at most once.
+    """Return the sum over pieces, counting only those without a cached count.
 
     Args:
         pieces: The pieces.
@@ -76,7 +75,7 @@ def count_pieces(
         should_stop: Checked before each piece.
 
     Raises:
-        WorkStoppedError: `should_stop` returned true; the counts made so far are kept.
+        WorkStoppedError: `should_stop` returned true. Counts made so far are kept.
     """
     name = tokenizer.name
     for piece in pieces:
@@ -88,14 +87,14 @@ def count_pieces(
 
 
 def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
-    """Return a text's count, calibrated, with its method and band."""
+    """Return a text's calibrated count, with its method and error band."""
     return tokenizer.measure_base(count_text(text, tokenizer.base), text)
 
 
 def count_text(
     text: str, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None = None
 ) -> int:
-    """Count a text outside documents, in pieces where the tokenizer allows it.
+    """Count a text that is not a document, in pieces where the tokenizer allows it.
 
     Raises:
         WorkStoppedError: `should_stop` returned true.

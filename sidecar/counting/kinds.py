@@ -1,4 +1,4 @@
-"""Kinds of text: each has its own error band."""
+"""Kinds of text, each with its own error band."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _STAMP = re.compile(r"\d\d?:\d\d:\d\d|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+\.\d+")
 
 
 def kind_of(text: str) -> Kind:
-    """Return the kind of a text, by its first characters; `prose` for an empty one."""
+    """Return the kind of a text, judged by its first characters. An empty text is `prose`."""
     sample = text[:SAMPLE_CHARACTERS]
     classes = classes_of(sample)
     script = None if sample.isascii() else _kind_by_script(sample, classes)

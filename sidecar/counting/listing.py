@@ -1,4 +1,4 @@
-"""Information about models, and the models to choose from (`models/list`)."""
+"""Describes models, and lists the models to choose from (`models/list`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 _MIN_CURRENT_WINDOW = 100_000
-"""Smallest context window of a vendor's current models."""
+"""Smallest context window of a vendor's current models, in tokens."""
 _CURRENT = re.compile(
     r"(gpt-5|o\d|claude-(opus|sonnet|haiku|fable)-[4-9]|gemini-[3-9]|gemini-2\.5|grok-[4-9]|"
     r"mistral-(large|medium|small)|devstral|codestral|deepseek|qwen-?3|kimi-k|glm-[4-9]|command-a)"
@@ -41,7 +41,7 @@ _CURRENT = re.compile(
 )
 
 Describe = Callable[[str], tuple[str, Method]]
-"""Returns a model's tokenizer and method; `Tokenizers.describe` also knows the user's files."""
+"""Returns the name and method of a model's tokenizer."""
 
 
 def _describe_model(model: str) -> tuple[str, Method]:
@@ -49,7 +49,7 @@ def _describe_model(model: str) -> tuple[str, Method]:
 
 
 def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
-    """Return information about a model, without loading the price list."""
+    """Return information about a model. The price list is not loaded for this."""
     tokenizer, method = describe(model)
     return ModelInfo(
         id=model,

@@ -1,8 +1,8 @@
 """Tokens of pictures, audio, video and files by the vendors' published rules.
 
-docs/reference/sources.md names the page of each rule and the day it was read. A rule published for
-the model is exact. A model without one uses the nearest rule, with a margin that covers the
-possible error. Files and clips of unknown length are assumptions with a wide margin.
+docs/reference/sources.md names the page of each rule and the day it was read. A rule that is
+published for the model is exact. For other models the nearest rule applies, with a margin that
+covers the possible error. Files and clips of unknown length are assumptions with a wide margin.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def image_tokens(
 ) -> UncertainTokens:
     """Return the tokens of a picture.
 
-    A picture of unknown size counts as a square of 1024; the margin covers sizes from 256 x 256 to
-    3840 x 2160.
+    A picture of unknown size counts as a square of 1024 pixels, with a margin for sizes from 256
+    x 256 to 3840 x 2160.
 
     Args:
         bare: The model's name.
@@ -110,7 +110,7 @@ def image_tokens(
 
 
 def media_resolution(detail: str) -> str:
-    """Return `high` for `MEDIA_RESOLUTION_HIGH` or `media_resolution_high`; "" if unspecified."""
+    """Return `high` for `MEDIA_RESOLUTION_HIGH` or `media_resolution_high`, "" if unspecified."""
     name = detail.lower().removeprefix("media_resolution_")
     return "" if name in ("auto", "unspecified") else name
 
@@ -199,15 +199,15 @@ _CLAUDE_PAGE = UncertainTokens(2_250, 750)
 _GEMINI_PAGE = {"low": 280, "medium": 560, "high": 1_120}
 _GEMINI_2_PAGE = 258
 _PAGE_SIZE = (1024, 1325)
-"""Assumed size of a page's picture, in the shape of a letter."""
+"""Assumed size of a page's picture in pixels."""
 _PAGE_TEXT = 500
 
 _OPENAI_AUDIO = 10.0
-"""Tokens per second: one per 100 ms of user audio."""
+"""Tokens per second of audio."""
 
 
 def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") -> UncertainTokens:
-    """Return the tokens of audio, video or a document; `detail` is Gemini's media resolution."""
+    """Return the tokens of audio, video or a document. `detail` is Gemini's media resolution."""
     if clip.pages is not None:
         page = _page_tokens(bare, generation, media_resolution(detail))
         return UncertainTokens(clip.pages * page.tokens, clip.pages * page.margin)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sidecar.counting.tokenizer import Tokenizer
 
 _TOOL_CHOICE_MARGIN = 130
-"""How many tokens longer the prompt is if the request forces a tool call."""
+"""How many more tokens the prompt may have if the request forces a tool call."""
 
 _CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("opus", (5, 0)): 286,
@@ -65,7 +65,7 @@ _NEWEST_PROMPT, _NEWEST_MARGIN = 354, 400
 
 
 def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
-    """Return the tokens of the system prompt that tools add; 0 if the vendor publishes none."""
+    """Return the tokens of the system prompt that tools add, or 0 if not published."""
     if not generation.startswith("claude"):
         return UncertainTokens(0)
     line, version = _CLAUDE_LINE.search(bare), claude_version(bare)
@@ -78,22 +78,22 @@ def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
 
 
 class TemplateTokens(NamedTuple):
-    """The tokens that a template puts around messages and tools."""
+    """How many tokens a template adds to messages and tools."""
 
     message: int
-    """Around each message, including its role."""
+    """For each message, including its role."""
     name: int
-    """For a name, in addition to the name itself."""
+    """For a name, besides the name itself."""
     priming: int
     """Once, before the reply."""
     call: int
-    """Around each tool call."""
+    """For each tool call."""
     result: int
-    """Around each tool result."""
+    """For each tool result."""
     tool: int
-    """Around each tool's schema."""
+    """For each tool's schema."""
     tools: int
-    """Once, if there are tools; in addition to `tool_prompt_tokens`."""
+    """Once if there are tools, besides `tool_prompt_tokens`."""
 
 
 _OPENAI = TemplateTokens(message=4, name=1, priming=3, call=7, result=2, tool=7, tools=12)
@@ -103,10 +103,10 @@ _GEMINI = TemplateTokens(message=1, name=1, priming=0, call=5, result=5, tool=3,
 _CHATML = TemplateTokens(message=5, name=1, priming=3, call=8, result=4, tool=3, tools=20)
 
 _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
-"""Models whose formula OpenAI's cookbook compared with reported usage."""
+"""Models for which OpenAI's cookbook compares the formula with reported usage."""
 
 _TEMPLATE_MARGIN_SHARE = 0.5
-"""Margin of a template's tokens, as a share, if its formula was not compared with usage."""
+"""Error band of a template's tokens, as a share, without such a comparison."""
 _COMPARED_MARGIN_SHARE = 0.1
 
 _cache_lock = threading.Lock()
@@ -136,7 +136,7 @@ def count_messages(
 ) -> Measure:
     """Count a whole request: messages, tools and the beginning of the reply. Never raises.
 
-    Messages and tools may have any vendor's form. Nothing at all is 0, exact.
+    Messages and tools may have any vendor's format. An empty request has exactly 0 tokens.
     """
     if not messages and not tools:
         return tokenizer.measure(0)
@@ -162,10 +162,10 @@ def message_text(message: Any) -> str:
 def message_tokens(
     message: Any, model: str, tokenizer: Tokenizer, counted: int | None = None
 ) -> Measure:
-    """Count one message with the template's tokens around it. Never raises.
+    """Count one message with the template's tokens. Never raises.
 
     Args:
-        message: In any vendor's form.
+        message: The message, in any vendor's format.
         model: The model's name.
         tokenizer: Counts the texts.
         counted: Tokens of its text, if the model's server counted them.
@@ -239,10 +239,10 @@ def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> floa
 
 
 def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measure:
-    """Count a set of tool schemas; each set is counted once. Never raises.
+    """Count a set of tool schemas. Counts are cached by set. Never raises.
 
-    OpenAI: the cookbook's formula, nested properties like those on top. Others: each schema's
-    compact JSON, and the system prompt that tools add, where its length is published.
+    For OpenAI this is the cookbook's formula. For others it is each schema's compact JSON, and
+    the system prompt that tools add, if its length is published.
     """
     if not tools:
         return tokenizer.measure(0)

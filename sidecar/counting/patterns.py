@@ -13,7 +13,7 @@ from sidecar.counting.engines import VOCABULARIES
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """One way of splitting a text before the merges."""
+    """A way to split a text before tokens are merged."""
 
     name: str
     expression: str
@@ -23,7 +23,7 @@ class Pattern(msgspec.Struct, frozen=True):
     nfc: bool = False
     """Whether the tokenizer normalises to NFC first."""
     has_safe_cuts: bool = True
-    """Whether `sidecar.text.cuts` was proven for it."""
+    """Whether the cuts of `sidecar.text.cuts` are proven for this pattern."""
 
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

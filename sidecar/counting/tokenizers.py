@@ -1,9 +1,9 @@
-"""Each model's tokenizer, loaded at its first count.
+"""Chooses each model's tokenizer, and loads it at its first count.
 
 The user's own files come first, then the engines, the vocabularies of optional packages, and the
-approximation for the model's generation. Unknown models get one approximation of all current
-vocabularies, or the estimator in the user's settings. A file that cannot be used is reported in
-`problems`, and counts carry the name of the tokenizer that produced them.
+approximation for the model's generation. Unknown models get an approximation of all current
+vocabularies, or the estimator in the user's settings. `problems` reports files that cannot be
+used; counts carry the name of the tokenizer that made them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 
 class LinearEstimator(Tokenizer):
-    """A fitted linear estimate: the sum of weighted features, `FITTED_UNITS` to a token.
+    """A fitted linear estimate: a weighted sum of features.
 
-    The first feature is the count of the base tokenizer, the others are those of
+    The first feature is the count of the base tokenizer. The others are those of
     `sidecar.counting.features`.
     """
 
@@ -76,20 +76,18 @@ class LinearEstimator(Tokenizer):
 
 
 class ScaledTokenizer(Tokenizer):
-    """Multiplies another tokenizer's counts, for a vocabulary that cannot be run here."""
+    """Multiplies another tokenizer's counts, for a vocabulary that is not public."""
 
     method: Method = "estimate"
 
     def __init__(
         self, name: str, base: Tokenizer, factor: float, bands: Bands | None = None
     ) -> None:
-        """Scale the counts of `base`.
-
-        Args:
-            name: The tokenizer's name.
-            base: Counts the pieces of a text.
-            factor: Tokens per token of the base.
-            bands: The error bands; None if not measured.
+        """Args:
+        name: The tokenizer's name.
+        base: Counts the pieces of a text.
+        factor: Tokens per token of the base.
+        bands: The error bands, or None if not measured.
         """
         self.name, self._base, self._factor, self._bands = name, base, factor, bands
         self.error_percent: float | None = 100 * bands.any if bands else None
@@ -131,10 +129,9 @@ class HeuristicTokenizer(ScaledTokenizer):
 
 
 class CalibratedTokenizer(ScaledTokenizer):
-    """An estimate multiplied by a learned factor."""
+    """An estimator whose counts are multiplied by a learned factor."""
 
     def __init__(self, plain: Tokenizer, factor: float, band_factor: float = 1.0) -> None:
-        """Calibrate `plain`, multiplying its counts and its error band."""
         super().__init__(plain.name, plain.base, max(1e-6, factor))
         self._plain, self._band_factor = plain, band_factor
         self.method = "calibrated"
@@ -154,7 +151,8 @@ class CalibratedTokenizer(ScaledTokenizer):
 
 
 def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: str) -> Tokenizer:
-    """Return an estimator calibrated for the model's texts of this kind, if it was learned."""
+    """Return an estimator with the calibration for the model and the text's kind, if there is
+    one."""
     from sidecar.counting.calibration import document_key
     from sidecar.counting.kinds import kind_of
 
@@ -167,14 +165,14 @@ def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: st
 
 
 _calibrated_tokenizer = lru_cache(maxsize=4096)(CalibratedTokenizer)
-"""Counts are remembered by tokenizer object, so equal corrections share one."""
+"""Cached because counts are cached by tokenizer object."""
 
 
 class LazyTokenizer(Tokenizer):
     """Loads a tokenizer at the first count, or a fallback if that fails.
 
-    Until then it has the requested name and no safe cuts; afterwards it has the properties of the
-    loaded tokenizer.
+    Before that it has the requested name and no safe cuts, and afterwards the loaded tokenizer's
+    properties.
     """
 
     inline_characters = 0
@@ -241,7 +239,7 @@ class LazyTokenizer(Tokenizer):
 
 
 class Tokenizers:
-    """Finds each model's tokenizer. Thread-safe; no method loads a vocabulary or raises."""
+    """Finds each model's tokenizer. Thread-safe. No method loads a vocabulary or raises."""
 
     def __init__(
         self,
@@ -249,13 +247,11 @@ class Tokenizers:
         estimator: str = "default",
         purpose: Purpose = "interactive",
     ) -> None:
-        """Configure the tokenizers.
-
-        Args:
-            files: The user's vocabulary files; the first match wins.
-            estimator: Counts for unknown models; `default` is the approximation of all current
-                vocabularies.
-            purpose: Selects the engines.
+        """Args:
+        files: The user's vocabulary files. The first match is used.
+        estimator: The estimator for unknown models; `default` is the approximation of all current
+            vocabularies.
+        purpose: Selects the engines.
         """
         self._files = tuple(files)
         self._estimator = estimator
@@ -267,12 +263,11 @@ class Tokenizers:
 
     @property
     def problems(self) -> list[str]:
-        """Why requested vocabularies are not used, in one sentence each."""
+        """Reasons why requested vocabularies are not used, one sentence each."""
         why = estimators.unusable_reason(self._estimator)
         return [*self._problems.values(), *([why] if why else [])]
 
     def for_model(self, model: str) -> Tokenizer:
-        """Return the tokenizer that counts for `model`."""
         tokenizer = self._by_model.get(model)
         if tokenizer is None:
             tokenizer = self._choose(model)
@@ -282,11 +277,11 @@ class Tokenizers:
         return tokenizer
 
     def is_user_file(self, model: str) -> bool:
-        """Return whether a file that the user named counts for `model`."""
+        """Return whether one of the user's files counts for `model`."""
         return any(matches(model, entry.models) for entry in self._files)
 
     def describe(self, model: str) -> tuple[str, Method]:
-        """Return the tokenizer's name and method for `model`, without loading it."""
+        """Return the name and method of the tokenizer for `model`, without loading it."""
         tokenizer = self.for_model(model)
         return tokenizer.name, tokenizer.method
 

@@ -1,8 +1,8 @@
-"""The tokenizer of each model generation on this machine, found without loading anything.
+"""The tokenizer of each model generation, found without loading it.
 
-Counts are `exact` if the vocabulary is available in an engine or an installed optional package. If
-not, the generation's approximation counts, or the estimator. `sidecar.counting.tokenizers` also
-considers the user's settings.
+Counts are `exact` if an engine or an installed optional package has the vocabulary. Otherwise
+the generation's approximation counts, or the estimator. The user's settings are considered in
+`sidecar.counting.tokenizers`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
 
 ENGINES = frozenset(("o200k_base", "o200k_harmony", "cl100k_base"))
-"""Vocabularies that `sidecar.counting.engines` can always run."""
+"""Vocabularies that are part of this package."""
 
 ESTIMATOR = "heuristic"
 """The default estimator's name."""
@@ -34,7 +34,7 @@ PACKAGED: dict[str, tuple[str, str]] = {
 
 @cache
 def packaged_file(generation: str) -> Path | None:
-    """Return the vocabulary file of an installed optional package, which is not imported."""
+    """Return the vocabulary file of an optional package without importing the package."""
     if generation not in PACKAGED:
         return None
     package, inside = PACKAGED[generation]
@@ -48,7 +48,7 @@ def packaged_file(generation: str) -> Path | None:
 
 
 def counted_by(generation: str) -> tuple[str, Method]:
-    """Return the tokenizer's name for a generation, and how its counts are made."""
+    """Return the name of a generation's tokenizer, and the method of its counts."""
     if generation in ENGINES or packaged_file(generation):
         return generation, "exact"
     row = approximation_of(generation)

@@ -46,7 +46,7 @@ class VocabularyError(SidecarError, ValueError):
 
 
 class BytePairTokenizer(Reference):
-    """An exact byte-level BPE vocabulary. Thread-safe; the first count builds the encoding."""
+    """An exact byte-level BPE vocabulary. Thread-safe. The first count builds the encoding."""
 
     def __init__(self, name: str, ranks: Ranks, pattern: Pattern) -> None:
         super().__init__("o200k_base")
@@ -97,10 +97,10 @@ def read_ranks(data: bytes) -> Ranks:
 
 
 def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
-    """Load a rank file; the split pattern follows from the number of ranks.
+    """Load a rank file. The number of ranks determines the split pattern.
 
     Raises:
-        VocabularyError: The split pattern is not known.
+        VocabularyError: The split pattern is unknown.
         OSError: The file is unreadable.
     """
     ranks = read_ranks(path.read_bytes())
@@ -148,7 +148,7 @@ def load_tekken(path: Path, name: str) -> BytePairTokenizer:
 
 
 def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
-    """Return the ranks of a byte-level vocabulary, which represents each byte by a letter.
+    """Return the ranks of a byte-level vocabulary, in which a letter stands for each byte.
 
     Raises:
         VocabularyError: The vocabulary is not byte-level.
@@ -161,7 +161,7 @@ def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
 
 
 def bytes_by_letter() -> dict[str, int]:
-    """Return the byte that each letter represents in byte-level vocabularies, as in GPT-2's."""
+    """Return the byte that each letter stands for in byte-level vocabularies such as GPT-2's."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -169,7 +169,7 @@ def bytes_by_letter() -> dict[str, int]:
 
 
 def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
-    """Return whether token ids rise with the merges, so that ids can serve as ranks.
+    """Return whether token ids rise with the merges and can therefore serve as ranks.
 
     Ids may repeat, because Llama-3 lists all merges that produce a token.
 
@@ -186,15 +186,13 @@ class HuggingFaceTokenizer(Tokenizer):
     """Runs a `tokenizer.json` by the `tokenizers` library. Thread-safe."""
 
     inline_characters = 1_000
-    """Counted in about a millisecond."""
+    """How many characters it counts in about a millisecond."""
 
     def __init__(self, name: str, data: bytes, dropped: bytes = b"") -> None:
-        """Load a `tokenizer.json`.
-
-        Args:
+        """Args:
             name: The tokenizer's name.
-            data: The file.
-            dropped: Bytes that the model drops. They are tokens in `data`, but are not counted.
+            data: The contents of a `tokenizer.json`.
+            dropped: Bytes that the model drops. They are tokens in `data` but are not counted.
 
         Raises:
             VocabularyError: The library is missing or cannot read `data`.
@@ -251,7 +249,7 @@ def load_tokenizer_json(path: Path, name: str) -> BytePairTokenizer | HuggingFac
 
 
 def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
-    """Return an equivalent tokenizer for tiktoken, or None if there is none."""
+    """Return an equivalent tokenizer for tiktoken, or None."""
     model, pattern = _object(spec.get("model")), _known_pattern(spec)
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if pattern is None or model.get("type") != "BPE":
@@ -266,7 +264,7 @@ def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
 
 
 def _known_pattern(spec: dict[str, Any]) -> Pattern | None:
-    """Return the known pattern that is equivalent to `pre_tokenizer` and `normalizer`, or None."""
+    """Return the known pattern equivalent to `pre_tokenizer` and `normalizer`, or None."""
     steps = _steps(spec.get("pre_tokenizer"), "pretokenizers")
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space"):
         return None
@@ -307,10 +305,10 @@ _MODEL_TYPE_BPE = 2
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Runs a model by the `sentencepiece` library, with llama.cpp's counts. Thread-safe."""
+    """Counts by the `sentencepiece` library, like llama.cpp. Thread-safe."""
 
     inline_characters = 1_000
-    """Counted in about a millisecond."""
+    """How many characters it counts in about a millisecond."""
 
     def __init__(self, name: str, model: bytes) -> None:
         """Load a model.
@@ -427,7 +425,7 @@ _SUCCESSIVE_SPLITS = {
     "command-r": (r"\p{N}", patterns.GPT2.expression),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", patterns.GPT2.expression, "[0-9][0-9][0-9]"),
 }
-"""Vocabularies with several split patterns, which the `tokenizers` library applies in turn."""
+"""Vocabularies with several split patterns, which are applied in turn."""
 
 _NORMAL, _BYTE = 1, 6
 
@@ -518,7 +516,7 @@ def read_header(file: BinaryIO) -> dict[str, Any]:
 
     Raises:
         VocabularyError: The file has another format.
-        struct.error: The file ends too soon.
+        struct.error: The file is incomplete.
     """
     magic, version, _tensors, pairs = struct.unpack("<4sIQQ", file.read(24))
     if magic != b"GGUF" or version not in (2, 3) or pairs > _MAX_ITEMS:
@@ -560,7 +558,7 @@ def _array(file: BinaryIO) -> list[Any]:
 
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Larger vocabulary files are refused; the largest known are under 40 MB."""
+"""Larger vocabulary files are refused. The largest known ones are under 40 MB."""
 
 
 def load(file: Path, name: str) -> Tokenizer:

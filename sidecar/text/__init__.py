@@ -1,1 +1,1 @@
-"""Documents: positions, edits, safe split points; outlines, globs and text for display. Pure."""
+"""Text without I/O: documents, positions, edits, split points, outlines, globs and escaping."""

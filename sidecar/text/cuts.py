@@ -44,35 +44,34 @@ _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
 
 def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
-    """Return the offset of the first safe cut after `text[start]`, or None.
+    """Return the offset of the first safe cut after `start` and before `end`, or None.
 
-    Nothing from `end` on is examined. Linear in the distance.
+    Takes time in proportion to the distance.
     """
     match = _cut().search(text, start, end)
     return match.end() if match else None
 
 
 def has_word_cut_between(before: str, after: str) -> bool:
-    """Return whether a word cut lies between two neighbouring texts."""
+    """Return whether the border between two texts is a word cut."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
 
 
 @cache
 def _cut() -> re.Pattern[str]:
-    """Compiled lazily (2 ms): short texts are not cut."""
     return re.compile(rf"{_WORD_CUT}|\n(?!/)(?=[ \t]*+\S)")
 
 
 @cache
 def _word_cut() -> re.Pattern[str]:
-    """Compiled lazily: it takes 4 ms, too long for the first count."""
+    """Compiled lazily, because it takes 4 ms, too long for the first count."""
     return re.compile(_WORD_CUT)
 
 
 def is_cut(before: str, after: str) -> bool:
-    """Return whether a safe cut lies between two neighbouring texts.
+    """Return whether the border between two texts is a safe cut.
 
-    `after` must reach to a safe cut or the end of the document, so that its indent can be judged.
+    `after` must reach to a safe cut or the end of the document, because its indentation matters.
     """
     if has_word_cut_between(before, after):
         return True

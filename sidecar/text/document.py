@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 SPARE_PIECES = 64
-"""How many pieces beyond the expected number a document may have before they are joined."""
+"""How many more pieces than expected a document may have before small ones are joined."""
 TIDY_PIECES = 32
 """How many pieces one edit may examine in order to join some."""
 
@@ -89,17 +89,16 @@ class TextDocument(SplitText):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The current pieces; later edits do not change them."""
+        """The current pieces. Later edits do not change this tuple."""
         if self._pieces is None:
             self._pieces = self._list.snapshot()
         return self._pieces
 
     def uncounted_pieces(self, tokenizer_name: str) -> Collection[Piece]:
-        """Return the pieces that a tokenizer has not counted."""
         return self._list.tally(tokenizer_name).uncounted()
 
     def token_total(self, tokenizer_name: str) -> int | None:
-        """Return a tokenizer's count of the document; None while pieces are uncounted."""
+        """Return a tokenizer's count of the document, or None if pieces are uncounted."""
         return self._list.tally(tokenizer_name).total()
 
     @property
@@ -109,7 +108,7 @@ class TextDocument(SplitText):
 
     @property
     def line_count(self) -> int:
-        """The number of lines; after a final line ending comes an empty last line."""
+        """The number of lines. A final line ending starts an empty last line."""
         return self._list.line_ends + 1
 
     def line(self, index: int) -> str:
@@ -130,7 +129,8 @@ class TextDocument(SplitText):
         return line.removesuffix("\n").removesuffix("\r")
 
     def pieces_in(self, span: Range) -> list[Piece]:
-        """Return the pieces of a range, whose counts add up; the document's own where possible."""
+        """Return the pieces of a range, whose counts add up. Whole pieces are the document's
+        own."""
         start, end = self.offsets(span)
         first, last = self._pieces_at_ends(start, end)
         inner = self._list.between(first.piece_index, last.piece_index)
@@ -157,9 +157,10 @@ class TextDocument(SplitText):
         return self._walk(*self._find_line(position.line), max(0, position.character))
 
     def position_at(self, offset: int) -> Position:
-        r"""Return the position of an offset in code points, clamped to the document.
+        """Return the position of an offset in code points, clamped to the document.
 
-        An offset between `\\r` and `\\n` means the end of its line.
+        An offset between `\\\\r` and `\\\
+        ` becomes the end of the line.
         """
         offset = max(0, min(offset, self.characters))
         place = self._list.at_offset(offset)
@@ -180,7 +181,7 @@ class TextDocument(SplitText):
     # Edits
 
     def apply(self, span: Range | None, text: str) -> None:
-        """Replace a range, or the complete text if the range is None, by `text`."""
+        """Replace a range by `text`, or the whole text if the range is None."""
         if span is None:
             self._replace_all(join_surrogates(text))
             self.is_synced = True
@@ -218,10 +219,10 @@ class TextDocument(SplitText):
         self._join_small_pieces()
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
-        """Include neighbours until safe cuts lie on both sides of `text`.
+        """Include neighbours until there are safe cuts on both sides of `text`.
 
-        The right side comes first: a cut on the left may depend on all blanks that `text` has
-        become.
+        The right side comes first, because a cut on the left may depend on all blanks in the new
+        text.
 
         Returns:
             The indices of the first and last piece, and the texts included before and after.

@@ -1,8 +1,8 @@
 """Globs: paths use the syntax of `.gitignore` (pathspec), model names that of fnmatch.
 
-RE2 compares a path with all patterns of a list in linear time. Where google-re2 has no wheel,
-Python's regular expressions are used. They may backtrack exponentially, so patterns of many
-wildcards are rejected there. Pure.
+RE2 compares a path with all patterns in linear time. Where google-re2 has no wheel, Python's
+regular expressions are used. They may backtrack exponentially, so patterns with many wildcards
+are rejected. Does no I/O.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ if TYPE_CHECKING:
 MAX_LENGTH = 1_000  # characters of a pattern
 MAX_WILDCARDS = 50  # stars, question marks and brackets of a pattern
 MAX_WILDCARDS_WITHOUT_RE2 = 3
-"""With four, Python takes a quarter of a second for a name of 255 characters; with five, half a
-minute."""
+"""Most wildcards of a pattern without RE2.
+
+With four, Python takes a quarter of a second for a name of 255 characters; with five, 30
+seconds.
+"""
 MAX_PATTERNS = 1_000  # patterns of one setting
 _COMPILED_TOGETHER = 10_000
-"""Characters of patterns, far below the memory that RE2 allows for a set."""
+"""Most characters of patterns to compile into one set, far below RE2's memory limit."""
 
 _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
-"""Brackets that pathspec reads differently than git: negated ones match a slash, …"""
+"""Brackets that pathspec reads differently than git, such as negated ones."""
 _ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
-"""Endings of pathspec's expressions that also match a folder's content, and their replacements."""
+"""Endings of pathspec's expressions that also match a folder's contents, and replacements."""
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
 _ESCAPES: dict[int, int] = {
     ord("\n"): 0xFFFFF,
     **{0xD800 + number: 0xF0000 + number for number in range(0x800)},
 }
-"""Characters that expressions cannot contain or treat specially: a line feed, and the surrogates
-that represent bytes that are not UTF-8."""
+"""Characters that expressions cannot contain: a line feed, and surrogates, which stand for bytes
+that are not UTF-8.
+"""
 
 
 def glob_problem(pattern: str) -> str | None:
-    """Return the problem with a glob for names or paths, or None."""
+    """Return what is wrong with a glob for names or paths, or None."""
     if len(pattern) > MAX_LENGTH:
         return f"a pattern has more than {MAX_LENGTH:,} characters"
     if _count_wildcards(pattern) > MAX_WILDCARDS:
@@ -50,7 +54,7 @@ def glob_problem(pattern: str) -> str | None:
 
 
 def path_glob_problem(pattern: str) -> str | None:
-    """Return the problem with a line of a `.gitignore`, or a glob in that form, or None."""
+    """Return what is wrong with a line of a `.gitignore` or a glob for paths, or None."""
     if (problem := glob_problem(pattern)) is not None:
         return problem
     if _count_wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
@@ -91,15 +95,15 @@ class PathGlobs:
         self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, globs))]
 
     def matches_file(self, path: str) -> bool:
-        """Return whether a file or a folder that contains it matches."""
+        """Return whether a file or one of its parent folders matches."""
         return bool(_verdict_of(self._specs, path))
 
 
 class IgnoreGlobs:
     """The lines of a `.gitignore`, for paths relative to its folder, with git's semantics.
 
-    pathspec's `GitIgnoreSpec` differs: with `node_modules/`, `/*` and `!/src/` it does not ignore
-    `src/node_modules/`.
+    pathspec's `GitIgnoreSpec` differs: with `node_modules/`, `/*` and `!/src/` it does not
+    ignore `src/node_modules/`.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -111,7 +115,10 @@ class IgnoreGlobs:
         self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, lines))]
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
-        """Return whether a path is ignored, if its folders are not; None if no line matches."""
+        """Return whether a path is ignored, or None if no line matches.
+
+        Assumes that no parent folder is ignored.
+        """
         return _verdict_of(self._specs, f"{path}/" if folder else path)
 
 
@@ -147,7 +154,7 @@ def _last_first(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _as_matched(line: str) -> str:
-    """Return a line with git's meaning; in pathspec `a/**` also matches the folder `a`."""
+    """Return a line with git's meaning. In pathspec, `a/**` also matches the folder `a`."""
     return _INSIDE.sub(r"/**/*\1", _without_special(line))
 
 

@@ -42,12 +42,12 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def path_text(self) -> str:
-        """The heading path as in budget rules: `Plan > Recent diffs`."""
+        """The heading path as in budget rules, such as `Plan > Recent diffs`."""
         return " > ".join(self.path)
 
 
 class Lines:
-    """A text as lines: their texts without line endings, and the offsets of their starts."""
+    """A text's lines without line endings, and the offsets of their starts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -81,7 +81,7 @@ _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?
 
 
 def find_marked_regions(lines: Lines) -> list[Part]:
-    """Return marked regions, sorted by their first lines. They include both marked lines.
+    """Return marked regions, sorted by their first lines. They include both marks.
 
     Regions may be nested. A region without an end continues to the end of the text.
     """
@@ -99,7 +99,7 @@ def find_marked_regions(lines: Lines) -> list[Part]:
 
 
 def has_ignore_mark(text: str) -> bool:
-    """Return whether a mark in the first ten lines exempts the file from budgets."""
+    """Return whether one of the first ten lines exempts the file from budgets."""
     if IGNORE_MARK.split()[0] not in text:
         return False
     head = re.split(r"\r\n|\n|\r", text, maxsplit=FIRST_LINES)[:FIRST_LINES]
@@ -153,7 +153,7 @@ _COMMENT = re.compile(r" {0,3}<!--")
 _INDENTED = re.compile(r" {0,3}\t| {4}")
 _MARKUP = re.compile(r"[*`]+")
 _SPECIAL = frozenset("#=-+*_<>`~0123456789")
-"""First characters, after the indentation, of lines that are not only a paragraph's text."""
+"""First characters of lines that are more than a paragraph's text."""
 
 _SPACES = re.compile(r"\s+")
 _STEP = re.compile(r"(?<!\s)\s++>\s++")
@@ -164,7 +164,7 @@ Heading = tuple[int, int, str]
 
 
 def find_sections(lines: Lines) -> Iterator[Part]:
-    """Yield the section of each heading, up to the next heading of its level or higher."""
+    """Yield the section of each heading, up to the next heading of the same or a higher level."""
     scan = _HeadingScan(lines)
     number = _after_front_matter(lines)
     while number < len(lines):
@@ -186,7 +186,7 @@ def normalize_heading_path(written: str) -> str:
 
 
 def has_path(part: Part, path: str) -> bool:
-    """Return whether a section's path ends with `path` (from `normalize_heading_path`)."""
+    """Return whether a section's path ends with `path`, as `normalize_heading_path` returns it."""
     own = part.path_text
     return own == path or own.endswith(f" > {path}")
 
@@ -210,7 +210,7 @@ class _HeadingScan:
         self._item = 0  # indent of the text that belongs to the list item above
 
     def read_line(self, number: int) -> int:
-        """Read a line, or a complete fence or comment, and return the number of the next line."""
+        """Read a line, or a whole fence or comment. Returns the number of the next line."""
         line = self._lines.texts[number]
         bare = line.lstrip(" \t")
         if not bare:
@@ -342,19 +342,19 @@ def is_markdown(name: str, language_id: str = "") -> bool:
 
 
 def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
-    """Return the Markdown sections, or the top-level blocks of another language, in order."""
+    """Return a document's Markdown sections, or the top-level blocks of another language."""
     if is_markdown(name, language_id):
         return tuple(find_sections(Lines(text)))
     return tuple(find_blocks(Lines(text)))
 
 
 def find_blocks(lines: Lines) -> Iterator[Part]:
-    """Yield top-level blocks by indentation, for any language.
+    """Yield top-level blocks of any language, found by indentation.
 
-    A block begins at an unindented line after a blank line, or after a block with an indented body.
-    Closing brackets belong to the block they close. So consecutive imports are one block, and a
-    decorator or comment belongs to the definition below. The title is the last line before the
-    body.
+    A block begins at an unindented line after a blank line, or after a block with an indented
+    body. Closing brackets belong to the block they close. Consecutive imports are therefore one
+    block, and a decorator or comment belongs to the definition below. The title is the last line
+    before the body.
     """
     texts = lines.texts
     start: int | None = None

@@ -1,8 +1,8 @@
 """Immutable pieces of a text, whose token counts add up to the count of the text.
 
-A document is a `PieceList`. Its offsets and lines are running sums over the pieces: an edit
-invalidates only the sums behind it, and a look-up extends them only as far as it reaches, so that
-typing at one place of a long document costs the same as in a short one.
+A `PieceList` keeps running sums over a document's pieces for offsets and lines. An edit
+invalidates only the sums after it, and a look-up extends them only as far as needed, so typing
+in one place takes as long in a long document as in a short one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 PIECE_CHARACTERS = 2_048
-"""Rough length of a piece; counting one takes a tenth of a millisecond."""
+"""Approximate length of a piece, which takes a tenth of a millisecond to count."""
 MAX_SEARCH = 65_536
-"""How far to search for a safe cut. Only unusual texts have none that near, and a search blocks all
-other threads."""
+"""How far to search for a safe cut. A longer search would block other threads for too long."""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
@@ -32,7 +31,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 class Piece:
     """A stretch of text between two safe cuts, with its token counts by tokenizer name.
 
-    The text never changes, so any thread may add a count at any time, even twice.
+    The text never changes, so any thread may add a count at any time.
     """
 
     __slots__ = ("_line_starts", "counts", "line_ends", "text")
@@ -51,13 +50,13 @@ class Piece:
 
     @property
     def line_starts(self) -> list[int]:
-        """The offset after each line end, in order; without the piece's own start."""
+        """The offset after each line end, in order."""
         if self._line_starts is None:
             self._line_starts = [match.end() for match in _LINE_END.finditer(self.text)]
         return self._line_starts
 
     def line_end(self, start: int) -> tuple[int, bool]:
-        """Return the end of the line that continues at `start`.
+        """Return the end of the line that contains `start`.
 
         Returns:
             The offset of its line ending, and whether that is in this piece.
@@ -72,26 +71,24 @@ class Piece:
 
 
 class SplitText:
-    """A text in pieces, joined when first needed."""
+    """A text in pieces. The whole text is joined when first needed."""
 
     _text: str | None = None
     _whole: Piece | None = None
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The text in order."""
         raise NotImplementedError
 
     @property
     def text(self) -> str:
-        """The complete text."""
         if self._text is None:
             self._text = "".join([piece.text for piece in self.pieces])
         return self._text
 
     @property
     def whole(self) -> Piece:
-        """The complete text as one piece, for tokenizers without safe cuts."""
+        """The whole text as one piece, for tokenizers without safe cuts."""
         if self._whole is None:
             self._whole = Piece(self.text)
         return self._whole
@@ -104,10 +101,10 @@ def _count_line_ends(text: str) -> int:
 
 
 def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Yield `text` in order, cut at the first safe cut after every `characters` characters.
+    """Yield `text` in parts, each cut at the first safe cut after `characters` characters.
 
-    Yields at least one string. Where no safe cut follows within `MAX_SEARCH`, the rest is one
-    string, however long.
+    Yields at least one string. If there is no safe cut within `MAX_SEARCH`, the rest is one
+    string.
     """
     start = 0
     while len(text) - start > characters:
@@ -125,9 +122,9 @@ def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
 
 
 def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Join small neighbours into pieces of at most `characters` and add their counts.
+    """Join small neighbours into pieces of at most `characters`, and add their counts.
 
-    Pieces are joined only if a count that both have survives, so nothing in use is tokenized again.
+    Pieces are joined only if both have a count by the same tokenizer.
     """
     merged: list[Piece] = []
     for piece in pieces:
@@ -154,7 +151,7 @@ def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
 
 
 _STEP = 256
-"""How many pieces a running sum is extended by in one step."""
+"""By how many pieces a running sum is extended at a time."""
 
 
 class PiecePlace(NamedTuple):
@@ -163,13 +160,13 @@ class PiecePlace(NamedTuple):
     piece_index: int
     piece: Piece
     offset: int
-    """Characters before it."""
+    """Number of characters before the piece."""
     line: int
-    """Line ends before it."""
+    """Number of line ends before the piece."""
 
 
 class TokenTally:
-    """The tokens of a document's pieces for one tokenizer: a sum, and the pieces not yet in it."""
+    """The tokens of a document's pieces for one tokenizer: a sum, and the uncounted pieces."""
 
     __slots__ = ("_name", "_total", "_uncounted")
 
@@ -195,12 +192,12 @@ class TokenTally:
         return uncounted.keys()
 
     def total(self) -> int | None:
-        """Return the tokens of all pieces; None while some are uncounted."""
+        """Return the tokens of all pieces, or None while some are uncounted."""
         return None if self.uncounted() else self._total
 
 
 class _RunningSums:
-    """Sums of one number per piece: element k is the sum over the first k pieces."""
+    """Running sums of one number per piece. Element k is the sum over the first k pieces."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._numbers = list(numbers)
@@ -218,13 +215,13 @@ class _RunningSums:
         return self._sums[index]
 
     def find_sum(self, amount: int) -> int:
-        """Return the first k at which the sum reaches `amount`, or one more than the pieces."""
+        """Return the first k whose sum reaches `amount`, or the number of pieces plus one."""
         while self._sums[-1] < amount and len(self._sums) <= len(self._numbers):
             self._extend_sums()
         return bisect_left(self._sums, amount)
 
     def find_larger_sum(self, amount: int) -> int:
-        """Return the first k at which the sum exceeds `amount`, or one more than the pieces."""
+        """Return the first k whose sum exceeds `amount`, or the number of pieces plus one."""
         while self._sums[-1] <= amount and len(self._sums) <= len(self._numbers):
             self._extend_sums()
         return bisect_right(self._sums, amount)
@@ -236,10 +233,9 @@ class _RunningSums:
 
 
 class PieceList:
-    """The pieces of a document, at least one, with its length, lines and token counts."""
+    """The pieces of a document, with its length, lines and token counts. Never empty."""
 
     def __init__(self, pieces: Sequence[Piece], encoding: Encoding) -> None:
-        """Take the pieces of a document whose positions are in `encoding`."""
         self._pieces, self._encoding = list(pieces), encoding
         self._tallies: dict[str, TokenTally] = {}
         self._offsets = _RunningSums([len(piece.text) for piece in pieces])
@@ -274,15 +270,15 @@ class PieceList:
         )
 
     def at_offset(self, offset: int) -> PiecePlace:
-        """Return the piece that holds the character after `offset`, or the last piece."""
+        """Return the piece with the character after `offset`, or the last piece."""
         return self.place_at(min(self._offsets.find_larger_sum(offset), len(self)) - 1)
 
     def before_offset(self, offset: int) -> PiecePlace:
-        """Return the piece that holds the character before `offset`, or the first piece."""
+        """Return the piece with the character before `offset`, or the first piece."""
         return self.place_at(max(0, self._offsets.find_sum(offset) - 1))
 
     def before_line(self, line: int) -> PiecePlace:
-        """Return the piece that holds the line end before line `line`, which is at least 1."""
+        """Return the piece with the line end before line `line`, which is at least 1."""
         return self.place_at(self._lines.find_sum(line) - 1)
 
     def between(self, first: int, last: int) -> list[Piece]:
@@ -294,7 +290,8 @@ class PieceList:
         return self._units.sum_before(last) - self._units.sum_before(first)
 
     def skip_units(self, index: int, units: int) -> tuple[int, int]:
-        """Skip the pieces from `index` on that have no line end and together at most `units`.
+        """Skip pieces without a line end, from `index` on, while they have at most `units` in
+        total.
 
         Returns:
             The index after them, and the remaining units.

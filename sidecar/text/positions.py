@@ -31,7 +31,7 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def units(text: str, encoding: Encoding) -> int:
-    """Return the length of `text` in code units. Constant time for ASCII and utf-32."""
+    """Return the length of `text` in code units. Takes constant time for ASCII and utf-32."""
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-16":
@@ -42,7 +42,7 @@ def units(text: str, encoding: Encoding) -> int:
 def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
     """Return the index in `text` of the code unit `offset`, at most `len(text)`.
 
-    A unit in the middle of a character means that character's start.
+    A unit in the middle of a character becomes that character's start.
     """
     if encoding == "utf-32" or text.isascii():
         return min(offset, len(text))
@@ -76,7 +76,7 @@ def join_surrogates(text: str) -> str:
 
 
 def has_surrogates(text: str) -> bool:
-    """Return whether `text` has a surrogate. Encoding it is ten times faster than a search."""
+    """Return whether `text` has a surrogate. Encoding is ten times faster than searching."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
-"""Escape untrusted text so that no terminal, log, CI or editor interprets it.
+"""Escapes untrusted text so that no terminal, log, CI or editor interprets it.
 
-A file name, a TOML key, a model id or a session id may come from a repository, an endpoint or a
-client. It passes one of these functions before it is shown. Data for programs (JSON values, URIs, a
-fitted text) is not escaped.
+File names, TOML keys, model ids and session ids may come from a repository, an endpoint or a
+client. They are escaped before they are shown. Data for programs, such as JSON values, is not
+escaped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return `text` with the same characters escaped, except for line feeds."""
+    """Escape a text of several lines: like `printable`, but line feeds stay."""
     return _COMMAND.sub(_escape_command, _unprintable_in_lines().sub(_escape_character, text))
 
 
@@ -57,33 +57,29 @@ def markdown(text: str) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return `value` as one line of JSON that no CI interprets.
-
-    It is ASCII, because file names need not be UTF-8.
-    """
+    """Return `value` as one line of ASCII JSON that no CI interprets."""
     written = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
     return written.replace("##", r"#\u0023")
 
 
 def message(text: str) -> str:
-    """Escape `text` for an editor's message, where `[label](command:…)` would be a link."""
+    """Escape `text` for an editor's message, where `[label](command:…)` would become a link."""
     return _LINK.sub("] ", printable_lines(text))
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 file` or `2,431 files`."""
+    """Format a number with its noun: `1 file`, `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def percent_text(share: float) -> str:
-    """Return a percentage such as `13 %`, rounded down, so that less than 100 is never `100 %`."""
+    """Format a percentage such as `13 %`, rounded down, so that only a full share is `100 %`."""
     # The addend compensates for floating-point errors.
     return f"{math.floor(share + 1e-9)} %"
 
 
 @cache
 def _unprintable() -> re.Pattern[str]:
-    """Compiled lazily (0.5 ms): most texts are plain."""
     return re.compile(f"[{_ACTIVE}]")
 
 
@@ -108,7 +104,7 @@ def _escape_command(match: re.Match[str]) -> str:
 
 
 def usd_text(amount: float | Decimal) -> str:
-    """Return an amount such as `$8.27`, `$0.022` or `<$0.001`.
+    """Format an amount such as `$8.27`, `$0.022` or `<$0.001`.
 
     Amounts below one dollar have two significant digits.
     """

@@ -1,4 +1,4 @@
-"""Tables and bars of characters, for plain text in one width."""
+"""Tables and bars for plain text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Return a line per row: `left` columns aligned left, the others right, the last as given.
+    """Return one line per row: `left` columns aligned left, the others right, the last unaligned.
 
     All rows have the same number of cells.
     """
@@ -25,16 +25,14 @@ def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """Return the terminal cells that a text takes."""
+    """Return how many terminal cells a text takes."""
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def draw_bar(share: float, width: int) -> str:
-    """Return a bar for a share of 0 to 1, in eighths of a character; any positive share
-    is visible.
-    """
+    """Return a bar for a share of 0 to 1, in eighths of a cell. Any positive share is visible."""
     eighths = round(share * width * 8)
     if share > 0:
         eighths = max(1, eighths)

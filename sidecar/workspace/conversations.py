@@ -348,7 +348,7 @@ class Conversations:
 
         Raises:
             BadParamsError: There is no such conversation.
-            RequestError: `noText`. The session belongs to an agent, so only its counts are available.
+            RequestError: `noText`. The session is an agent's; it has no messages.
         """
         session = self.sessions.find(session_id)
         if session is None and self.is_changing(session_id):

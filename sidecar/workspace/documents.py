@@ -116,7 +116,7 @@ class Snapshot(SplitText):
 
         Args:
             base: The tokenizer.
-            most: How many characters may be tokenized. A piece that is slow to tokenize weighs more.
+            most: How many characters may be tokenized. Slow pieces weigh more.
             document: The open document with this URI. Its sums are used if it is unedited.
         """
         if base.has_safe_cuts and document is not None and self.is_of(document):

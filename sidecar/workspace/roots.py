@@ -92,7 +92,7 @@ class Workspaces:
         """Return the workspace that a request names by URI or path; by default the only one.
 
         Raises:
-            BadParamsError: The request names none although several are open, or one in no open root.
+            BadParamsError: The name is missing although several are open, or is in no root.
         """
         if workspace is None:
             return self._only_root()
