@@ -1,4 +1,4 @@
-"""The console script `token-sidecar`, and `python -P -m sidecar`, which is the same."""
+"""The console script `token-sidecar`, also run by `python -P -m sidecar`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def start() -> None:
-    """Run the command line, without importing click (20 ms) for a server as editors start it."""
+    """Run the command line. Starting a server skips the import of click (20 ms)."""
     # watchdog adds a folder twice that is created while it reads the parent, which is harmless.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
     if sys.argv[1:] in (["serve"], ["serve", "--stdio"]):

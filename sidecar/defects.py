@@ -1,4 +1,4 @@
-"""Unexpected exceptions in the log: by type and place, never by message, which may quote a text."""
+"""Logs unexpected exceptions by type and place. Their messages may quote text and are left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLACES = 6
 
 
 def log_defect(exc: BaseException, job: str = "") -> None:
-    """Log an exception that nobody handles; `job` names the background job that it ended."""
+    """Log an unhandled exception. `job` names the background job that it ended."""
     places = []
     trace = exc.__traceback__
     while trace is not None:

@@ -1,4 +1,4 @@
-"""All errors of ours: one base class, and the kinds that the protocol documents."""
+"""The base classes of all errors of this package, and the kinds that the protocol documents."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 
 
 class SidecarError(Exception):
-    """The base of all our errors. Messages are for people and quote none of their text.
+    """Base class of this package's errors. Messages are for users and quote no text.
 
-    Clients are answered with `kind` and `retryable` (see `sidecar.server.errors`).
+    Clients get `kind` and `retryable` (see `sidecar.server.errors`).
     """
 
     kind: ErrorKind = "internal"
@@ -52,9 +52,9 @@ class BadParamsError(SidecarError, ValueError):
 
 
 class VendorFormatError(BadParamsError):
-    """A reply or a usage object does not have the form of any known vendor.
+    """A reply or a usage object has no known vendor's format.
 
-    The message names the field at fault and holds no text of a message.
+    The message names the wrong field and quotes no text.
     """
 
 

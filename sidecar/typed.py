@@ -1,8 +1,8 @@
 """Typed decoding with msgspec. All other modules decode through these functions.
 
-msgspec prepares a Struct type when it is first used, and that is not thread-safe: two threads
-that use a type for the first time may crash the process (0.22, see tests/unit/test_typed.py).
-These functions prepare each type under a lock.
+msgspec prepares a Struct type when it is first used. That is not thread-safe: two threads that
+use a type for the first time may crash the process (0.22, see tests/unit/test_typed.py). These
+functions prepare each type under a lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Json = bytes | bytearray | memoryview | str | msgspec.Raw
 
 _LOCK = threading.Lock()
 _NO_JSON = (RecursionError, UnicodeDecodeError)
-"""Errors that msgspec raises, besides its own, for text that is nested too deep or not UTF-8."""
+"""Further errors that msgspec raises for text that is nested too deep or not UTF-8."""
 _READY: set[Any] = set()
 
 

@@ -26,7 +26,7 @@ GIT_FAILED = "git cannot list tracked files, so every file in .gitignore is skip
 
 
 class ProjectLocation(NamedTuple):
-    """The configuration file and root given by the user; None means to search for them."""
+    """The configuration file and root that the user named. None means to search for them."""
 
     config: Path | None = None
     root: Path | None = None
@@ -123,10 +123,10 @@ def check_paths(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> tuple[Report, list[Problem]]:
-    """Check all paths, each by its root's configuration; return the report and the problems.
+    """Check paths with the configuration of their roots. Returns the report and the problems.
 
     Raises:
-        click.UsageError: `base` is not a revision, or a path is outside of the root.
+        click.UsageError: `base` is not a revision, or a path is outside the root.
     """
     from sidecar.config.load import load
     from sidecar.workspace.targets import group_by_root

@@ -114,7 +114,7 @@ def _load_settings(workspace: Path) -> Loaded:
 
 
 def list_problems(loaded: Loaded) -> list[str]:
-    """Return the problems of the settings, and why the user's tokenizers cannot be used."""
+    """Return the problems of the settings and of the tokenizer files that they name."""
     from sidecar.counting.tokenizers import Tokenizers
 
     settings = loaded.settings
@@ -127,7 +127,7 @@ def list_problems(loaded: Loaded) -> list[str]:
 
 
 def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
-    """Return each setting in force with its source; `defaults` includes those left unset."""
+    """Return the settings in force with their sources. `defaults` includes unset ones."""
     settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
         {"key": key, "value": _value_as_json(settings, key), "from": str(origin)}
@@ -137,12 +137,11 @@ def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]
 
 
 def _is_in(name: str, key: str) -> bool:
-    """Return whether a setting is `key` or inside the table or list `key`."""
+    """Return whether a setting is `key`, or is inside the table or list `key`."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def _value_as_json(settings: Any, key: str) -> str:
-    """Format the value of a key such as `context.limit` or `budget[0]` as JSON."""
     value = settings
     for part in re.findall(r"[^.\[\]]+", key):
         if isinstance(value, dict):

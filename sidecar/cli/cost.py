@@ -30,9 +30,9 @@ NO_CALLS = (
 )
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 _FULL_WIDTH = 100
-"""Columns of a terminal from which the table shows every column."""
+"""Terminal width from which the table shows all columns."""
 _WIDE_BARS = 120
-"""Columns of a terminal from which there is room for long bars."""
+"""Terminal width from which bars are long."""
 _FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from sidecar.workspace.counter_choice import CounterChooser
 
 BULK_BYTES = 16_000_000
-"""From this size on, the bulk engine pays off: it takes 0.4 s to load but counts much faster."""
+"""From this size on, the bulk engine is faster although it takes 0.4 s to load."""
 
 
 class CountedFile(NamedTuple):
-    """The count of one file; `damaged` if it has bytes that are not UTF-8."""
+    """The count of a file. `damaged` means that some bytes are not UTF-8."""
 
     path: str
     measure: Measure
@@ -94,7 +94,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
 
 
 def _deduplicate(found: Iterable[File | Skipped]) -> list[File | Skipped]:
-    """Return each path once, preferably as it was named on the command line."""
+    """Return each path once, with the spelling of the command line if it is named there."""
     entries: dict[str, File | Skipped] = {}
     for entry in found:
         path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)

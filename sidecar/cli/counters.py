@@ -1,4 +1,4 @@
-"""Counting for the commands: settings, counters with and without endpoints, and a thread pool."""
+"""Counts texts for the commands: settings, counters with and without endpoints, a thread pool."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from sidecar.workspace.documents import Snapshot
 
     ChooseCounter = Callable[[Snapshot, str], CounterChoice]
-    """Chooses the counter of a text for a model, and waits for the endpoint if it uses one."""
+    """Chooses the counter of a text for a model. Waits for the endpoint, if it has one."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 BATCH = 50
-"""Maximum files per task: passing one file to a thread costs more than counting a small one."""
+"""Files per task. Passing a single file to a thread costs more than counting a small one."""
 
 
 def map_batches(
@@ -61,7 +61,7 @@ def _count_cores() -> int:
 
 
 def load_settings_for(path: str) -> tuple[Settings, bool]:
-    """Return the settings for a path (`-`: the current folder), and whether they have errors."""
+    """Return the settings for a path, and whether they have errors."""
     from sidecar.config.load import find_root, load
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
@@ -108,7 +108,6 @@ def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, Choos
 
 
 def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser, ChooseCounter]:
-    """Return counters that use no endpoint."""
     chooser = CounterChooser(CalibrationStore(state_dir()), purpose)
     loaded: set[str] = set()
     loading = Lock()  # otherwise several threads would each read the tables
@@ -131,7 +130,7 @@ def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser
 
 
 def window_of(chooser: CounterChooser, model: str, settings: Settings) -> int | None:
-    """Return the window in tokens that an endpoint reports, with a request if it is not known."""
+    """Return the window in tokens that an endpoint reports. Sends a request if it is unknown."""
     if not chooser.is_window_due(model, settings):
         return chooser.known_limit(model, settings)
     import asyncio
@@ -165,7 +164,7 @@ async def _run_with_endpoints(
 
 @contextlib.asynccontextmanager
 async def open_counts() -> AsyncIterator[Counts]:
-    """Yield counts as the server makes them; save the calibration at the end."""
+    """Yield counts like those of the server, and save the calibration at the end."""
     from sidecar.workspace.counts import LATEST_SECONDS, Counts
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers

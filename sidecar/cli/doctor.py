@@ -1,4 +1,4 @@
-"""`token-sidecar doctor`: what works on this machine, and the source of each setting."""
+"""`token-sidecar doctor`: what works on this machine, and where each setting comes from."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _list_agents(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _list_mcp_clients(root: Path, settings: Settings) -> list[dict[str, str]]:
-    """Return the clients whose configuration has the MCP server; none while agents are disabled."""
+    """Return the clients that have the MCP server. Returns none while agents are disabled."""
     if not settings.agents.enabled:  # then no file of an agent is opened
         return []
     from sidecar.mcp.clients import clients_with_server

@@ -1,4 +1,4 @@
-"""The command group, which imports each command when it runs."""
+"""The command group. It imports each command when the command runs."""
 
 from __future__ import annotations
 
@@ -58,26 +58,22 @@ class LazyGroup(click.Group):
     """A group whose commands are modules of this package, imported when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the command names, sorted."""
         return sorted(VERBS)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Prepare the output for any console, then run."""
+        """Prepare the output for any console, then run the command."""
         prepare_output()
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
         with _formatting_errors():
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Parse the options before the command."""
         with _formatting_errors():
             return super().make_context(*args, **extra)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import `sidecar.cli.<command>` and return its command of the same name."""
         if cmd_name not in VERBS:
             return None
         command = getattr(import_module(f"sidecar.cli.{cmd_name}"), cmd_name)

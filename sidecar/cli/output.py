@@ -1,4 +1,4 @@
-"""Output of the commands. Control characters in printed names and paths are escaped."""
+"""Prints the commands' output. Control characters in names and paths are escaped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepare_output() -> None:
 
 
 def escape_unencodable(stream: object) -> None:
-    """Escape characters that the stream's encoding lacks, instead of failing."""
+    """Escape characters that the stream's encoding lacks instead of failing."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 
@@ -69,12 +69,12 @@ def _exit_on_full_disk(error: OSError) -> NoReturn:
 
 
 def print_lines(*lines: str, err: bool = False) -> None:
-    """Print lines; line breaks within a line are escaped."""
+    """Print lines. Line breaks inside a line are escaped."""
     echo(to_encodable("\n".join(map(printable, lines))), err=err)
 
 
 def print_styled(line: str) -> None:
-    """Print a line with its colour codes; other control characters are escaped."""
+    """Print a line with its colour codes. Other control characters are escaped."""
     parts = _STYLE.split(line)
     text = (part if index % 2 else printable(part) for index, part in enumerate(parts))
     echo("".join(text))
@@ -90,14 +90,14 @@ def warn(*lines: str) -> None:
 
 
 def print_problems(problems: Iterable[Problem]) -> bool:
-    """Print problems of the configuration; return whether one is an error (exit code 2)."""
+    """Print problems of the configuration. Returns whether one of them is an error."""
     problems = list(problems)
     warn(*map(str, problems))
     return any(problem.severity == "error" for problem in problems)
 
 
 def print_error(error: click.ClickException, _: object = None) -> None:
-    """Print the error of a command, after its usage if the command line was wrong."""
+    """Print a command's error, after its usage if the command line was wrong."""
     import click
 
     if isinstance(error, click.UsageError) and error.ctx:
@@ -107,7 +107,7 @@ def print_error(error: click.ClickException, _: object = None) -> None:
 
 
 def replace_invalid_utf8(text: str) -> str:
-    """Replace bytes that are not UTF-8, which Python keeps as surrogates, by U+FFFD."""
+    """Replace bytes that are not UTF-8, which Python represents as surrogates, by U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -122,7 +122,7 @@ _ASCII = str.maketrans(
 
 
 def to_encodable(text: str) -> str:
-    """Return the text with bars and marks in ASCII if standard output cannot encode them."""
+    """Replace bars and marks by ASCII if standard output cannot encode them."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -131,7 +131,7 @@ def to_encodable(text: str) -> str:
 
 
 def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
-    """Return `work`, with a progress bar on a terminal if `size` (in bytes) is large."""
+    """Show a progress bar on a terminal while `work` is consumed, if `size` (bytes) is large."""
     if not sys.stderr.isatty() or size < PROGRESS_BYTES:
         return work
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""The sessions of one workspace, for `usage`, `statusline` and `cost files`."""
+"""Opens one workspace's sessions for `usage`, `statusline` and `cost files`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 MAX_UNREAD_BYTES = 64 << 20
-"""Maximum size of new session files that `usage` reads; `cost` and editors read larger ones."""
+"""Most bytes of new session files that `usage` reads. `cost` and editors read more."""
 _MAX_LISTED = 10
 
 
 class SessionsView:
-    """A workspace that is opened to show its sessions, with the language server's code."""
+    """A workspace opened by a command to show its sessions."""
 
     def __init__(self, root: Path) -> None:
         self.services = Services()
@@ -44,7 +44,7 @@ class SessionsView:
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """Return how full a session's context is; by default that of the session in the status."""
+        """Return a session's context usage; by default that of the session in the status."""
         return self._runner.run(self._read_usage(session))
 
     def rows(self) -> list[SessionRow]:
@@ -52,7 +52,7 @@ class SessionsView:
         return self._runner.run(self._read_rows())
 
     def files(self, since: str | None) -> list[FileCost]:
-        """Return what the prompt files cost."""
+        """Return the costs of prompt files."""
         from sidecar.workspace.prompt_costs import file_costs
 
         params = CostFilesParams(since=since)
@@ -65,7 +65,6 @@ class SessionsView:
         self.close()
 
     def close(self) -> None:
-        """Stop threads and close files."""
         self._runner.run(self.services.aclose())
         self.services.workers.close()
         self._runner.close()

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from sidecar.context.usage import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""Interval of checks for changes that the file system does not report."""
+"""How often to check for changes that the file system does not report."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells report it: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT."""
 
 READ_COST = "Run `token-sidecar cost` to read the newest calls of coding agents."
 READ_SESSIONS = (

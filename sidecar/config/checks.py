@@ -1,4 +1,4 @@
-"""Validation of single values: values in, typed values or an error message out. Pure."""
+"""Validates single values of settings. Does no I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
 
 
 class InvalidError(SidecarError):
-    """A value that a setting does not allow; the message describes the expected value."""
+    """A value that a setting does not allow. The message describes the expected value."""
 
     kind = "config"
 
@@ -72,7 +72,7 @@ def describe_type(wanted: object) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Describe the type of a value, not the value itself, which may be a secret."""
+    """Describe the type of a value. The value itself may be a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -87,7 +87,7 @@ def describe_value(value: object) -> str:
 
 
 def check_budget(budget: Budget) -> str | None:
-    """Return the problem with a budget whose values are valid individually, or None."""
+    """Return what is wrong with a budget as a whole, or None."""
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
@@ -106,7 +106,7 @@ def check_budget(budget: Budget) -> str | None:
 
 
 def check_models(models: Sequence[str]) -> str | None:
-    """Return the problem with a list of model globs, or None."""
+    """Return what is wrong with a list of model globs, or None."""
     if len(models) > MAX_PATTERNS:
         return f"models holds more than {MAX_PATTERNS:,} patterns"
     wrong = next(filter(None, map(glob_problem, models)), None)
@@ -114,7 +114,7 @@ def check_models(models: Sequence[str]) -> str | None:
 
 
 def check_context(context: Context) -> str | None:
-    """Return the problem with thresholds that do not rise, or None."""
+    """Return what is wrong with the thresholds, or None. They must rise."""
     levels = context.warn_at
     if not levels:
         return "needs at least one number, such as [0.8, 0.95]"
@@ -124,7 +124,7 @@ def check_context(context: Context) -> str | None:
 
 
 def check_agents(names: Sequence[str]) -> str | None:
-    """Return the positions of unknown agents, or None; the names may be secrets."""
+    """Return the positions of unknown agents, or None. Their names may be secrets."""
     unknown = [(position, name) for position, name in enumerate(names, 1) if name not in AGENTS]
     if not unknown:
         return None
@@ -152,7 +152,7 @@ def known_agents(agents: Agents) -> dict[str, Any]:
 
 
 def unreachable_soft_caps(caps: Caps) -> list[str]:
-    """Return the keys of soft caps above the hard cap, which can never warn."""
+    """Return the keys of soft caps above the hard cap, which never warn."""
     keys = []
     for scope in ("", "session-", "workspace-"):
         name = scope.replace("-", "_")
@@ -179,7 +179,7 @@ def _convert_usd(value: object) -> Decimal:
 
 
 def _without_none(wanted: object) -> object:
-    """Return `X` for `X | None`: TOML has no null, and null in the editor's JSON means unset."""
+    """Return `X` for `X | None`."""
     if get_origin(wanted) in (Union, UnionType):
         return next(part for part in get_args(wanted) if part is not type(None))
     return wanted

@@ -1,4 +1,4 @@
-"""Loading of settings from configuration files, the environment and the editor."""
+"""Loads settings from configuration files, the environment and the editor."""
 
 from __future__ import annotations
 
@@ -101,13 +101,11 @@ class _Files:
         self._last_valid = last_valid
 
     def read_user(self, environ: Mapping[str, str]) -> None:
-        """Read the user's file."""
         path = config_file(environ)
         if not self._read("user", path, ()) and "TOKEN_SIDECAR_CONFIG" in environ:
             self.problems.append(Problem(path, "", None, NO_FILE))
 
     def read_named(self, path: Path) -> None:
-        """Read a file instead of the project's."""
         self._read("project", path, _SECTION if path.name == PYPROJECT else ())
 
     def read_project(self, root: Path) -> None:
@@ -157,9 +155,10 @@ class _Files:
         refused: bool = False,
         is_warning: bool = False,
     ) -> None:
-        """Report a file that cannot be read, and keep its last valid values.
+        """Report an unreadable file, and keep its last valid values.
 
-        A warning is used for a pyproject.toml, which may not have settings of this program.
+        A pyproject.toml only causes a warning, because it may not contain settings of this
+        program.
         """
         self.broken.add(path)
         last_valid = self._last_valid.get((source, path))
@@ -179,7 +178,7 @@ def _get_nested(values: object, prefix: KeyPath) -> object:
 
 
 def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
-    """Apply `CONTEXT_MAX_TOKENS`: it lowers `context.limit`, or sets it if unset."""
+    """Apply `CONTEXT_MAX_TOKENS`: it lowers `context.limit`, or sets it."""
     value = environ.get(LIMIT_VARIABLE, "").strip()
     if not value:
         return loaded
@@ -200,7 +199,7 @@ def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
 def _has_section(pyproject: Path) -> bool:
     """Return whether a pyproject.toml has the section `[tool.token-sidecar]`.
 
-    A broken file that mentions it counts, so that its error is reported.
+    A broken file that mentions the section counts, so that its error is reported.
     """
     try:
         text = read_file(pyproject, pyproject.parent).decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""Sources of settings: layers of unvalidated values, their places and problems."""
+"""Where settings come from: layers of unvalidated values, their places and problems."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 Source = Literal["default", "user", "project", "environment", "editor"]
 ProblemSeverity = Literal["error", "warning"]
 FileKey = tuple[Source, Path]
-"""A file may be read twice: as the user's and as a project's."""
+"""Identifies a file and its role: the same file may be the user's and a project's."""
 
 
 _KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The source of a value; `file` and the 1-based `line` are None outside of files."""
+    """Where a value comes from. `file` and the 1-based `line` are None outside files."""
 
     source: Source
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The key's path from the top of that file, as in `find_value_spans`."""
+    """The key's path from the top of the file, as in `find_value_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:
@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A problem in a configuration; `line` and `column` are 1-based, None outside of files."""
+    """A problem in a configuration. `line` and `column` are 1-based, or None outside files."""
 
     file: Path | None
     key: str
@@ -51,8 +51,9 @@ class Problem(msgspec.Struct, frozen=True):
     source: Source = "user"
     column: int | None = None
     refused: bool = False
-    """The file must not be opened, so no diagnostic may point to it: Neovim reads a file that has a
-    diagnostic, and would block on a FIFO or a device.
+    """Whether the file must not be opened. A diagnostic must not point to it either.
+
+    Neovim reads a file that has a diagnostic, and would block on a FIFO or a device.
     """
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """The values of one source. `prefix` is the table in the file where they start (`tool`, …)."""
+    """The values of one source. `prefix` is the table in the file in which they are."""
 
     source: Source
     values: Mapping[str, Any]
@@ -94,31 +95,31 @@ class Layer(msgspec.Struct, frozen=True):
         return Problem(self.file, format_key(path), line, message, severity, self.source, column)
 
     def spell_key(self, key: str) -> str:
-        """Return a kebab-case key as this layer spells it: the editor's JSON uses camelCase."""
+        """Return a kebab-case key as this layer spells it. The editor's JSON uses camelCase."""
         return to_camel_case(key) if self.source == "editor" else key
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings as loaded, with their problems."""
+    """Settings and their problems."""
 
     settings: Settings
     problems: tuple[Problem, ...]
     origins: Mapping[str, Origin]
     """The origin of each value, by key."""
     files: Mapping[FileKey, Layer] = field(default_factory=dict)
-    """The valid contents of each file; for a broken file, its last valid contents."""
+    """The last valid contents of each file."""
 
 
 def to_camel_case(key: str) -> str:
-    """Convert `max-tokens` to `maxTokens`."""
+    """Convert a key such as `max-tokens` to `maxTokens`."""
     return re.sub(r"-(\w)", lambda match: match.group(1).upper(), key)
 
 
 def format_key(path: KeyPath) -> str:
-    """Format `("budget", 1, "max-tokens")` as `budget[1].max-tokens`, counted from 0.
+    """Format `("budget", 1, "max-tokens")` as `budget[1].max-tokens`.
 
-    Anything that does not look like a key may be a secret and becomes `"..."`.
+    Parts that do not look like a key may be secrets and become `"..."`.
     """
     text = ""
     for part in path:

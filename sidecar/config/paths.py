@@ -1,4 +1,4 @@
-"""Paths of configuration, state and caches. Nothing is created or opened here."""
+"""Paths of configuration, state and caches. Opens and creates no files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PYPROJECT = "pyproject.toml"
 
 
 def config_file(env: Mapping[str, str] | None = None) -> Path:
-    """Return the path of the user's configuration file; `TOKEN_SIDECAR_CONFIG` overrides it."""
+    """Return the path of the user's configuration file. `TOKEN_SIDECAR_CONFIG` overrides it."""
     named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
     if named:
         return Path(named).expanduser()
@@ -30,7 +30,7 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
 
 
 def state_dir(env: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of ledger and calibration; `TOKEN_SIDECAR_STATE` overrides it."""
+    """Return the folder of ledger and calibration. `TOKEN_SIDECAR_STATE` overrides it."""
     named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -44,7 +44,8 @@ def state_dir(env: Mapping[str, str] | None = None) -> Path:
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     """Return the folder of caches, which may be deleted at any time.
 
-    It is inside the state folder if that is overridden."""
+    It is in the state folder if that is overridden.
+    """
     named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser() / "cache"
@@ -56,9 +57,9 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def _xdg_folder(variable: str, usual: str) -> Path | None:
-    """Return a folder as `platformdirs` would on Linux; None if only platformdirs knows.
+    """Return a folder like `platformdirs` on Linux, or None if only platformdirs knows it.
 
-    Importing platformdirs (with `tempfile` and `shutil`) would slow down every start.
+    Importing platformdirs would slow down every start.
     """
     if sys.platform != "linux":
         return None
@@ -67,11 +68,11 @@ def _xdg_folder(variable: str, usual: str) -> Path | None:
 
 
 _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
-"""Matches an absolute path without characters that would have to be expanded or stripped."""
+"""Matches an absolute path that needs no expansion."""
 
 
 LEDGER_FILES = ("ledger.db", "ledger.db-wal")
-"""The ledger in the state folder and its write-ahead log, which every write changes first."""
+"""The ledger and its write-ahead log, which every write changes first."""
 
 
 def project_files(root: Path) -> tuple[Path, Path]:

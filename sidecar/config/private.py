@@ -1,4 +1,5 @@
-"""State and cache files private to the user: folders are 0700, files 0600. Blocking."""
+"""Creates state and cache files that only the user can access (folders 0700, files 0600).
+Blocking."""
 
 from __future__ import annotations
 
@@ -18,10 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder with its parents, and remove others' access to it. Raises OSError.
-
-    An existing file of that name is left unchanged.
-    """
+    """Create a folder with its parents, and remove others' access to it. Raises OSError."""
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
@@ -32,7 +30,7 @@ def make_folder(folder: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Create an empty private file, with its folder, unless it exists. Raises OSError.
+    """Create an empty private file, unless it exists. Raises OSError.
 
     SQLite would create a file that others can read.
     """
@@ -43,10 +41,7 @@ def create(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file atomically: other processes read the old or the new contents. Raises OSError.
-
-    The folder must exist.
-    """
+    """Replace a file atomically. Its folder must exist. Raises OSError."""
     import tempfile
 
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # always 0600
@@ -61,10 +56,10 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(lock: Path, seconds: float) -> Iterator[bool]:
-    """Acquire a lock between processes; yields False if that takes longer than `seconds`.
+    """Lock a file between processes. Yields False if that takes longer than `seconds`.
 
-    `lock` is an empty file that is never deleted. SQLite locks it, which works on all systems and
-    releases the lock when the process ends. Raises OSError.
+    `lock` is an empty file that is never deleted. SQLite locks it, which works on all systems
+    and ends with the process. Raises OSError.
     """
     import sqlite3
 
@@ -83,7 +78,7 @@ def locked(lock: Path, seconds: float) -> Iterator[bool]:
 
 
 def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
-    """Rename an unusable file and log the reason, so that a new one can be created. Never raises.
+    """Rename an unusable file so that a new one can be created, and log the reason. Never raises.
 
     `beside` lists the suffixes of files that belong to it.
     """
@@ -100,7 +95,7 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
 
 
 def _restrict_access(folder: Path) -> None:
-    """Remove others' access to a folder of the user; shared folders such as /tmp are unchanged."""
+    """Remove others' access to a folder, unless it is a shared folder such as /tmp."""
     if os.name == "nt":
         return  # folders in the user's profile are private already
     status = folder.stat()

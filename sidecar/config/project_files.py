@@ -1,8 +1,8 @@
-"""Safe reading of a project's configuration files.
+"""Reads a project's configuration files safely.
 
-A hostile repository may contain links to any file of the user, FIFOs, which block readers, and
-endless devices. So only regular files of at most `MAX_BYTES` are read, which with all links
-resolved must be inside the root.
+A hostile repository may contain links to any of the user's files, FIFOs, which block readers,
+and endless devices. Therefore only regular files of at most `MAX_BYTES` are read, and only if
+they are inside the root after links are resolved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLAGS = (
 
 
 class RefusedError(SidecarError, OSError):
-    """A file that must not be read; the message gives the reason and quotes nothing of the file."""
+    """A file that must not be read. The message says why."""
 
     kind = "config"
 
@@ -39,11 +39,11 @@ class RefusedError(SidecarError, OSError):
 
 
 def read_file(path: Path, root: Path | None = None) -> bytes:
-    """Return the contents of a configuration file; with `root`, it must lie inside, links resolved.
+    """Return the contents of a configuration file, which must be inside `root` if it is given.
 
     Raises:
-        RefusedError: It is outside, is not a regular file, or is larger than `MAX_BYTES`.
-        OSError: It does not exist or cannot be read.
+        RefusedError: The file is outside, is not a regular file, or is larger than `MAX_BYTES`.
+        OSError: The file does not exist or cannot be read.
     """
     real = resolved(path, root)
     if str(real) == os.devnull and root is None:
@@ -52,7 +52,7 @@ def read_file(path: Path, root: Path | None = None) -> bytes:
 
 
 def read_regular(path: Path | str) -> bytes:
-    """Return the contents of a regular file that is not a link. Raises as `read_file`."""
+    """Return the contents of a regular file that is not a link. Raises like `read_file`."""
     _check_is_regular(os.lstat(path))  # checked before opening: opening a device may have effects
     descriptor = os.open(path, _FLAGS)
     with open(descriptor, "rb") as file:
@@ -67,8 +67,8 @@ def resolved(path: Path, root: Path | None) -> Path:
     """Return the path of a file with all links resolved.
 
     Raises:
-        RefusedError: It is outside of `root`.
-        OSError: It does not exist, or its links form a loop.
+        RefusedError: The path is outside `root`.
+        OSError: The file does not exist, or its links form a loop.
     """
     try:
         real = path.resolve(strict=True)

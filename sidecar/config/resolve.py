@@ -1,4 +1,4 @@
-"""Merging of layers into `Settings`: later layers override earlier ones. Pure."""
+"""Merges layers into `Settings`. Later layers override earlier ones. Does no I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EDITOR_ONLY = frozenset({"server", "trace"})
 """Keys of the editor's section that only the editor's plugin reads."""
 
 _EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
-"""Examples of tables whose keys the user chooses, by setting."""
+"""Examples of tables with arbitrary keys, by setting."""
 
 MAX_PROBLEMS = 50
 MAX_KEY = 60  # longest key, in characters, that is checked for misspellings
@@ -289,7 +289,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
 
 
 def _value_of(layer: Layer, values: Mapping[str, Any], key: str) -> object:
-    """Return the value of a kebab-case key in a layer's own spelling; None if unset."""
+    """Return the value of a kebab-case key in a layer's own spelling, or None."""
     value = values.get(key)
     return values.get(layer.spell_key(key)) if value is None else value
 

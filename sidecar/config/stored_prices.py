@@ -14,7 +14,7 @@ STORED_LIST = "prices.json"
 """File name in the state folder."""
 
 ListFile: TypeAlias = Path | None
-"""None: use the bundled list only."""
+"""The path, or None to use the bundled list only."""
 
 
 def version(file: ListFile) -> int:
@@ -26,7 +26,7 @@ def version(file: ListFile) -> int:
 
 
 def read(file: ListFile) -> bytes | None:
-    """Return the file's contents; None if it does not exist or, with a log entry, is unreadable."""
+    """Return the file's contents, or None if it does not exist or is unreadable."""
     try:
         return file.read_bytes() if file else None
     except FileNotFoundError:
@@ -37,6 +37,6 @@ def read(file: ListFile) -> bytes | None:
 
 
 def refuse(file: ListFile, reason: str) -> None:
-    """Set an unusable file aside and log the reason."""
+    """Rename an unusable file and log the reason."""
     if file is not None:
         set_aside(file, f"{reason}; fetch it again with `token-sidecar cost update-prices`")

@@ -1,8 +1,8 @@
-"""TOML parsing with limits, and the positions of errors and keys. Pure.
+"""Parses TOML with limits, and finds the positions of errors and keys. Does no I/O.
 
 Python's `tomllib` returns no positions, takes minutes for a key of 20,000 parts, and quotes the
 text in its messages. This module checks limits before parsing, rewrites the messages, and finds
-positions with its own scanner, which stops silently at invalid TOML.
+positions with its own scanner.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUOTING = {
     "Found invalid character": "an illegal character",
     "Invalid hex value": "an invalid escape sequence",
 }
-"""Replacements for `tomllib` messages that quote the text, by their beginnings."""
+"""Replacements for `tomllib` messages that quote the text, by how they begin."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -58,10 +58,10 @@ _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
 class InvalidTomlError(SidecarError, ValueError):
-    """A text that is not valid TOML or exceeds a limit; the message quotes nothing of it.
+    """Text that is not valid TOML or exceeds a limit. The message quotes none of it.
 
-    `line` is 1-based; `column` is None for a whole line; `key` is the setting or table at that
-    place, "" for anything else.
+    `line` is 1-based. `column` is None for a whole line. `key` is the setting at that place, or
+    "".
     """
 
     kind = "config"
@@ -156,7 +156,7 @@ def _line_with_text(lines: list[str], line: int) -> int:
 class Span(msgspec.Struct, frozen=True):
     """The place of a value or header.
 
-    Character offsets are half-open; `line` and `column` are 1-based, of the start.
+    Character offsets are half-open. `line` and `column` are 1-based.
     """
 
     line: int
@@ -277,7 +277,7 @@ class _Scanner:
     def _read_key(self, path: KeyPath = ()) -> KeyPath:
         """Return the path of a key in the table at `path`.
 
-        Where it passes through a list, the index of the last entry is inserted.
+        Inside a list, the path contains the index of the last entry.
         """
         while True:
             self._skip(_SPACE)

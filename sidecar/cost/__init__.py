@@ -1,1 +1,1 @@
-"""What calls cost: the ledger, prices, reports, caps and exports."""
+"""Costs of calls: the ledger, prices, reports, caps and exports."""

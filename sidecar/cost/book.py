@@ -1,6 +1,6 @@
-"""Records calls, reports costs and checks caps, for the server and the command line.
+"""Records calls, reports costs and checks caps. Blocking.
 
-Synchronous: run it on a worker. Nothing is opened or imported before it is needed.
+Nothing is opened or imported before it is needed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     Cancelled = Callable[[], bool]
     Progress = Callable[[str, float], None]
-    """Called with the current step and the share that is done (0 to 1)."""
+    """Called with the current step and the completed fraction (0 to 1)."""
 
 _log = logging.getLogger(__name__)
 
 
 class CostBook:
-    """A user's ledger with the prices of one configuration. Safe to share between threads."""
+    """A user's ledger with the prices of one configuration. Thread-safe."""
 
     def __init__(
         self,
@@ -52,12 +52,11 @@ class CostBook:
         zone: tzinfo | None = None,
         otel_endpoint: str | None = None,
     ) -> None:
-        """
-        Args:
-            state: The user's state folder.
-            entries: The user's `[[price]]` entries.
-            zone: The time zone of local days; None is this machine's.
-            otel_endpoint: The user's OpenTelemetry collector; it receives each new call.
+        """Args:
+        state: The user's state folder.
+        entries: The user's `[[price]]` entries.
+        zone: The time zone of local days; by default this machine's.
+        otel_endpoint: The user's OpenTelemetry collector, which receives each new call.
         """
         self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)
@@ -69,7 +68,9 @@ class CostBook:
     def record(self, params: CostRecordParams) -> CostRecorded:
         """Record a call and price it.
 
-        Raises BadParamsError for a usage of unknown form, LedgerError.
+        Raises:
+            BadParamsError: The form of the usage is unknown.
+            LedgerError: Storage failed.
         """
         from sidecar.messages.usage import normalise_usage
 
@@ -82,7 +83,7 @@ class CostBook:
     def record_usage(
         self, params: CostRecordParams, usage: Usage, raw: object, reported: Decimal | None
     ) -> CostRecorded:
-        """Record a call with a normalised usage; `raw` is the vendor's object."""
+        """Record a call with a normalised usage. `raw` is the vendor's object."""
         event = LedgerEvent(
             at=params.at or datetime.now(UTC),
             model=params.model,
@@ -129,9 +130,18 @@ class CostBook:
         cancelled: Cancelled | None = None,
         progress: Progress | None = None,
     ) -> CostReport:
-        """Return rows, totals and text. `folders`: further folders of the workspace.
+        """Return rows, totals and text.
 
-        Raises BadParamsError, ReadCancelledError, LedgerError.
+        Args:
+            params: Which calls to report, and how to group them.
+            folders: Further folders of the workspace.
+            cancelled: Checked while reading.
+            progress: Called with the progress.
+
+        Raises:
+            BadParamsError: The params are invalid.
+            ReadCancelledError: `cancelled` returned true.
+            LedgerError: Reading failed.
         """
         from sidecar.cost.reports import overview
 
@@ -158,15 +168,15 @@ class CostBook:
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
     ) -> Decimal | None:
-        """Return USD of a call sent now: all input uncached, output up to the limit.
+        """Return the USD of a call sent now, or None if no price is known.
 
-        None if no price is known.
+        Assumes that all input is uncached and that the output reaches its limit.
         """
         buckets = Buckets(input=prompt_tokens, output=max_output_tokens)
         return self.prices.price(buckets, model, provider_of(model))
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
-        """Return USD spent today, in the session and in the workspace with these folders."""
+        """Return the USD spent today, in the session and in the workspace."""
         with self.ledger.reader() as connection:
             return spend_so_far(
                 connection,
@@ -188,14 +198,14 @@ class CostBook:
         session: str = "",
         folders: Iterable[str] = (),
     ) -> CostVerdict:
-        """Estimate a call's cost and check it against the caps. Without caps nothing is read."""
+        """Estimate a call's cost and check it against the caps."""
         estimate = self.estimate(model, prompt_tokens, max_output_tokens)
         if not has_caps(caps):
             return CostVerdict("ok", estimate)
         return judge(caps, self.spend(workspace, session, folders), estimate, model)
 
     def close(self) -> None:
-        """Close the ledger and flush the exporter (a few seconds at most)."""
+        """Close the ledger and flush the exporter, which takes at most a few seconds."""
         self.ledger.close()
         if self._exporter is not None:
             self._exporter.close()
@@ -218,5 +228,5 @@ class CostBook:
 
 
 def _billing_provider_of(params: CostRecordParams) -> str:
-    """Return who bills a call, in one spelling, so that a call counts once."""
+    """Return who bills a call, in one spelling, so that a call is recorded once."""
     return provider_name(params.provider) if params.provider else provider_of(params.model)

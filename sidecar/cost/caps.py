@@ -31,17 +31,17 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """USD spent so far: today in all workspaces, in the session, in the workspace."""
+    """USD spent today in all workspaces, in the session, and in the workspace."""
 
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """Spans whose calls all have no known price, so that the sum means nothing."""
+    """Spans in which no call has a known price."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
-    """The verdict on a call. `estimate` is its cost in USD; None if no price is known."""
+    """The verdict on a call. `estimate` is its cost in USD, or None if no price is known."""
 
     verdict: CapVerdict
     estimate: Decimal | None
@@ -57,7 +57,7 @@ def spend_so_far(
     folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
 ) -> Spend:
-    """Return what was spent in each span that a cap may limit. The day is a local day."""
+    """Return the amounts that caps may limit. The day is a local day."""
     today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
         "day": Scope(times=TimeRange(today, today)),
@@ -72,10 +72,10 @@ def spend_so_far(
 
 
 def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> CostVerdict:
-    """Compare spend plus the estimate with every cap: a soft cap warns, a hard cap refuses.
+    """Compare the spend plus the estimate with every cap. A soft cap warns, a hard cap refuses.
 
-    With an estimate of None (no known price) only the spend is compared, and the verdict says so.
-    Pass an estimate of 0 to judge the spend alone.
+    If no price is known (`estimate` is None), only the spend is compared, and the verdict says
+    so.
     """
     reasons = [
         reason
@@ -89,12 +89,12 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
 
 
 def has_caps(caps: Caps) -> bool:
-    """Return whether the user set any cap; 0 is a cap that refuses every priced call."""
+    """Return whether the user has set any cap. A cap of 0 refuses every priced call."""
     return any(cap is not None for _span, *both in _limits_of(caps) for cap in both)
 
 
 def _total_cost(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
-    """Return USD of the calls with a price; None if there are calls but none has one."""
+    """Return the USD of the priced calls, or None if there are calls but none is priced."""
     costs = [priced.cost.usd for priced in priced_sums(connection, prices, scope)]
     known = [cost for cost in costs if cost is not None]
     return None if costs and not known else sum(known, Decimal(0))

@@ -1,4 +1,4 @@
-"""Time ranges as users write them: local days and moments.
+"""Parses the time ranges that users write: local days and moments.
 
 A call's day is the local day on which it was recorded, so a date selects the same calls in every
 time zone.
@@ -13,13 +13,13 @@ from sidecar.cost.events import milliseconds
 from sidecar.errors import BadParamsError
 
 END_MS = 253_402_300_800_000
-"""End of an open range: the year 10000."""
+"""The end of an open range: the year 10000."""
 _EPOCH = date(1970, 1, 1)
 LAST_DAY = (date.max - _EPOCH).days
 
 
 class TimeRange(NamedTuple):
-    """Local days (since 1970, inclusive) and moments (half open) that calls must lie in."""
+    """A range of local days (since 1970, inclusive) and of moments (half open)."""
 
     first_day: int = 0
     last_day: int = LAST_DAY
@@ -32,7 +32,8 @@ def time_range(
 ) -> TimeRange:
     """Return the range from `since` to `until`, both inclusive: dates, times or words.
 
-    Raises BadParamsError, which lists the accepted forms.
+    Raises:
+        BadParamsError: A time has none of the accepted forms, which the message lists.
     """
     found = TimeRange()
     if since is not None:
@@ -51,18 +52,18 @@ def time_range(
 
 
 def local_day(at: datetime, zone: tzinfo | None) -> int:
-    """Return the local day of a time (days since 1970). A time without a zone is UTC."""
+    """Return the local day of a time, in days since 1970. A time without a zone is UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     return aware.astimezone(zone).toordinal() - _EPOCH.toordinal()
 
 
 def day_name(day: int) -> str:
-    """Return a day as `2026-11-21`."""
+    """Format a day, such as `2026-11-21`."""
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Return every day from the first to the last of these; at most the last `most`."""
+    """Return every day from the first to the last of these, at most the last `most` days."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
@@ -84,10 +85,7 @@ def _parse_time(text: str, zone: tzinfo | None, now: datetime | None) -> date | 
 
 
 def _to_milliseconds(moment: datetime, zone: tzinfo | None) -> int:
-    """Return milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`.
-
-    Some times before 1970 or from 9999 on cannot be converted to UTC; no call lies there.
-    """
+    """Return milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`."""
     if moment.year < _EPOCH.year:
         return 0
     if moment.year == date.max.year:

@@ -1,4 +1,4 @@
-"""One model call as the ledger stores it: counts, ids, a model and a time, never text."""
+"""A model call as the ledger stores it: counts, ids, a model and a time, but no text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 PROTOCOL = "protocol"
-"""The `agent` of calls that a client reported. Agents' own calls have the agent's name."""
+"""The `agent` of calls that a client reported."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -31,21 +31,21 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens of calls in disjoint parts. The media fields are shares of those parts."""
 
     input: int = 0
-    """Input outside the prompt cache."""
+    """Uncached input."""
     cache_read: int = 0
     cache_write_5m: int = 0
     cache_write_1h: int = 0
     cache_write: int = 0
-    """Cache writes with an unknown time to live."""
+    """Cache writes with an unknown lifetime."""
     output: int = 0
     """Output without reasoning."""
     reasoning: int = 0
     web_searches: int = 0
-    """Number of searches, billed separately."""
+    """Number of searches, which are billed separately."""
     file_searches: int = 0
-    """Number of searches in stored files, billed separately."""
+    """Number of searches in stored files, which are billed separately."""
     audio_input: int = 0
-    """Share of `input`; each media field below is a share of the field it names."""
+    """A share of `input`. Each media field below is a share of the field that it names."""
     audio_cache_read: int = 0
     audio_output: int = 0
     image_input: int = 0
@@ -53,29 +53,27 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     image_output: int = 0
     video_input: int = 0
     other_tools: int = 0
-    """Uses of vendor tools without a list price, such as a code interpreter."""
+    """Number of uses of vendor tools without a list price, such as a code interpreter."""
 
     @property
     def cache_writes(self) -> int:
-        """Return all cache writes."""
         return self.cache_write_5m + self.cache_write_1h + self.cache_write
 
     @property
     def prompt(self) -> int:
-        """Return all input."""
         return self.input + self.cache_read + self.cache_writes
 
     @property
     def completion(self) -> int:
-        """Return all output, reasoning included."""
+        """Return all output, including reasoning."""
         return self.output + self.reasoning
 
 
 class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One call of a model.
+    """A model call.
 
-    `reported_cost`: USD as the vendor reported it. `agent_cost`: USD by the agent's own price list,
-    used where ours has no price.
+    `reported_cost` is in USD, as the vendor reported it. `agent_cost` is in USD by the agent's
+    own price list, which is used for models without a price.
     """
 
     at: datetime
@@ -84,14 +82,14 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     buckets: Buckets
     category: str = "main"
     tier: str = ""
-    """Service tier, such as `batch`, `flex` or `priority`; "" is the standard tier."""
+    """Service tier, such as `batch`, `flex` or `priority`. "" is the standard tier."""
     workspace: str = ""
     session: str = ""
     agent: str = PROTOCOL
     request_id: str | None = None
-    """The vendor's id of the call, unique per provider; of an agent's call unique per agent."""
+    """The vendor's id of the call. It is unique per provider, or for agents' calls per agent."""
     estimated_tokens: int | None = None
-    """Estimate of the prompt, made before it was sent."""
+    """Estimate of the prompt before it was sent."""
     reported_cost: Decimal | None = None
     agent_cost: Decimal | None = None
 
@@ -139,9 +137,9 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
 
 
 def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
-    """Return the media buckets, none larger than the bucket it is a share of.
+    """Return the media buckets, limited by the buckets that they are shares of.
 
-    If a vendor does not split media by cache, what exceeds the fresh input was read from the cache.
+    If a vendor does not split media by cache, media beyond the uncached input were cached.
     """
     audio, image = min(found.audio_input, fresh), min(found.image_input, fresh)
     audio_read = found.audio_cache_read + found.audio_input - audio
@@ -163,7 +161,8 @@ def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dic
 def milliseconds(at: datetime) -> int:
     """Return milliseconds since 1970, rounded down. A time without a zone is UTC.
 
-    Raises BadParamsError for a time before 1970 or after 9999.
+    Raises:
+        BadParamsError: The time is before 1970 or after 9999.
     """
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     since = aware - _EPOCH
@@ -205,7 +204,7 @@ def check_event(event: LedgerEvent) -> None:
 
 
 def check_names(**names: str) -> None:
-    """Raise BadParamsError for a name that is too long or not valid text, or an empty model."""
+    """Raise BadParamsError for an invalid or too long name, or an empty model."""
     for field, name in names.items():
         if len(name) > LONGEST_ID:
             raise BadParamsError(f"{field} is longer than {LONGEST_ID} characters")
@@ -235,15 +234,15 @@ THRESHOLDS = (
 )
 
 REPORTED = -1
-"""The band of calls with a reported cost, which no list prices."""
+"""The band of calls with a reported cost."""
 
 
 def band(prompt_tokens: int) -> int:
-    """Return the greatest threshold below the prompt's size, or 0."""
+    """Return the greatest price threshold below the prompt's size, or 0."""
     position = bisect_left(THRESHOLDS, prompt_tokens)
     return THRESHOLDS[position - 1] if position else 0
 
 
 def typical_prompt(band: int) -> int:
-    """Return a prompt size of the band, in tokens; prices are the same for all of them."""
+    """Return a prompt size in the band, in tokens. All sizes in a band have the same price."""
     return band + 1

@@ -21,7 +21,7 @@ ExportFormat = Literal["csv", "jsonl"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One call. Token columns are disjoint, except the media columns.
+    """An exported call. Token columns are disjoint, except for the media columns.
 
     `cost_usd` is null if no price is known.
     """
@@ -58,8 +58,11 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     estimated_tokens: int | None
     cost_usd: float | None
     cost_source: Literal["reported", "list", "partly", "unpriced", "agent"]
-    """`partly`: by list, but a part of the call has no price and is left out. `agent`: the model
-    has no price, and the agent says what it cost."""
+    """How the cost was determined.
+
+    `partly` means that a part of the call has no price and is left out, and `agent` that the
+    cost is the agent's own figure.
+    """
     agent_cost_usd: float | None
     """The cost in USD that the agent computed from its own price list."""
 
@@ -97,7 +100,6 @@ def write_calls(
 
 
 def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
-    """Return a call as it is exported."""
     source: Literal["reported", "list", "partly", "unpriced", "agent"]
     source = "list" if cost.whole else "partly"
     if event.reported_cost is not None:
@@ -159,7 +161,7 @@ def _write_csv(calls: Iterator[ExportedCall], stream: IO[str]) -> None:
 
 
 def _format_cell(value: object) -> object:
-    """Format a cell: no exponents, and no text that a spreadsheet would run as a formula."""
+    """Format a cell without exponents, and so that no spreadsheet runs it as a formula."""
     if isinstance(value, float):
         return f"{value:.12f}".rstrip("0").rstrip(".")
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What comes next in a session, from its recorded calls: growth, the next input's price, pace."""
+"""Forecasts a session from its recorded calls: growth, price of the next input, cost per hour."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Prices
 
 SPAN = timedelta(hours=24)
-"""Age of the oldest call that a forecast looks at, counted back from the newest."""
+"""Age of the oldest call to consider, relative to the newest."""
 PACE_SPAN = timedelta(hours=1)
 _SHORTEST_PACE = timedelta(minutes=5)
-"""A shorter session has no meaningful cost per hour."""
+"""Shorter sessions have no meaningful cost per hour."""
 _STEPS = 20
-"""Number of steps from call to call that the growth is averaged over."""
+"""Over how many calls the growth is averaged."""
 _LEAST_STEPS = 2
 _FIVE_MINUTES, _HOUR = timedelta(minutes=5), timedelta(hours=1)
 
@@ -44,22 +44,22 @@ class SessionCall(NamedTuple):
 
     @property
     def cache_lifetime(self) -> timedelta | None:
-        """How long its cache writes are kept; None if it wrote none."""
+        """How long the call's cache writes are kept, or None without cache writes."""
         if self.buckets.cache_write_1h:
             return _HOUR
         return _FIVE_MINUTES if self.buckets.cache_writes else None
 
 
 class NextInput(NamedTuple):
-    """The input of a session's next call, in tokens, and its price in USD."""
+    """The input of a session's next call in tokens, and its price in USD."""
 
     tokens: int
     cached_usd: Decimal | None
-    """While the cache lasts; None without a price, or if the session uses no cache."""
+    """Price while the cache lasts. None without a price, or if the session uses no cache."""
     uncached_usd: Decimal | None
-    """Without a cache, or after it has expired."""
+    """Price without a cache, or after it has expired."""
     cached_until: datetime | None
-    """None if the vendor does not say how long it keeps the cache."""
+    """When the cache expires, or None if unknown."""
 
 
 def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) -> list[SessionCall]:
@@ -112,10 +112,7 @@ def _call_of(
 
 
 def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
-    """Return by how many tokens the prompt has grown per call since the last compaction.
-
-    None if there are too few calls, or if it does not grow.
-    """
+    """Return how many tokens the prompt grows per call since the last compaction, or None."""
     prompts = [call.buckets.prompt for call in _main_calls(calls)]
     shrunk = [number for number, (a, b) in enumerate(pairwise(prompts), 1) if b < a]
     prompts = prompts[shrunk[-1] if shrunk else 0 :][-_STEPS - 1 :]
@@ -128,10 +125,10 @@ def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
 def next_input(
     calls: Sequence[SessionCall], context: int, prices: Prices, now: datetime
 ) -> NextInput | None:
-    """Return size and price of the input of a session's next call; None without a call.
+    """Return size and price of the next call's input, or None without recorded calls.
 
-    Assumes that the next call has the context as it is, reads from the cache what the last call
-    read or wrote, and writes the rest to the cache if the session does so.
+    Assumes that the next call has the same context, reads from the cache what the last call read
+    or wrote, and writes the rest to the cache if the session uses one.
 
     Args:
         calls: The session's calls, oldest first.
@@ -162,16 +159,17 @@ def next_input(
 
 
 def cache_hit_rate(calls: Sequence[SessionCall]) -> float | None:
-    """Return the share of the main calls' prompts that was read from the cache, from 0 to 1."""
+    """Return the cached share of the main calls' prompts, from 0 to 1."""
     main = _main_calls(calls)
     prompt = sum(call.buckets.prompt for call in main)
     return sum(call.buckets.cache_read for call in main) / prompt if prompt else None
 
 
 def usd_per_hour(calls: Sequence[SessionCall], prices: Prices, now: datetime) -> Decimal | None:
-    """Return what the session costs per hour, by its calls of the last hour.
+    """Return the session's cost per hour, from the calls of the last hour.
 
-    None without a call in the last hour, in the first five minutes, or if a call has no price.
+    Returns None without a call in the last hour, in the first five minutes, or if a call has no
+    price.
     """
     if not calls:
         return None

@@ -1,6 +1,6 @@
-"""The ledger: every model call once, in SQLite, written by several processes at the same time.
+"""The ledger: every model call once, in SQLite. Several processes may write at the same time.
 
-A recorded call survives the end of the process by any signal: it is committed to the write-ahead
+A recorded call survives any signal to the process, because it is committed to the write-ahead
 log. With `synchronous=NORMAL`, a power cut may lose the last moments but never damages the file.
 """
 
@@ -45,7 +45,7 @@ BUSY_SECONDS = 30.0
 _CACHE = -500
 _BULK_CACHE = -64_000
 _READ_CACHE = -2_000
-"""For readers, which never commit. A smaller cache would sort a year's sums in a file."""
+"""Cache of readers. With a smaller cache, a year's sums would be sorted in a file."""
 
 # A record touches three B-trees and WAL writes whole pages: small pages double the speed.
 _PRAGMAS = (
@@ -64,12 +64,12 @@ class LedgerError(SidecarError):
 
 
 class ReadCancelledError(LedgerError):
-    """The caller cancelled the report while the ledger was being read."""
+    """The caller cancelled a report while the ledger was being read."""
 
 
 @contextmanager
 def nested(connection: sqlite3.Connection) -> Iterator[None]:
-    """Open a transaction, unless one is open already."""
+    """Open a transaction, unless one is already open."""
     if connection.in_transaction:
         yield
         return
@@ -83,14 +83,14 @@ def nested(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """End a transaction if one is open: on a full disk SQLite has already ended it."""
+    """End the transaction, if SQLite has not already ended it, as on a full disk."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 @contextmanager
 def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
-    """Enlarge the cache for a long transaction, whose pages would be written many times."""
+    """Enlarge the cache for a long transaction, which would write pages many times otherwise."""
     connection.execute(f"PRAGMA cache_size = {_BULK_CACHE}")
     try:
         yield
@@ -105,7 +105,7 @@ def create_folder(ledger: Path) -> None:
 
 
 def inode_of(path: Path) -> int | None:
-    """Return the inode of the file at a path; None if there is none."""
+    """Return the inode of a file, or None if there is no file."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:
@@ -133,7 +133,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 def use_wal(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead logging.
 
-    SQLite's own timeout does not apply to this statement, so waiting is done here.
+    Waits for other processes, because SQLite's own timeout does not apply to this statement.
     """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
@@ -150,15 +150,14 @@ def use_wal(connection: sqlite3.Connection) -> None:
 class Readers:
     """Connections for reading, one per report.
 
-    One idle connection is kept: opening it and compiling its statements takes as long as a
-    report of one day.
+    One idle connection is kept, because opening it takes as long as a report of one day.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: sqlite3.Connection | None = None
         self._file = object()
-        """Identifies the ledger's file; replaced when the ledger is closed."""
+        """Identifies the open ledger. Replaced when the ledger is closed."""
 
     def borrow(self, path: Path) -> tuple[sqlite3.Connection, object]:
         """Return a connection for one thread, and the token for `give_back`."""
@@ -168,7 +167,7 @@ class Readers:
         return connection or connect_reader(path), file
 
     def give_back(self, connection: sqlite3.Connection, file: object) -> None:
-        """Keep the connection if none is kept and the ledger was not closed meanwhile."""
+        """Return a connection. It stays open if it is the only idle one."""
         connection.set_progress_handler(None, 0)
         connection.execute("ROLLBACK")
         with self._lock:
@@ -178,7 +177,7 @@ class Readers:
         connection.close()
 
     def close(self) -> None:
-        """Close the idle connection; those in use are closed when they are given back."""
+        """Close the idle connection. Connections in use are closed when they are returned."""
         with self._lock:
             connection, self._idle, self._file = self._idle, None, object()
         if connection is not None:
@@ -197,7 +196,6 @@ def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Itera
 
 
 def explained(error: Exception, path: Path) -> LedgerError:
-    """Return a LedgerError with a message for the user."""
     if isinstance(error, OSError):
         return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
     if isinstance(error, sqlite3.OperationalError):
@@ -210,7 +208,7 @@ VERSION = 2
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
-"""Calls are added to the sums by day in batches of this size."""
+"""Calls are added to the daily sums in batches of this size."""
 
 BUCKETS = (
     "input",
@@ -231,10 +229,13 @@ BUCKETS = (
     "video_input",
     "other_tools",
 )
-"""Columns of a call that are summed: the fields of `Buckets`, in their order."""
+"""Columns of a call that are summed: the fields of `Buckets` in order."""
 SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
-"""Columns of the sums. `estimated_prompt`: prompts of the calls that carry an estimate.
-`reported`: reported costs, in USD * 10**12."""
+"""Columns of the sums.
+
+`estimated_prompt` are the prompts of calls with an estimate. `reported` are reported costs, in
+USD * 10**12.
+"""
 PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
 
 _LAST_MIGRATIONS = frozenset(
@@ -248,7 +249,7 @@ _LAST_MIGRATIONS = frozenset(
         "m007_tools",
     )
 )
-"""Migrations of the last development version. A ledger with exactly these is imported."""
+"""Migrations of the last development version, whose ledgers can be imported."""
 
 
 class ForeignLedgerError(LedgerError):
@@ -359,12 +360,12 @@ def _key_statements() -> Iterator[str]:
 
 
 def _sum_statements() -> Iterator[str]:
-    """Return the statements that create the sums by local day and the triggers that keep them.
+    """Return the statements that create the daily sums and their triggers.
 
-    The sums hold the calls up to `folded.upto`; readers add the few calls after it, because
-    updating a sum would double the cost of each record. `utc` is the UTC day, because prices change
-    at midnight UTC. Triggers update the sums in the same transaction as the calls, so that the two
-    never disagree. Calls are never removed.
+    The sums hold the calls up to `folded.upto`, and readers add the few later calls: updating a
+    sum with each call would double the cost of recording. `utc` is the UTC day, because prices
+    change at midnight UTC. Triggers update the sums in the same transaction as the calls. Calls
+    are never removed.
     """
     yield "CREATE INDEX event_at ON event (at)"
     yield (
@@ -402,7 +403,7 @@ _DAILY_COLUMNS = ", ".join((*_DAILY_KEYS, *SUMS))
 
 
 def _fold_statement(upto: str) -> str:
-    """Return the SQL that adds the calls up to an id to the sums by day."""
+    """Return the SQL that adds the calls up to an id to the daily sums."""
     keys = ", ".join(_DAILY_KEYS)
     sums = ", ".join(f"sum({name})" for name in SUMS)
     changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
@@ -437,46 +438,49 @@ _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
 _KEY_MASK = 2**62 - 1
 _PROMPT_PARTS = BUCKETS.index("output")
-"""The buckets before `output` make up the prompt."""
+"""The number of buckets that make up the prompt."""
 
 
 class Recorded(NamedTuple):
-    """The id of a recorded event, and whether it was in the ledger already."""
+    """The id of an event, and whether the event was already recorded."""
 
     id: str
     duplicate: bool
 
 
 class RecordedBatch(NamedTuple):
-    """The new events of a batch, and whether it changed the ledger: amended calls are not new."""
+    """The new events of a batch, and whether it changed the ledger."""
 
     new: list[LedgerEvent]
     has_changes: bool
 
 
 class Ledger:
-    """One ledger file, opened on first use. Safe to share between threads."""
+    """A ledger file, which is opened when first used. Thread-safe."""
 
     def __init__(self, path: Path, zone: tzinfo | None = None) -> None:
-        """`zone`: the time zone of local days; None is this machine's."""
+        """Args:
+        path: The file.
+        zone: The time zone of local days; by default this machine's.
+        """
         self.path = path
         self._zone = zone
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
         self._version_of: int | None = None
-        """`PRAGMA data_version`: changes when another connection has written."""
+        """`PRAGMA data_version`, which changes when another connection has written."""
         self._readers = Readers()
         self._providers: dict[str, int] = {}
         self._sessions: dict[tuple[str, str, str], int] = {}
         self._kinds: dict[tuple[str, str, str, str], int] = {}
 
     def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
-        """Store an event, once per request id and provider; an agent's call once per request id.
+        """Record an event once per request id and provider, or for agents once per request id.
 
         With `amend`, a later record of the same call replaces its numbers if it has more output,
-        or as much output and a higher reported cost: transcripts write partial counts first. Time,
-        session and estimate stay.
+        or as much output and a higher reported cost, because transcripts write partial counts
+        first. Time, session and estimate stay.
 
         Raises:
             BadParamsError: The event cannot be stored.
@@ -503,8 +507,7 @@ class Ledger:
     ) -> Recorded:
         """Record an event whose key exists: the same call, or one of another provider or agent.
 
-        An agent's call may get another provider when its file is read again: a newer version knows
-        it, or the file names only the newest model.
+        An agent's call may have another provider when its file is read again.
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
@@ -527,9 +530,9 @@ class Ledger:
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> RecordedBatch:
-        """Store many events in one transaction.
+        """Record many events in one transaction.
 
-        `also` runs in the same transaction: a reader stores its offset with the events it read.
+        `also` runs in the same transaction, for example to store how far a file was read.
         """
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
@@ -541,7 +544,7 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Store everything recorded inside, or nothing."""
+        """Commit everything recorded inside the block, or nothing."""
         with self._lock, translated(self.path):
             connection = self._open()
             try:
@@ -555,7 +558,7 @@ class Ledger:
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
         """Open a snapshot for reading. It never blocks a writer.
 
-        A missing ledger reads as an empty one; no file is created.
+        A missing ledger reads as an empty one, and no file is created.
 
         Raises:
             ReadCancelledError: `cancelled()` returned true.
@@ -576,7 +579,7 @@ class Ledger:
     def changed_elsewhere(self) -> bool:
         """Return whether another process or `Ledger` has written since the last call.
 
-        The first call for a file returns True. Raises LedgerError.
+        The first call returns True. Raises LedgerError.
         """
         with self._lock, translated(self.path):
             if self._inode != inode_of(self.path):
@@ -699,7 +702,7 @@ class Ledger:
 
 
 class MemoryLedger(Ledger):
-    """A ledger in memory, for a state folder that cannot be used."""
+    """A ledger in memory. It stands in for a state folder that cannot be used."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         super().__init__(Path(":memory:"), zone)
@@ -719,7 +722,7 @@ class MemoryLedger(Ledger):
 
 
 def usd(pico: int) -> Decimal:
-    """Return a stored amount in USD."""
+    """Convert a stored amount to USD."""
     return Decimal(pico) / _PICO
 
 
@@ -783,16 +786,16 @@ def _output_tokens(numbers: dict[str, Any]) -> int:
 
 
 def workspace_key(named: str) -> str:
-    """Return the `file:` URI of a folder given by URI or absolute path; other names unchanged.
+    """Return the `file:` URI of a folder given by URI or path. Other names are unchanged.
 
-    `file:///c%3A/work/` and `C:\\work` get the same key. Links are not followed.
+    `file:///c%3A/work/` and `C:\\\\work` get the same key. Links are not followed.
     """
     path = _local_path(named)
     return named if path is None or not path.is_absolute() else path.as_uri()
 
 
 def folder_name(workspace: str) -> str:
-    """Return the last part of a workspace's path; "" if there is none."""
+    """Return the last part of a workspace's path, or ""."""
     return unquote(workspace.rstrip("/").rpartition("/")[2])
 
 

@@ -1,6 +1,6 @@
-"""A self-contained HTML page: spend over time, growing contexts, and a table by model.
+"""The cost report as an HTML page: spend over time, growing contexts, and a table by model.
 
-Charts are inline SVG: no script, no network. Every text from the ledger is escaped.
+Charts are inline SVG, without scripts or network. Every text from the ledger is escaped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def page(
     zone: tzinfo | None = None,
     now: datetime | None = None,
 ) -> str:
-    """Return the page. It names models, sessions and workspaces, and holds no conversation text."""
+    """Return the page. It names models, sessions and workspaces, but has no text of messages."""
     by_model = report(connection, prices, scope, ["model"])
     by_day = report(connection, prices, scope, ["model", "day"])
     created = (now or datetime.now(UTC)).astimezone(zone).strftime("%Y-%m-%d %H:%M")
@@ -205,12 +205,11 @@ class Series(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """Return a text from the ledger as HTML."""
     return html.escape(printable(text))
 
 
 def stacked_columns(labels: list[str], series: list[Series]) -> str:
-    """Draw a column for each label with the series stacked; amounts in USD."""
+    """Draw a stacked column for each label. Amounts are in USD."""
     highest = max(
         (sum(values) for values in zip(*(s.values for s in series), strict=True)), default=0
     )
@@ -236,7 +235,7 @@ def stacked_columns(labels: list[str], series: list[Series]) -> str:
 
 
 def lines(series: list[Series]) -> str:
-    """Draw a line for each series; values are tokens."""
+    """Draw a line for each series. Values are tokens."""
     highest = max((max(each.values, default=0) for each in series), default=0)
     longest = max((len(each.values) for each in series), default=1)
     scale = _axis_maximum(highest)
@@ -260,7 +259,6 @@ def lines(series: list[Series]) -> str:
 
 
 def legend(names: list[str]) -> str:
-    """Draw the legend of the series, in their order."""
     items = "".join(
         f'<li><i style="background:var(--c{index % COLOURS})"></i>{escape(name)}</li>'
         for index, name in enumerate(names)

@@ -1,4 +1,4 @@
-"""Downloads a newer price list, only when the user asks for it."""
+"""Downloads a newer price list, at the user's request only."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ _PLAIN = {"Accept-Encoding": "identity"}
 
 
 class UpdateError(SidecarError):
-    """The price list could not be downloaded or read. The message says why."""
+    """The price list cannot be downloaded or read. The message says why."""
 
     kind = "endpoint"
 
 
 def list_url() -> str:
-    """Return the address of the list that genai-prices publishes."""
+    """Return the address of genai-prices' list."""
     from genai_prices.update_prices import DEFAULT_UPDATE_URL
 
     return DEFAULT_UPDATE_URL
 
 
 def update_prices(target: Path, url: str | None = None) -> int:
-    """Download the list to `target` (mode 0600) and return how many models it prices.
+    """Download the list to `target` and return how many models it prices.
 
-    Raises UpdateError and leaves the old file in place if anything goes wrong.
+    Raises:
+        UpdateError: The download failed. The old file is unchanged.
     """
     data = _fetch_list(url or list_url())
     try:
@@ -77,7 +78,7 @@ def _read_answer(answer: httpx.Response) -> bytes:
 
 
 def _replace_file(target: Path, data: bytes) -> None:
-    """Write the file atomically: other processes read it."""
+    """Write the file atomically, because other processes read it."""
     try:
         make_folder(target.parent)
         write(target, data)

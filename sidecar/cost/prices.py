@@ -23,15 +23,15 @@ class Cost(NamedTuple):
     """The cost of calls, as far as prices are known."""
 
     usd: Decimal | None
-    """Cost of everything with a price; None if nothing has one."""
+    """Cost of everything with a price, or None if nothing has a price."""
     unpriced_tokens: int = 0
     """Tokens without a price."""
     whole: bool = True
-    """False if anything has no price, such as a search."""
+    """Whether everything has a price, including searches."""
 
 
 class Prices:
-    """Tariffs by model and provider. Safe to share between threads; loads the list lazily."""
+    """Tariffs by model and provider. Thread-safe. The list is loaded when first needed."""
 
     def __init__(self, entries: Sequence[Price] = (), stored_list: Path | None = None) -> None:
         self._entries = [(entry.models, OwnTariff(entry)) for entry in entries]
@@ -40,11 +40,10 @@ class Prices:
         self._lock = threading.Lock()
 
     def tariff(self, model: str, provider: str) -> Tariff | None:
-        """Return the tariff of a model at a provider; None if it is unknown.
+        """Return the tariff of a model at a provider, or None if unknown.
 
-        A `[[price]]` entry takes precedence over the list. The first call loads the list (0.7 s);
-        if the user's downloaded list cannot be read, the package's list is used and a warning is
-        logged.
+        A `[[price]]` entry takes precedence over the list. The first call loads the list (0.7
+        s).
         """
         key = (model, provider)
         with self._lock:
@@ -53,7 +52,7 @@ class Prices:
             return self._found[key]
 
     def cost(self, event: LedgerEvent) -> Cost:
-        """Return the cost of a call: reported, else by tariff, else the agent's own figure."""
+        """Return the cost of a call: as reported, else by tariff, else the agent's own figure."""
         if event.reported_cost is not None:
             return Cost(event.reported_cost)
         cost = self._cost_by_tariff(
@@ -69,7 +68,7 @@ class Prices:
         at: datetime | None = None,
         tier: str = "",
     ) -> Decimal | None:
-        """Return USD of a call (now by default); None if any part has no price."""
+        """Return the USD of a call, or None if any part has no price."""
         when = datetime.now(UTC) if at is None else at
         cost = self._cost_by_tariff(buckets, model, provider, when, tier)
         return cost.usd if cost.whole else None
@@ -93,7 +92,7 @@ class Prices:
 
 
 def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
-    """Return the exact cost of calls: of the parts with a price, and whether that is all.
+    """Return the exact cost of calls, as far as prices are known.
 
     Prices are USD per million tokens, or per search.
     """

@@ -1,4 +1,4 @@
-"""Cost of a prompt file that agents send with every request, from its size and the ledger."""
+"""Estimates what a prompt file costs, from its size and the calls that contained it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CACHE_BUCKET = (
     "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
     "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
 )
-"""The bucket that a call's first tokens fall into: caches hold the head of a prompt first."""
+"""The bucket of a call's first tokens. Caches hold the beginning of a prompt."""
 
 
 class CallGroup(NamedTuple):
-    """Calls of one agent with the same price for the head of their prompts."""
+    """Calls of one agent whose prompts begin at the same price."""
 
     agent: str
     bucket: str
@@ -33,7 +33,7 @@ class CallGroup(NamedTuple):
     unit: UnitPrices | None
     """None if no price is known."""
     largest_file: int = 0
-    """Tokens of the largest file in question that their prompts can hold."""
+    """Tokens of the largest of the files that these prompts can contain."""
 
 
 class PromptFileCost(NamedTuple):
@@ -41,23 +41,23 @@ class PromptFileCost(NamedTuple):
 
     requests: int
     cost: Decimal | None
-    """USD by the price list; None if no call has a price."""
+    """USD by the price list, or None if no call has a price."""
     cached: int
-    """Requests that read the file from a cache."""
+    """Number of requests that read the file from a cache."""
     unpriced: int
-    """Requests without a price; `cost` does not include them."""
+    """Number of requests without a price, which `cost` does not include."""
 
 
 def group_calls(
     ledger: Ledger, prices: Prices, scope: Scope, sizes: Iterable[int] = ()
 ) -> list[CallGroup]:
-    """Group the calls in scope by agent, price, cache bucket and the largest file they can hold.
+    """Group the calls by agent, price, cache bucket and the largest file they can contain.
 
     Args:
         ledger: The ledger.
         prices: The prices.
         scope: Which calls.
-        sizes: Sizes of the files in question, in tokens.
+        sizes: Sizes of the files in tokens.
 
     Raises:
         LedgerError: Reading failed.
@@ -96,9 +96,9 @@ def _unit_prices_at(
 def prompt_file_cost(
     tokens: int, agents: frozenset[str], groups: Iterable[CallGroup]
 ) -> PromptFileCost:
-    """Return what a file of `tokens` tokens cost in the calls of these agents.
+    """Return the cost of a file with `tokens` tokens in the calls of these agents.
 
-    Calls with smaller prompts, such as those for titles, cannot have carried the file.
+    Calls with smaller prompts, such as those for titles, cannot have contained the file.
     """
     requests = cached = unpriced = 0
     total, priced = Decimal(0), False

@@ -1,6 +1,6 @@
-"""`cost/detail`: calls summed up by any keys, priced when they are read.
+"""`cost/detail`: sums of calls by any keys, priced when they are read.
 
-Corrected prices therefore also correct old reports.
+Corrected prices therefore apply to past calls as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sidecar.models.tariffs import Tariff, UnitPrices
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
-"""Billed by credits: their tokens are never multiplied by a price."""
+"""Agents that are billed by credits. Their tokens are never priced."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
@@ -47,11 +47,11 @@ class Priced(msgspec.Struct, frozen=True):
     """Calls of one kind with their cost."""
 
     kind: tuple[str, str, str, str]
-    """Provider, model, category, tier."""
+    """Provider, model, category and tier."""
     sum: Sum
     cost: Cost
     listed: Decimal | None = None
-    """For calls with a reported cost: USD by the price list, if one price applies to all."""
+    """USD by the price list of calls with a reported cost, if one price applies to all."""
 
 
 def report(
@@ -62,7 +62,8 @@ def report(
 ) -> CostReport:
     """Return rows and totals of the calls in scope, grouped by the keys.
 
-    Raises BadParamsError for an unknown key.
+    Raises:
+        BadParamsError: A key is unknown.
     """
     keys = ordered_keys(by)
     sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
@@ -83,9 +84,10 @@ def report(
 
 
 def ordered_keys(by: Sequence[str]) -> list[CostKey]:
-    """Return the keys as rows show them: model and category first, then as requested.
+    """Return the keys in the order of rows: model and category first, then as requested.
 
-    Raises BadParamsError, which names the valid keys.
+    Raises:
+        BadParamsError: A key is unknown. The message lists the valid keys.
     """
     wanted = [key for key in KEYS if key in by]
     if not wanted or set(by) - set(KEYS):
@@ -105,7 +107,7 @@ def priced_sums(
     sessions: bool = False,
     days: bool = False,
 ) -> Iterator[Priced]:
-    """Yield the calls in scope with their cost, by kind, and by session and day if requested."""
+    """Yield the calls in scope with their cost, by kind, and on request by session and day."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     cut = _grouping_for(tariffs, sessions=sessions, days=days)
@@ -126,7 +128,7 @@ def priced_sums(
 
 
 def _cost_by_list(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal | None:
-    """Return what reported calls cost by the list; None if prices depend on the prompt's size."""
+    """Return the list price of reported calls, or None if it depends on the prompt's size."""
     if tariff is None or tariff.thresholds:
         return None
     base = msgspec.structs.replace(found, band=0)
@@ -176,7 +178,7 @@ def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
-    """Return every session: id -> (workspace, name, agent). Never empty."""
+    """Return every session: id -> (workspace, name, agent)."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
@@ -227,12 +229,11 @@ class Tally:
         self.agent = Decimal(0)
         """Cost by the agents' own price lists."""
         self.listed: Decimal | None = None
-        """Cost of the reported calls by the price list."""
+        """List price of the reported calls."""
         self._unlisted = False
         self.unpriced_tokens = 0
 
     def add(self, calls: int, buckets: Buckets, cost: Cost) -> None:
-        """Add calls and their cost."""
         self.calls += calls
         for index, number in enumerate(msgspec.structs.astuple(buckets)):
             self.buckets[index] += number
@@ -243,29 +244,27 @@ class Tally:
             self.partly_priced = self.partly_priced or not cost.whole
 
     def compare(self, listed: Decimal | None) -> None:
-        """Add the list price of some reported calls; None if the list cannot price them."""
+        """Add the list price of some reported calls, or None if the list cannot price them."""
         self._unlisted = self._unlisted or listed is None
         self.listed = None if self._unlisted or listed is None else (self.listed or 0) + listed
 
     def add_estimates(self, calls: int, estimated: int, prompt: int) -> None:
-        """Add the estimates of calls made before sending, and their actual prompts."""
+        """Add the estimates of calls before sending, and their actual prompts."""
         self.estimated_calls += calls
         self.estimated += estimated
         self.estimated_prompt += prompt
 
     @property
     def sum(self) -> Buckets:
-        """Return all tokens so far."""
         return Buckets(**dict(zip(Buckets.__struct_fields__, self.buckets, strict=True)))
 
     @property
     def unpriced(self) -> bool:
-        """Return whether some call, or a part of one, has no price."""
+        """Return whether a call, or a part of one, has no price."""
         return self.partly_priced or self.priced_calls < self.calls
 
 
 def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
-    """Return a finished row."""
     buckets, note = tally.sum, estimate_note(tally.estimated, tally.estimated_prompt)
     return CostRow(
         **keys,
@@ -288,7 +287,6 @@ def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
 
 
 def totals(tally: Tally) -> CostTotals:
-    """Return the finished totals."""
     buckets = tally.sum
     return CostTotals(
         calls=tally.calls,
@@ -304,19 +302,20 @@ def totals(tally: Tally) -> CostTotals:
 
 
 def estimate_note(estimated: int, actual: int) -> str:
-    """Return `~est=N` if the estimate is more than 10 % off the actual prompts, else ""."""
+    """Return `~est=N` if the estimate differs by more than 10 % from the actual prompts, else
+    ""."""
     return f"~est={estimated}" if abs(actual - estimated) * 10 > actual else ""
 
 
 def amount(cost: Decimal) -> str:
-    """Return `$0.000219`: six decimals, or two significant digits of a smaller amount."""
+    """Format an amount with six decimals, or with two significant digits if it is smaller."""
     if 0 < cost < Decimal("0.0000005"):
         return f"${cost:.{1 - cost.adjusted()}f}"
     return f"${cost:.6f}"
 
 
 def total_text(tally: Tally) -> str:
-    """Return a report's last line: `total 3 calls, 1200 / 80 tokens, $0.004219`."""
+    """Return a report's last line, such as `total 3 calls, 1200 / 80 tokens, $0.004219`."""
     return _row_line("total", tally, "")
 
 
@@ -358,7 +357,7 @@ def overview(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Return a report with its table and charts, also as plain text."""
+    """Add the table and charts to a report, also as plain text."""
     found = report(connection, prices, scope, by)
     charts = []
     for key, title in _CHARTS if found.rows else ():

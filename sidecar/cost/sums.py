@@ -1,6 +1,6 @@
-"""Sums of the ledger's calls, fine enough that each sum has one price.
+"""Sums of the ledger's calls. All calls in a sum have the same price.
 
-Whole days are read from the stored sums by day, the rest of a range from the calls themselves.
+Whole days are read from the stored daily sums, and the rest of a range from the calls.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Select calls by time range and owner. None selects all."""
+    """Selects calls by time range and owner. None selects all."""
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
-    """Key of the workspace; includes calls made in folders below it."""
+    """Key of the workspace. Includes calls in its subfolders."""
     folders: tuple[str, ...] = ()
-    """Further keys of the same workspace: other working trees, links resolved."""
+    """Further keys of the workspace, such as other working trees."""
     session: str | None = None
     agent: str | None = None
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """What separates sums, in addition to kinds and bands."""
+    """By what sums are separated, besides kind and band."""
 
     changes: tuple[int, ...] = ()
-    """UTC days on which some price changes; no sum spans one."""
+    """UTC days on which a price changes. No sum spans one."""
     by_clock: frozenset[int] = frozenset()
-    """Kinds with prices by time of day, read call by call."""
+    """Kinds whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """Kinds with a price threshold outside the bands, read call by call."""
+    """Kinds with a price threshold outside the bands."""
     sessions: bool = False
     days: bool = False
 
@@ -57,18 +57,18 @@ class Sum(msgspec.Struct, frozen=True):
     epoch: int
     """How many of `Cut.changes` precede the calls."""
     clock: int
-    """Quarter-hour of the UTC day for kinds priced by time of day; else 0."""
+    """Quarter-hour of the UTC day for kinds priced by time of day, else 0."""
     session: int
-    """0 unless sessions are separated."""
+    """Id of the session, or 0 if sums are not by session."""
     day: int
-    """Local day since 1970; 0 unless days are separated."""
+    """Local day since 1970, or 0 if sums are not by day."""
     calls: int
     buckets: Buckets
     estimated_calls: int
     estimated: int
     estimated_prompt: int
     reported: int
-    """Reported cost, in USD * 10**12."""
+    """Reported cost in USD * 10**12."""
 
 
 class _Part(NamedTuple):
@@ -87,7 +87,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[Sum]:
-    """Yield the sums of the calls in scope, one per key: adding two is cheaper than pricing one."""
+    """Yield the sums of the calls in scope, one per key."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in _read_rows(connection, scope, cut):
         key, values = row[:_KEYS], row[_KEYS:]
@@ -104,7 +104,7 @@ _KEYS = Sum.__struct_fields__.index("calls")
 
 
 def _read_rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
-    """Yield keys and sums of each part of the range; keys may repeat."""
+    """Yield keys and sums of each part of the range. Keys may repeat."""
     # Two subqueries: SQLite uses the index only for a single min or max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
@@ -131,7 +131,7 @@ def _read_rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterat
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
-    """Yield whole days from the stored sums, and the remaining calls one by one."""
+    """Yield whole days from the daily sums, and the remaining calls one by one."""
     first, last = _whole_days(times)
     if first > last:
         yield _Part("event_sums", *time_condition(times))
@@ -203,7 +203,7 @@ def _query_part(
 
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
-    """Return the SQL condition on a column of session ids for the scope's owner, and its values."""
+    """Return the SQL condition on session ids for the scope's owner, and its values."""
     wanted = {"name": scope.session, "agent": scope.agent}
     given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
     terms: list[str] = list(given)

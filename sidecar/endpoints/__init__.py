@@ -1,1 +1,1 @@
-"""Model servers and vendors over HTTP: probing, counting, context windows."""
+"""Model servers and vendors over HTTP: probing, counting, and context windows."""

@@ -1,4 +1,4 @@
-"""The address and the key that an `[[endpoint]]` declares."""
+"""The address and the key of an `[[endpoint]]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sidecar.text.printable import printable
 
 _REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
 BASES = (*_REQUESTS, "/v1", "/api")
-"""Path endings of the addresses that clients use: request paths, OpenAI's base and Ollama's."""
+"""Endings of addresses that clients use: request paths, and the base paths of OpenAI and Ollama."""
 
 _SET_IT = "set it to the server's key where the editor or the shell is started"
 
@@ -24,7 +24,7 @@ def host_of(url: str) -> str:
 
 
 def root_of(url: str, suffixes: Sequence[str]) -> str:
-    """Return the address that request paths are appended to, without an ending such as `/v1`."""
+    """Return the address without an ending such as `/v1`. Request paths are appended to it."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     for suffix in suffixes:
@@ -35,7 +35,7 @@ def root_of(url: str, suffixes: Sequence[str]) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return an address without user, password, query and fragment, which may hold secrets."""
+    """Return an address without user, password, query and fragment, which may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -46,11 +46,10 @@ def without_secrets(url: str) -> str:
 
 
 def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
-    """Return the API key from an environment variable, or "" if no variable is named.
+    """Return the API key in an environment variable, or "" if no variable is named.
 
     Raises:
-        EndpointError: The variable is not set, or its value cannot be a header. The key is not
-            quoted.
+        EndpointError: The variable is not set, or its value cannot be sent in a header.
     """
     if variable is None:
         return ""

@@ -1,4 +1,4 @@
-"""Conversations and tools in the form that each vendor's count takes."""
+"""Converts conversations and tools to the format that each vendor's count takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROLES = {"model": "assistant", "developer": "system"}
 
 @dataclass
 class PlainMessage:
-    """A message of text, tool calls and tool results, independent of any vendor's form."""
+    """A message of text, tool calls and tool results, in no vendor's format."""
 
     role: str
     text: str = ""
@@ -39,10 +39,10 @@ class ToolResult(NamedTuple):
 
 
 def openai_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Convert messages to OpenAI's chat form; those that have it already are kept.
+    """Convert messages to OpenAI's chat format.
 
     Raises:
-        EndpointError: A message holds something other than text, such as an image.
+        EndpointError: A message has something other than text, such as an image.
     """
     return [out for message in messages for out in _openai_message(message)]
 
@@ -85,7 +85,7 @@ def _is_openai(message: ChatMessage) -> bool:
 
 
 def openai_tools(tools: Tools) -> list[dict[str, Any]]:
-    """Convert tool schemas to OpenAI's chat form; those that have it already are kept."""
+    """Convert tool schemas to OpenAI's chat format."""
     if all("function" in tool for tool in tools):
         return [dict(tool) for tool in tools]
     return [
@@ -102,10 +102,10 @@ def openai_tools(tools: Tools) -> list[dict[str, Any]]:
 
 
 def plain_message(message: ChatMessage) -> PlainMessage:
-    """Read a message of any vendor's form.
+    """Read a message in any vendor's format.
 
     Raises:
-        EndpointError: It holds something other than text, such as an image.
+        EndpointError: It has something other than text, such as an image.
     """
     read = read_message(message)
     role = read.role or "user"
@@ -129,10 +129,10 @@ def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], s
 
 
 def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> dict[str, Any]:
-    """Build a request body in OpenAI's form, with `more` as further fields.
+    """Build a request body in OpenAI's format, with `more` as further fields.
 
     Raises:
-        EndpointError: A message holds something other than text, such as an image.
+        EndpointError: A message has something other than text, such as an image.
     """
     body = {**more, "messages": openai_messages(messages)}
     return {**body, "tools": openai_tools(tools)} if tools else body

@@ -1,4 +1,4 @@
-"""Known vendors by host, and whether they count tokens or report windows.
+"""Known vendors by host: whether they count tokens and report context windows.
 
 A vendor's host gets POST requests only for counts, never for probing.
 """
@@ -26,12 +26,12 @@ ReadLimit: TypeAlias = Callable[[object], int | None]
 
 
 def bearer(key: str) -> Mapping[str, str]:
-    """Return the authorization header that most vendors take."""
+    """Return the authorization header that most vendors use."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def read_window_from(*names: str) -> ReadLimit:
-    """Return a reader of the model's window from the first of these fields that holds one."""
+    """Return a function that reads the model's window from the first of these fields."""
 
     def read(body: object) -> int | None:
         found = [body.get(name) for name in names] if isinstance(body, Mapping) else []
@@ -41,7 +41,7 @@ def read_window_from(*names: str) -> ReadLimit:
 
 
 def _valid_window(value: object) -> int | None:
-    """Return a window in tokens, which Cohere sends as a fraction; None for other values."""
+    """Return a window in tokens, which Cohere sends as a fraction, or None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 1 <= value <= MOST_TOKENS else None
@@ -52,24 +52,23 @@ _UNREPORTED = read_window_from()
 
 @dataclass(frozen=True)
 class Cloud:
-    """A vendor: hosts, headers, the GET request that shows a model, and how it counts."""
+    """A vendor: hosts, headers, how to look up a model, and how it counts."""
 
     server: Server
     hosts: tuple[str, ...]
-    """The vendor's hosts; their subdomains belong to it too."""
+    """The vendor's hosts, including their subdomains."""
     headers: Callable[[str], Mapping[str, str]] = bearer
     show: str | None = "/v1/models/{model}"
-    """Path of the GET request that shows a model; None if there is none."""
+    """Path of the GET request that describes a model, or None."""
     read_limit: ReadLimit = _UNREPORTED
     suffixes: tuple[str, ...] = field(default=("/v1",))
     """Endings of declared addresses that are not part of the root."""
 
     def show_path(self, model: str) -> str | None:
-        """Return the path of the GET request that shows `model`.
+        """Return the path of the GET request that describes `model`.
 
         Raises:
-            EndpointError: The name has a part that HTTP clients or servers resolve: `..`, `.` or
-                "".
+            EndpointError: The name contains `..`, `.` or an empty part, which HTTP clients resolve.
         """
         if not {"", ".", ".."}.isdisjoint(model.split("/")):
             raise EndpointError("unsupported", "the model's name is none of a vendor's")
@@ -237,12 +236,12 @@ GEMINI = Cloud(
 
 
 def cohere_request(model: str, text: str) -> Request:
-    """POST /v1/tokenize, of at most 65,536 characters."""
+    """Return a POST to /v1/tokenize, for at most 65,536 characters."""
     return Request("/v1/tokenize", {"model": model, "text": text})
 
 
 def xai_request(model: str, text: str) -> Request:
-    """POST /v1/tokenize-text."""
+    """Return a POST to /v1/tokenize-text."""
     return Request("/v1/tokenize-text", {"model": model, "text": text})
 
 

@@ -1,4 +1,4 @@
-"""One endpoint that the user declared: its connection, and what is known of each model there."""
+"""An endpoint that the user declared: its connection, and what is known about its models."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ async def has_specials(text: str) -> bool:
 
 
 def require_server(binding: ProbeResult) -> Server:
-    """Return the recognised server. Raises EndpointError where it is unknown."""
+    """Return the recognised server. Raises EndpointError if it is unknown."""
     if binding.server is None:
         raise EndpointError("unsupported", "the server is of no known kind")
     return binding.server
 
 
 def text_request(text: str) -> BuildRequest:
-    """Return a builder of the request that counts `text`."""
+    """Return a function that builds the request for counting `text`."""
 
     def asking(server: Server, binding: ProbeResult) -> tuple[Request, ReadTokens]:
         if server.text is None or server.read_text is None:
@@ -80,7 +80,7 @@ def text_request(text: str) -> BuildRequest:
 
 
 def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
-    """Return a builder of the request that counts a chat."""
+    """Return a function that builds the request for counting a chat."""
 
     def asking(server: Server, binding: ProbeResult) -> tuple[Request, ReadTokens]:
         if server.chat is None or server.read_chat is None:
@@ -95,7 +95,6 @@ def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
 
 
 def single_message(text: str) -> list[ChatMessage]:
-    """Return a chat of one user message."""
     return [{"role": "user", "content": text}]
 
 
@@ -105,31 +104,32 @@ PROBE_SECONDS = 2.0
 MODELS_KEPT = 256
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
-"""Delays before a server that cannot count is probed again, in seconds; they double each time."""
+"""Delays in seconds before a server that cannot count is probed again.
+
+The delay doubles each time.
+"""
 LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
-"""How long a probe's result holds, in seconds; results not listed here hold for the session."""
+"""How long a probe's result is valid, in seconds. Other results are valid for the session."""
 
 ALIKE_CHARACTERS = 64
-"""Texts whose lengths differ by less may well have the same count."""
+"""Texts whose lengths differ by less may have the same count."""
 Aspect: TypeAlias = Literal["text", "chat"]
 
 
 class _ServerChangedError(SidecarError):
-    """The server was restarted with other models, so earlier probes are void."""
+    """The server was restarted with other models, so earlier probes are invalid."""
 
 
 class DeclaredEndpoint:
-    """Counts by one endpoint. Methods that count raise EndpointError and nothing else."""
+    """Counts by one endpoint. Methods that count raise only EndpointError."""
 
     def __init__(
         self, settings: EndpointSettings, environment: Mapping[str, str], *, counts: bool = True
     ) -> None:
-        """Prepare the connection; nothing is sent.
-
-        Args:
-            settings: The user's declaration.
-            environment: Holds the API key.
-            counts: Whether texts may be sent; otherwise only context windows are asked for.
+        """Args:
+        settings: The user's declaration.
+        environment: Holds the API key.
+        counts: Whether texts may be sent. Otherwise only context windows are requested.
         """
         self.models, self._counts = settings.models, counts
         self._url = settings.url
@@ -157,11 +157,10 @@ class DeclaredEndpoint:
         self._failures = 0
         self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
-        """Size and count of the last text or chat."""
+        """Size and count of the last text or chat, by model."""
 
     @property
     def requests(self) -> int:
-        """How many HTTP requests were sent."""
         return self._connection.requests
 
     def is_named(self, url: str) -> bool:
@@ -169,9 +168,9 @@ class DeclaredEndpoint:
         return url.rstrip("/") in (self._url.rstrip("/"), self.root)
 
     async def models_to_ask(self) -> list[str]:
-        """Return the models to probe when none is given.
+        """Return the models to probe if none is named.
 
-        These are the models asked about before and those that a glob names in full, else the first
+        These are models that were asked about before and globs without wildcards, else the first
         listed model that matches a glob.
         """
         named = self.named()
@@ -191,31 +190,29 @@ class DeclaredEndpoint:
 
     @property
     def matching_models(self) -> list[str]:
-        """The models that the server listed last and a glob matches."""
+        """The listed models that match a glob."""
         return [name for name in self._offered if matches(name, self.models)]
 
     def result_for(self, model: str) -> ProbeResult | None:
-        """Return the probe result that still holds."""
+        """Return the probe's result if it is still valid, else None."""
         return self._bindings.get(model)
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return for how many seconds an unreachable or loading server is left alone; None for
-        others.
-        """
+        """Return for how many seconds not to ask an unreachable or loading server, or None."""
         known = self.result_for(model)
         return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the window that was reported last, however long ago."""
+        """Return the context window that was reported last."""
         last = self._asked.get(model)
         return last.limit if last else None
 
     async def refresh_window(self, model: str, tokens: int) -> None:
-        """Ask for the window again where a reply, or another model, may have changed it.
+        """Ask for the context window again if a reply or another model may have changed it.
 
         Args:
             model: The model of the conversation.
-            tokens: Prompt and output tokens of a reply; 0 without one.
+            tokens: Prompt and output tokens of a reply, or 0 without one.
         """
         last = self._asked.get(model)
         if last is None or last.server is None:
@@ -228,24 +225,24 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return a row per model asked about, or per glob where none was."""
+        """Return a row per model that was asked about, or else per glob."""
         rows = [self._capability_row(model, binding) for model, binding in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
     async def probed(self, model: str) -> ProbeResult:
-        """Return what this endpoint can do for a model, probing it once for concurrent callers."""
+        """Return what this endpoint can do for a model. Concurrent callers share one probe."""
         known = self._bindings.get(model)
         if known is not None:
             return known
         return await self._probes.run(model, partial(self._probe_model, model))
 
     async def probe_again(self, model: str) -> ProbeResult:
-        """Probe a model again, whatever is known."""
+        """Probe a model even if the last result is still valid."""
         self._bindings.pop(model, None)
         return await self.probed(model)
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
-        """Count a text: one request where the model was probed, none for an empty text."""
+        """Count a text. Sends one request if the model was probed, and none for an empty text."""
         if not text:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
         binding = await self._require(model, "text")
@@ -278,10 +275,10 @@ class DeclaredEndpoint:
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
 
     async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
-        """Probe again where texts of different sizes got the same count.
+        """Probe again if texts of different sizes got the same count.
 
         Raises:
-            EndpointError: The probe found that the counter returns a constant.
+            EndpointError: The server returns the same count for all texts.
         """
         before, counted = self._last.get((model, what), (size, -1))
         self._last[model, what] = size, tokens
@@ -290,7 +287,7 @@ class DeclaredEndpoint:
             await self._require(model, what)
 
     async def aclose(self) -> None:
-        """Close the connection; later counts fail."""
+        """Close the connection. Later counts fail."""
         await self._probes.aclose()
         await self._sdk.aclose()
         await self._connection.aclose()
@@ -388,7 +385,7 @@ class DeclaredEndpoint:
             raise
 
     async def _count(self, model: str, what: Aspect, asking: BuildRequest) -> int:
-        """Count, and try once more if the server turns out to have been replaced."""
+        """Count. If the server has been replaced, try once more."""
         for _ in range(2):
             binding = await self._require(model, what)
             request, read = asking(require_server(binding), binding)
@@ -449,7 +446,7 @@ class DeclaredEndpoint:
 
 
 def reconnect_delay(failures: int) -> float:
-    """Return how long to wait for a server that failed so often in a row, in seconds."""
+    """Return how many seconds to wait after so many failures in a row."""
     return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
@@ -458,7 +455,7 @@ def _expiry_of(_: str, binding: ProbeResult, now: float) -> float:
 
 
 def _result_after_failure(binding: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
-    """Return what is known after a failed count: the window stays if the server is only
+    """Return the result after a failed count. The window stays valid if the server is only
     unavailable.
     """
     failed = ProbeResult.failed(model, error, binding.server)

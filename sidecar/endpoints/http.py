@@ -1,9 +1,9 @@
-"""One kept connection to one endpoint: JSON out, JSON in, everything bounded.
+"""An HTTP connection to one endpoint: JSON out, JSON in, with limits on everything.
 
-Redirects are not followed, bodies are read up to a cap, and each request has a time limit. Requests
-go out one at a time, the newest first: a slow server would otherwise answer requests that were
-abandoned long ago before the current one. httpx is imported in a thread at the first request,
-because that takes longer than the event loop may wait.
+Redirects are not followed, bodies have a maximum size, and each request has a time limit.
+Requests are sent one at a time, the newest first, so that a slow server does not answer
+abandoned requests before the current one. httpx is imported on a thread, because that takes too
+long for the event loop.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     import httpx
 
 IsWanted: TypeAlias = Callable[[], bool]
-"""Whether the caller still waits for the answer."""
+"""Returns whether the caller still waits for the answer."""
 
 
 def always() -> bool:
-    """Return True: for requests that are always wanted, such as probes."""
     return True
 
 
@@ -39,7 +38,7 @@ _is_wanted: ContextVar[IsWanted] = ContextVar("wanted", default=always)
 
 @contextmanager
 def abandon_unless(wanted: IsWanted) -> Iterator[None]:
-    """Let tasks that start in this block send nothing more once `wanted` returns False."""
+    """Let tasks that start in this block send nothing once `wanted` returns False."""
     token = _is_wanted.set(wanted)
     try:
         yield
@@ -48,7 +47,7 @@ def abandon_unless(wanted: IsWanted) -> Iterator[None]:
 
 
 def detach_from_caller() -> None:
-    """Keep the running task's requests wanted even if the caller that started it stops waiting."""
+    """Keep sending the running task's requests even if its caller stops waiting."""
     _is_wanted.set(always)
 
 
@@ -58,7 +57,7 @@ class _QueuedRequest(NamedTuple):
 
 
 class RequestQueue:
-    """Grants the connection to one request at a time, the newest first. For one event loop."""
+    """Grants the connection to one request at a time, the newest first."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -119,10 +118,10 @@ _deadline: ContextVar[float] = ContextVar("until", default=math.inf)
 
 
 def set_deadline(seconds: float) -> None:
-    """Give all requests of the running task together so many seconds from now on.
+    """Limit the total time of all requests of the running task, in seconds.
 
-    Only the request itself checks the time that is left: if two timeouts cancelled it at once, its
-    socket would stay open.
+    Only the request itself checks the remaining time: two timeouts at once would leave the
+    socket open.
     """
     _deadline.set(asyncio.get_running_loop().time() + seconds)
 
@@ -134,32 +133,32 @@ def time_left() -> float:
 
 @dataclass(frozen=True)
 class Answer:
-    """A complete answer."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
     body: object
-    """The decoded JSON; None if the body is not JSON."""
+    """The decoded JSON, or None if the body is not JSON."""
     text: str
     """The first characters, for servers that greet in plain text."""
     reconnected: bool
-    """Whether a new connection was needed unexpectedly: another server may be listening by now."""
+    """Whether a new connection was needed unexpectedly, so that the server may have changed."""
     key_from: str | None = None
-    """The environment variable that held the key which was sent."""
+    """The environment variable of the key that was sent."""
 
 
 @dataclass
 class Connection:
-    """Sends requests to `root`, one at a time over one connection, the newest first."""
+    """Sends requests to `root` over one connection."""
 
     root: str
     headers: Mapping[str, str]
     trust_environment: bool = False
-    """Whether to use the environment's proxies: never for local servers."""
+    """Whether to use the environment's proxies, which local servers never need."""
     key_from: str | None = None
-    """The environment variable that held the key in `headers`."""
+    """The environment variable of the key in `headers`."""
     requests: int = 0
-    """How many requests were sent."""
+    """Number of sent requests."""
     _client: httpx.AsyncClient | None = None
     _turns: RequestQueue = field(default_factory=RequestQueue)
     _new_connection_expected: bool = True
@@ -174,7 +173,7 @@ class Connection:
         return await self._request("POST", path, await _encode_json(body))
 
     async def aclose(self) -> None:
-        """Close the connection; later requests fail."""
+        """Close the connection. Later requests fail."""
         self._closed = True
         if self._client is not None:
             await self._client.aclose()
@@ -233,7 +232,8 @@ class Connection:
         )
 
     async def open(self) -> httpx.AsyncClient:
-        """Return the HTTP client, created at the first call. Raises EndpointError once closed."""
+        """Return the HTTP client, which the first call creates. Raises EndpointError once
+        closed."""
         if self._closed:
             raise EndpointError(
                 "unreachable", f"the connection to {without_secrets(self.root)} was closed"
@@ -282,7 +282,7 @@ async def _read_body(response: httpx.Response, root: str) -> bytes:
 
 
 def is_encoded(headers: Mapping[str, str]) -> bool:
-    """Return whether the body is compressed: 290 bytes of `gzip, gzip, gzip` can hold gigabytes."""
+    """Return whether the body is compressed. A small compressed body may expand to gigabytes."""
     return headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 

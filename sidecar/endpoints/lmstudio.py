@@ -1,4 +1,4 @@
-"""Counting by LM Studio's own SDK over a WebSocket: its HTTP interface has no count."""
+"""Counts by LM Studio's own SDK over a WebSocket, because its HTTP interface cannot count."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def sdk_is_installed() -> bool:
 
 
 class SdkCounter:
-    """Counts by LM Studio's SDK, only for models that are loaded.
+    """Counts by LM Studio's SDK, for loaded models only.
 
-    The SDK's client must be entered and left by the same task, so one task holds it until it is
+    The same task must enter and leave the SDK's client, so one task holds it until it is
     stopped.
     """
 
@@ -47,7 +47,6 @@ class SdkCounter:
             raise _to_endpoint_error(error) from None
 
     async def aclose(self) -> None:
-        """Close the WebSocket."""
         self._stop.set()
         if self._holder is not None:
             await asyncio.wait({self._holder}, timeout=SDK_SECONDS)

@@ -1,4 +1,4 @@
-"""Results of asking an endpoint: a count, or the reason why there is none."""
+"""The results of asking an endpoint: a count, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ the counts cannot be true. `unknown`: not asked yet, or the server has another m
 MissKind: TypeAlias = Literal[
     AbilityStatus, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
 ]
-"""`off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint names the model.
-`special-tokens`: the server would read special tokens in the text. `late`: the caller's time was
-up; the request may still be running."""
+"""Why there is no count, besides the statuses of `AbilityStatus`.
+
+`off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint names the model. `special-tokens`:
+the server would interpret special tokens in the text. `late`: the time limit has passed, but the
+request may still be running.
+"""
 
 
 class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A number of tokens as the model's own server counts them."""
+    """A number of tokens, as the model's server counts them."""
 
     tokens: int
     server: str
@@ -38,12 +41,12 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def name(self) -> str:
-        """The tokenizer's label: server and model."""
+        """The tokenizer's name: server and model."""
         return f"{self.server}:{self.model}"
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """No count, with a reason that can be shown: it holds neither text nor key."""
+    """The reason why there is no count. It contains neither text nor key."""
 
     reason: str
     kind: MissKind
@@ -63,7 +66,7 @@ _STEPS: dict[MissKind, str] = {
 
 
 URL_IN_DOUBT = f"is its url right? If it is, {_STEPS['unsupported']}"
-"""The next step where no known model server answers."""
+"""The next step if no known model server answers."""
 
 
 def explain(kind: MissKind, reason: str, step: str = "") -> str:
@@ -73,7 +76,7 @@ def explain(kind: MissKind, reason: str, step: str = "") -> str:
 
 
 def undeclared_reason(model: str) -> str:
-    """Return why a model that no endpoint names is not counted by one."""
+    """Return the reason for a model that no endpoint names."""
     return explain("undeclared", printable(f"no endpoint is configured for {model}"))
 
 
@@ -107,31 +110,34 @@ class EndpointError(SidecarError):
     kind = "endpoint"
 
     def __init__(self, status: AbilityStatus, reason: str, step: str = "") -> None:
-        """Describe the failure; `step` says what to do, where that is more than `status` tells."""
+        """Args:
+        status: The kind of failure.
+        reason: The reason, for the user.
+        step: What to do, if that is more than `status` implies.
+        """
         super().__init__(reason)
         self.status: AbilityStatus = status
         self.reason, self.step = printable(reason), printable(step)
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether another request may succeed: this one was malformed or too big."""
+        """Whether another request may succeed, because this one was malformed or too large."""
         return self.status == "unsupported" and "HTTP 4" in self.reason
 
 
 class RequestAbandonedError(EndpointError):
-    """The caller stopped waiting before the request was sent, so it never was."""
+    """The caller stopped waiting, so the request was not sent."""
 
     def __init__(self) -> None:
         super().__init__("unknown", "the request was not sent: its caller stopped waiting")
 
     @property
     def is_request_specific(self) -> bool:
-        """Always true: the request says nothing about the server."""
         return True
 
 
 class EndpointTimeoutError(EndpointError):
-    """A request ran out of time."""
+    """A request exceeded its time limit."""
 
     def __init__(self, reason: str, sent_bytes: int) -> None:
         super().__init__("unreachable", reason)
@@ -139,5 +145,5 @@ class EndpointTimeoutError(EndpointError):
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether the request was so big that even a healthy server may be slow."""
+        """Whether the request was so large that even a healthy server may be slow."""
         return self.sent_bytes > BIG_BYTES

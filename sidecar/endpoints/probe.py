@@ -1,7 +1,7 @@
-"""Finding out what an endpoint is and can do for one model, in at most eight requests.
+"""Finds out what an endpoint can do for one model, in at most eight requests.
 
-The server is recognised by how it lists its models or greets, else by the shape of its counts. Then
-it counts two known texts, so that counters that return constants or nonsense are found out.
+The server is recognised by its list of models, its greeting or the form of its counts. Then it
+counts two known texts, which exposes servers that return constants or nonsense.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_texts(counts: Sequence[int], server: str) -> None:
 
 
 def is_possible_count(text: str, tokens: int) -> bool:
-    """Return whether any tokenizer could count so many tokens: at most one per byte."""
+    """Return whether a tokenizer could return this count: at most one token per byte."""
     size = len(text.encode("utf-8", "surrogatepass"))
     return size // _BYTES_PER_TOKEN <= tokens <= size + _SPECIALS
 
@@ -104,14 +104,14 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
 
 @dataclass(frozen=True)
 class RecognisedServer:
-    """A kind of server, and its count of the first probe text where that identified it."""
+    """A kind of server, and its count of the first probe text if that identified it."""
 
     server: Server
     first_count: int | None = None
 
 
 async def recognise_server(connection: Connection, model: str, greets: bool) -> RecognisedServer:
-    """Recognise a server by its greeting, where it may have one, else by POST requests.
+    """Recognise a server by its greeting, or else by POST requests.
 
     Raises:
         EndpointError: No known way of counting works.
@@ -121,7 +121,7 @@ async def recognise_server(connection: Connection, model: str, greets: bool) -> 
 
 
 async def server_from_greeting(connection: Connection) -> Server | None:
-    """Recognise servers that must not be sent a POST request to find out.
+    """Recognise servers that must not get a POST request.
 
     LM Studio answers 200 to everything, and LocalAI loads the model that a request names.
     """
@@ -138,9 +138,7 @@ async def server_from_greeting(connection: Connection) -> Server | None:
 
 
 async def _server_from_count(connection: Connection, model: str) -> RecognisedServer:
-    """Send one request that fits llama.cpp, vLLM and TGI; the shape of the answer tells which it
-    is.
-    """
+    """Recognise llama.cpp, vLLM or TGI by the answer to a request that all three accept."""
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
         if server.text:
@@ -181,12 +179,12 @@ def _utc_now() -> str:
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether texts or chats can be counted, and why not."""
+    """Whether texts or chats can be counted, or why not."""
 
     status: AbilityStatus
     reason: str = ""
     step: str = ""
-    """What to do about it, where that is more than the status tells."""
+    """What to do about it, if that is more than the status implies."""
 
     @classmethod
     def failed(cls, error: EndpointError) -> Ability:
@@ -196,7 +194,7 @@ class Ability:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What is known of one model at one endpoint."""
+    """What is known about a model at an endpoint."""
 
     model: str
     """The server's own name for the model."""
@@ -205,13 +203,13 @@ class ProbeResult:
     chat: Ability = Ability("unknown", "not asked yet")
     limit: int | None = None
     listed: bytes = b""
-    """Digest of the server's list of models; empty where it has none."""
+    """Digest of the server's list of models; empty without a list."""
     listed_models: tuple[str, ...] = ()
-    """The first models of that list."""
+    """The first models in that list."""
     extra_tokens: int = 0
     """Tokens that the server adds to the count of each text."""
     lifetime: float = math.inf
-    """How long the result holds, in seconds."""
+    """How long the result is valid, in seconds."""
     checked_at: str = field(default_factory=_utc_now)
 
     @classmethod
@@ -222,7 +220,7 @@ class ProbeResult:
 
 
 async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> ProbeResult:
-    """Probe a known vendor: one GET request checks the key and the model."""
+    """Probe a known vendor. A single GET request checks the key and the model."""
     path = cloud.show_path(model)
     limit = None
     if path:
@@ -245,7 +243,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
 
 
 async def probe(connection: Connection, model: str) -> ProbeResult:
-    """Probe any other endpoint: list its models, recognise it, count two texts and two chats."""
+    """Probe another endpoint: list its models, recognise it, and count two texts and two chats."""
     server: Server | None = None
     listed: list[ListedModel] = []
     try:
@@ -280,7 +278,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
 
 
 async def probe_window(connection: Connection, model: str) -> ProbeResult:
-    """Find out the window alone: nothing is counted, and only the model's name is sent."""
+    """Find out the context window only. Counts nothing and sends only the model's name."""
     server: Server | None = None
     try:
         answer = await connection.get("/v1/models")
@@ -302,7 +300,7 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
 
 
 def list_models(answer: Answer) -> list[ListedModel]:
-    """Return the named models of `/v1/models`; empty where the server has no such list.
+    """Return the models of `/v1/models`; empty if the server has no list.
 
     Raises:
         EndpointError: The server needs a key, is loading, or is broken.
@@ -329,7 +327,7 @@ def digest(listed: Sequence[ListedModel]) -> bytes:
 
 
 def find(model: str, loaded: Sequence[ListedModel]) -> ListedModel | None:
-    """Return the loaded model that an id or alias names; an exact match wins."""
+    """Return the loaded model with this id or alias. An exact match takes precedence."""
     for entry in loaded:
         if model in entry.names:
             return entry
@@ -375,7 +373,7 @@ def _text_otherwise(server: Server, binding: ProbeResult) -> ProbeResult:
 
 
 async def _empty_text_tokens(connection: Connection, server: Server, model: str) -> int:
-    """Return the tokens that the server counts in an empty text, such as begin-of-text."""
+    """Return the server's count of an empty text, such as a begin-of-text token."""
     if not server.counts_empty or server.text is None or server.read_text is None:
         return 0
     request = server.text(model, "")

@@ -1,7 +1,7 @@
 """The user's endpoints: counts, context windows, and what each server can do.
 
-A server process has one `Endpoints`. No method raises, nothing is sent while `use_endpoint` is off,
-and text goes only to endpoints that declare the model.
+No method raises. Nothing is sent while `use_endpoint` is off, and text is sent only to endpoints
+that declare the model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Endpoints:
-    """Counts and windows by the user's endpoints. For one event loop."""
+    """Counts and context windows from the user's endpoints."""
 
     def __init__(
         self,
@@ -52,13 +52,11 @@ class Endpoints:
         *,
         window: bool = False,
     ) -> None:
-        """Prepare the endpoints; nothing is sent.
-
-        Args:
-            endpoints: The user's declarations.
-            use_endpoint: Whether texts may be sent.
-            environment: Holds the API keys; the process's by default.
-            window: Whether windows may be asked for although `use_endpoint` is off.
+        """Args:
+        endpoints: The user's declarations.
+        use_endpoint: Whether texts may be sent.
+        environment: Holds the API keys; by default the process's.
+        window: Whether windows may be requested even if `use_endpoint` is off.
         """
         variables = os.environ if environment is None else environment
         self._use, self._asks = use_endpoint, use_endpoint or window
@@ -70,7 +68,6 @@ class Endpoints:
 
     @property
     def requests(self) -> int:
-        """How many HTTP requests were sent."""
         return sum(endpoint.requests for endpoint in self._endpoints)
 
     def serves(self, model: str) -> bool:
@@ -78,9 +75,7 @@ class Endpoints:
         return self._use and any(self._endpoints_for(model))
 
     def reports_window(self, model: str) -> bool:
-        """Return whether an endpoint that may be asked for its window declares this model. Sends
-        nothing.
-        """
+        """Return whether an endpoint may be asked for the model's window. Sends nothing."""
         return self._asks and any(self._endpoints_for(model))
 
     async def count_text(
@@ -90,14 +85,14 @@ class Endpoints:
         seconds: float = DEFAULT_SECONDS,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Count a text by the server that has the model loaded.
+        """Count a text by a server that has the model loaded.
 
-        Sends exactly one request where the model was probed. A late request runs on, so that the
-        server's failure is noticed and remembered; if it was not sent yet, it never is.
+        Sends one request if the model was probed. A request that was sent is completed even
+        after the time limit, so that a failure of the server is noticed.
 
         Args:
             model: The model's name.
-            text: At most `LARGEST_CHARACTERS` are sent.
+            text: The text. Longer ones than `LARGEST_CHARACTERS` are not sent.
             seconds: How long to wait.
             wanted: Checked before the request is sent.
         """
@@ -120,9 +115,7 @@ class Endpoints:
         )
 
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
-        """Return the window that a server has allocated to `model`; None if no server reports
-        it.
-        """
+        """Return the window that a server has allocated to the model, or None."""
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             binding = await self._await_within(partial(endpoint.probed, model), seconds)
             if not isinstance(binding, Miss) and binding.limit:
@@ -130,26 +123,23 @@ class Endpoints:
         return None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the window that is already known, without a request."""
+        """Return the known window without a request."""
         known = (endpoint.known_limit(model) for endpoint in self._endpoints_for(model))
         return next((limit for limit in known if limit), None)
 
     def is_window_due(self, model: str) -> bool:
-        """Return whether a server may be asked for the model's window and has not answered lately.
-
-        Sends nothing.
-        """
+        """Return whether to ask a server for the model's window. Sends nothing."""
         if not self._asks or self._closed:
             return False
         declared = self._endpoints_for(model)
         return any(one.result_for(model) is None and not one.known_limit(model) for one in declared)
 
     async def refresh_window(self, model: str, tokens: int = 0) -> None:
-        """Ask for windows again that a reply or a change of model may have changed.
+        """Ask again for windows that a reply or a change of model may have changed.
 
         Args:
             model: The model of the conversation.
-            tokens: Prompt and output tokens of a reply; 0 without one.
+            tokens: Prompt and output tokens of a reply, or 0 without one.
         """
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             await self._await_within(
@@ -157,9 +147,9 @@ class Endpoints:
             )
 
     def fingerprint(self, model: str) -> Hashable | None:
-        """Return a value that identifies the endpoint which counts this model's texts.
+        """Return a value that identifies the endpoint which counts for the model, or None.
 
-        It changes when the endpoint is probed again; None if no endpoint counts.
+        It changes when the endpoint is probed again.
         """
         for endpoint in self._endpoints_for(model) if self._use else ():
             binding = endpoint.result_for(model)
@@ -168,9 +158,10 @@ class Endpoints:
         return None
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return after how many seconds an unavailable server is worth asking again.
+        """Return after how many seconds to ask an unavailable server again.
 
-        None if no server of the model is unavailable, or another one counts. Sends nothing.
+        Returns None if no server of the model is unavailable, or if another one counts. Sends
+        nothing.
         """
         if not self._use or self._closed or self.fingerprint(model) is not None:
             return None
@@ -178,15 +169,12 @@ class Endpoints:
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def retry_delay(self, model: str, kind: MissKind, tries: int) -> float | None:
-        """Return after how many seconds a missed count is worth repeating. Sends nothing.
+        """Return after how many seconds to repeat a missed count, or None for never.
 
         Args:
             model: The model's name.
             kind: Why there was no count.
             tries: How often in a row it was missed.
-
-        Returns:
-            None if another answer is not to be expected.
         """
         away = self.unavailable_for(model)
         if away is not None or kind not in _PASSING:
@@ -194,18 +182,18 @@ class Endpoints:
         return reconnect_delay(tries)
 
     async def probe_if_due(self, model: str) -> None:
-        """Probe a model's servers whose last result no longer holds."""
+        """Probe a model's servers if their last result is no longer valid."""
         for endpoint in self._endpoints_for(model) if self._use and not self._closed else ():
             await self._await_within(partial(endpoint.probed, model), DEFAULT_SECONDS)
 
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
     ) -> list[Capability]:
-        """Probe again, whatever is known: every endpoint or the one named, for `model`.
+        """Probe every endpoint, or the named one, even if the last result is still valid.
 
-        Without a model, probe those asked about before and those declared in full, else the first
-        one that the server lists. While endpoints are off nothing is sent, and every row is
-        `unknown`.
+        Without a model, probes the models that were asked about or declared in full, else the
+        first one that the server lists. While endpoints are off, nothing is sent and every row
+        is `unknown`.
         """
         chosen = [each for each in self._endpoints if endpoint is None or each.is_named(endpoint)]
         if self._asks and not self._closed:
@@ -213,7 +201,7 @@ class Endpoints:
         return [row for each in chosen for row in each.capabilities()]
 
     def models(self) -> list[str]:
-        """Return the models asked about, declared in full, and listed by the servers."""
+        """Return the models that were asked about, declared in full, or listed by the servers."""
         names = [name for endpoint in self._endpoints for name in endpoint.named()]
         listed = [name for endpoint in self._endpoints for name in endpoint.matching_models]
         return list(dict.fromkeys([*names, *listed]))
@@ -223,7 +211,7 @@ class Endpoints:
         return [row for endpoint in self._endpoints for row in endpoint.capabilities()]
 
     async def aclose(self) -> None:
-        """Close all connections; later counts are misses."""
+        """Close all connections. Later counts are misses."""
         self._closed = True
         await self._asking.aclose()
         await asyncio.gather(*(endpoint.aclose() for endpoint in self._endpoints))
@@ -238,9 +226,7 @@ class Endpoints:
         seconds: float,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Count by the first declared endpoint that can; otherwise return why the last one could
-        not.
-        """
+        """Count by the first endpoint that can, or return why the last one could not."""
         if not self._use:
             return Miss(ENDPOINTS_OFF, "off")
         if self._closed:
@@ -273,7 +259,7 @@ class Endpoints:
     ) -> T | Miss:
         """Start work and await it for at most `seconds`.
 
-        Of late work, a request that was sent is completed; nothing more is sent.
+        After that, a request that was sent is completed, but nothing more is sent.
         """
         is_waiting, caller = True, asyncio.current_task()
 

@@ -1,7 +1,7 @@
 """Kinds of model server: how each counts, and which context window it allocates.
 
-Answers are read with care: a field of another type, a list that is too long or a number that
-cannot be a token count is an `EndpointError`, never an exception of another kind.
+An unexpected answer, such as a field of another type or a number that cannot be a count, raises
+EndpointError.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from sidecar.text.printable import printable
 T = TypeVar("T")
 
 LISTED = 1000
-"""Entries of a server's list that are read; routers of hosted models list several hundred."""
+"""Most entries to read of a server's list. Routers of hosted models list several hundred."""
 NAME_CHARACTERS = 256
-"""Maximum length of a model's name."""
+"""Longest name of a model."""
 MOST_TOKENS = 10**9
-"""Larger numbers are not counts or windows."""
+"""Larger numbers are neither counts nor windows."""
 
 
 class Meta(msgspec.Struct):
-    """llama.cpp's metadata of a listed model; the sizes tell models of the same name apart."""
+    """llama.cpp's metadata of a listed model. Its sizes distinguish models of the same name."""
 
     n_ctx: int | None = None
     n_vocab: int | None = None
@@ -48,13 +48,13 @@ class Meta(msgspec.Struct):
 
 
 class LoadState(msgspec.Struct):
-    """Whether a model is in memory, where a server can load several."""
+    """Whether a model is in memory."""
 
     value: str = "loaded"
 
 
 class ListedModel(msgspec.Struct):
-    """One model of `/v1/models`, with the fields that servers add to OpenAI's form."""
+    """A model of `/v1/models`, with the fields that servers add to OpenAI's format."""
 
     id: str = ""
     aliases: list[str] = []
@@ -66,7 +66,6 @@ class ListedModel(msgspec.Struct):
 
     @property
     def names(self) -> list[str]:
-        """All names of the model."""
         return [self.id, *(alias for alias in self.aliases[:LISTED] if is_model_name(alias))]
 
 
@@ -77,17 +76,17 @@ def is_model_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """A POST request that counts."""
+    """A POST request for a count."""
 
     path: str
     body: Mapping[str, Any]
 
 
 TextRequest: TypeAlias = Callable[[str, str], Request]
-"""(the server's name for the model, text) to the request that counts it."""
+"""Builds the request that counts a text, from the server's name for the model and the text."""
 ChatRequest: TypeAlias = Callable[[str, Sequence[ChatMessage], Tools], Request]
 ReadTokens: TypeAlias = Callable[[object], int]
-"""Returns the token count in a body; raises EndpointError for an unexpected shape."""
+"""Returns the token count in a body. Raises EndpointError for an unexpected form."""
 FindLimit: TypeAlias = Callable[[Connection, str, ListedModel | None], Awaitable[int | None]]
 
 
@@ -100,14 +99,14 @@ async def no_limit(connection: Connection, model: str, listed: ListedModel | Non
 async def everything_listed(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return all models, for servers that list only loaded ones or never load on request."""
+    """Return all models, for servers that only list loaded ones."""
     del connection
     return listed
 
 
 @dataclass(frozen=True)
 class Server:
-    """A kind of server; functions that are None are not supported."""
+    """A kind of server. Functions that are None are not supported."""
 
     name: str
     text: TextRequest | None = None
@@ -118,19 +117,19 @@ class Server:
     loaded: Callable[[Connection, Sequence[ListedModel]], Awaitable[Sequence[ListedModel]]] = (
         everything_listed
     )
-    """Returns the listed models that are in memory: a count must never load one."""
+    """Returns the listed models that are in memory, because a count must not load a model."""
     parses_specials: bool = True
-    """Whether `<|im_end|>` in a text counts as one special token; such texts are not sent."""
+    """Whether `<|im_end|>` in a text counts as one special token. Such texts are not sent."""
     text_by_chat: bool = False
-    """Whether texts are counted as a one-message chat, less the tokens of an empty message."""
+    """Whether texts are counted as a one-message chat minus the tokens of an empty message."""
     loads_itself: bool = False
-    """Whether the first request loads a model, whose window is known only then."""
+    """Whether the first request loads a model, whose window is unknown before that."""
     counts_empty: bool = False
-    """Whether counts include tokens that the server adds; the count of "" is subtracted."""
+    """Whether counts include tokens that the server adds. The count of "" is subtracted."""
 
 
 def refuse_unless_ok(answer: Answer, what: str) -> None:
-    """Raise the EndpointError that a status, or an error inside a 200, stands for."""
+    """Raise EndpointError for an error status, or an error in a 200 response."""
     status, body = answer.status, answer.body
     if status in (401, 403):
         raise _unauthorized(answer, what)
@@ -168,7 +167,7 @@ def _error_mentions(body: object, *words: str) -> bool:
 
 
 def token_count(value: object) -> int:
-    """Check that a value can be the token count of a non-empty text.
+    """Return a value that can be the token count of a non-empty text.
 
     Raises:
         EndpointError: It is not a whole number above 0.
@@ -179,7 +178,7 @@ def token_count(value: object) -> int:
 
 
 def read_field(name: str) -> ReadTokens:
-    """Return a reader of the token count in this field."""
+    """Return a function that reads the token count in this field."""
 
     def read(body: object) -> int:
         return token_count(body.get(name) if isinstance(body, Mapping) else None)
@@ -194,7 +193,7 @@ def count_ids_in(body: object, name: str = "tokens") -> int:
 
 
 def count_ids(tokens: object) -> int:
-    """Return the length of a list of token ids, or of objects that hold one.
+    """Return the length of a list of token ids, or of objects with an id.
 
     Raises:
         EndpointError: It is not such a list.
@@ -212,7 +211,7 @@ def _has_token_id(token: Mapping[str, object]) -> bool:
 
 
 def decode_as(body: object, form: type[T]) -> T | None:
-    """Convert a body to this type; None if it does not fit."""
+    """Convert a body to this type, or return None if it does not fit."""
     try:
         return typed.convert(body, form)
     except (msgspec.ValidationError, RecursionError):
@@ -229,7 +228,7 @@ def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
 
 
 def valid_window(value: int | None) -> int | None:
-    """Return a window in tokens, or None for numbers that cannot be one."""
+    """Return a window in tokens, or None for an impossible number."""
     return value if value is not None and 0 < value <= MOST_TOKENS else None
 
 
@@ -436,7 +435,7 @@ class _Show(msgspec.Struct):
 async def _ollama_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the running model's allocated window, else the one it would get when loaded.
+    """Return the running model's window, or the one it would get when loaded.
 
     Neither request loads a model.
     """
@@ -451,7 +450,7 @@ async def _ollama_limit(
 
 
 def _window_from_show(answered: _Show) -> int | None:
-    """Return the smaller of the architecture's window and `num_ctx`, a line of `parameters`."""
+    """Return the smaller of the architecture's window and `num_ctx`, a line in `parameters`."""
     set_in = _NUM_CTX.search(answered.parameters or "")
     windows = [int(set_in[1])] if set_in else []
     for key, value in islice((answered.model_info or {}).items(), LISTED):
@@ -472,9 +471,7 @@ def _litellm_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> 
 
 
 def _litellm_read(body: object) -> int:
-    """Return `total_tokens`, unless LiteLLM estimated it; an answer without a source is an estimate
-    too.
-    """
+    """Return `total_tokens`, unless LiteLLM estimated it, as it does if it names no source."""
     if not isinstance(body, Mapping):
         raise EndpointError("unsupported", "the answer has no token count")
     source = body.get("count_source", body.get("litellm_count_source"))

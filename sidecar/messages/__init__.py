@@ -1,1 +1,1 @@
-"""Messages, tool schemas, media, usage and replies in every vendor's form."""
+"""Reads messages, tool schemas, media, usage and replies in every vendor's format."""

@@ -25,7 +25,7 @@ from sidecar.messages.usage import JsonObject, holders_in, part, usages_in
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Upper limit, because Decimal's arithmetic has one too."""
+"""Larger amounts are ignored, because Decimal's arithmetic has limits too."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -33,11 +33,11 @@ _ANYWHERE = frozenset({"global", "not_available"})
 
 
 def reported_cost(obj: object) -> Decimal | None:
-    """Return the USD that a reply, or its usage, says it cost; None if it does not.
+    """Return the USD that a reply or its usage reports, or None.
 
-    OpenRouter reports `cost`. With the user's own key (`is_byok`) that is the fee alone, and the
+    OpenRouter reports `cost`. With the user's own key (`is_byok`) this is only the fee, and the
     upstream vendor's bill is added. LiteLLM reports `response_cost`, xAI ticks of 1e-10 USD
-    (docs.x.ai/developers/cost-tracking), Perplexity `cost.total_cost`.
+    (docs.x.ai/developers/cost-tracking), and Perplexity `cost.total_cost`.
     """
     if not isinstance(obj, Mapping):
         return None
@@ -54,12 +54,11 @@ def reported_cost(obj: object) -> Decimal | None:
 
 
 def service_tier(raw: object) -> str:
-    """Return the service tier that a vendor's usage, reply or stream names; "" for the standard
-    one.
+    """Return the service tier of a usage, reply or stream, or "" for the standard tier.
 
-    OpenAI, Anthropic and Groq send `service_tier`, Bedrock `serviceTier.type`, and Anthropic's fast
-    mode `speed`. Where `inference_geo` confines a call to a region, the tier ends with it: `@us`,
-    `fast@us`.
+    OpenAI, Anthropic and Groq send `service_tier`, Bedrock `serviceTier.type`, and Anthropic's
+    fast mode `speed`. If `inference_geo` confines a call to a region, the tier ends with it:
+    `@us`, `fast@us`.
     """
     named = [tiers for usage in usages_in(raw) if (tiers := _tiers(usage))]
     tier = next(filter(None, named[-1]), "") if named else ""
@@ -74,14 +73,14 @@ def _tiers(usage: JsonObject) -> list[str]:
 
 
 def region_suffix(geo: object) -> str:
-    """Return `@us` where Anthropic's `inference_geo` confines a call to a region, else ""."""
+    """Return `@us` if Anthropic's `inference_geo` confines a call to a region, else ""."""
     place = geo.strip().lower() if isinstance(geo, str) else ""
     known = place and place not in _ANYWHERE and len(place) <= _LONGEST_PLACE
     return f"@{place}" if known else ""
 
 
 def normal_tier(name: object) -> str:
-    """Return a tier's name in lower case; "" for any name of the standard tier."""
+    """Return a tier's name in lower case, or "" for the standard tier."""
     tier = name.strip().lower() if isinstance(name, str) else ""
     return "" if tier in _STANDARD_TIERS or len(tier) > _LONGEST_TIER else tier
 
@@ -128,9 +127,7 @@ _MODALITIES = ("audio", "image", "video")
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """Tokens other than text. Each number is included in the usage's own number for
-    that direction.
-    """
+    """Tokens other than text. The usage's numbers for each direction include them."""
 
     audio_input: int = 0
     audio_cache_read: int = 0
@@ -142,7 +139,6 @@ class Modalities(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All of them."""
         return sum(msgspec.structs.astuple(self))
 
 
@@ -220,9 +216,9 @@ class Searches(NamedTuple):
 
 
 def searches(raw: object, *, by_query: bool = True) -> Searches:
-    """Return the searches in a usage, or in the reply or stream that carries it.
+    """Return the searches in a usage, reply or stream.
 
-    `by_query`: whether each of Gemini's queries counts, or a prompt's queries together.
+    `by_query` says whether each of Gemini's queries counts, or a prompt's queries together.
     """
     holders, items = list(holders_in(raw)), _streamed(raw)
     web = [_reported(usage) for usage in usages_in(raw)]
@@ -310,7 +306,7 @@ def _groundings(holder: JsonObject) -> Iterator[JsonObject]:
 
 
 def _sources(metadata: JsonObject) -> set[str]:
-    """Return the kinds of sources that ground an answer, such as `web` and `maps`."""
+    """Return the kinds of sources that an answer is based on, such as `web` and `maps`."""
     chunks = metadata.get("groundingChunks", metadata.get("grounding_chunks"))
     return {key for chunk in _mappings(chunks) for key in ("web", "maps") if part(chunk, key)}
 

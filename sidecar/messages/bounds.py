@@ -1,7 +1,6 @@
-"""Limits of a call's numbers: anything beyond is a mistake or an attack, and is refused.
+"""Limits of a call's numbers. Values beyond them are mistakes or attacks, and are refused.
 
-Generous on purpose: a record may stand for a whole batch. The ledger's 64-bit sums hold thousands
-of the largest.
+The limits are generous, because a record may stand for a whole batch.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 MOST_TOKENS = 10**12
-"""Per number of a call."""
+"""Largest number of tokens in a call."""
 MOST_USD = Decimal(1_000)
 """Largest cost that a vendor may report for a call."""
 LONGEST_ID = 512
@@ -19,5 +18,5 @@ FIRST_YEAR, LAST_YEAR = 2000, 2100
 
 
 def count_or_zero(value: object) -> int:
-    """Return a vendor's number; 0 for anything but a whole number of at least 0."""
+    """Return a vendor's number, or 0 if it is not a whole number of at least 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

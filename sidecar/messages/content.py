@@ -1,8 +1,8 @@
-"""Messages of any vendor split into blocks: the only reader of their content.
+"""Splits messages of any vendor into blocks. No other module reads their content.
 
-A message may have the form of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK or
-our protocol. Models do not read ids and signatures as text. Unknown blocks are read as their JSON,
-so that they count for something.
+A message may have the format of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI
+SDK or this protocol. Ids and signatures do not count as text. Unknown blocks count as their
+JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from sidecar.messages.media import Clip, Size, clip_of, size_of
 from sidecar.messages.tool_schemas import as_json
 
 BlockKind = Literal["text", "thinking", "call", "result", "picture", "file", "nothing", "other"]
-"""`nothing`: a marker for the vendor, such as a cache point. `other`: read as its JSON."""
+"""The kind of a block.
+
+`nothing` is a marker for the vendor, such as a cache point. `other` is read as its JSON.
+"""
 Place = Literal["block", "field", "turn"]
-"""A block of `content`, an entry of `toolCalls`, or the whole message (role `tool`)."""
+"""Where a block is: in `content`, in `toolCalls`, or the whole message (role `tool`)."""
 
 RESULT_ROLES = frozenset({"tool", "function"})
 
@@ -76,17 +79,17 @@ class Block(NamedTuple):
     """A text, or the vendor's object."""
     place: Place = "block"
     at: int = 0
-    """Index of the entry or block; 0 for a turn."""
+    """Index of the entry or block, or 0 for a whole message."""
     id: str = ""
-    """Id of the call, or of the call that a result answers; "" if the vendor has none."""
+    """Id of the call, or of the call that a result answers, or ""."""
     name: str = ""
     """The tool's name."""
     by_vendor: bool = False
-    """Whether the vendor runs the tool itself, so that no result is expected."""
+    """Whether the vendor runs the tool, so that no result is expected."""
 
     @property
     def text(self) -> str:
-        """The text that the model reads of a text, thinking, or unknown block."""
+        """The text that the model reads of a text, thinking or unknown block."""
         if isinstance(self.body, str):
             return self.body
         if isinstance(self.body, Mapping) and self.body.get("type") == "redacted_thinking":
@@ -96,14 +99,14 @@ class Block(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """A call's arguments as JSON; "" without any."""
+        """A call's arguments as JSON, or ""."""
         inner = _function(self.body)
         given = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), "")
         return given if isinstance(given, str) else as_json(given)
 
     @property
     def inner(self) -> list[Block]:
-        """The blocks of a tool result, or of a file that includes its text."""
+        """The blocks of a tool result, or of a file with text."""
         if self.kind == "file":
             return _file(self.body)
         if self.kind != "result":
@@ -121,18 +124,18 @@ class Block(NamedTuple):
 
     @property
     def picture(self) -> Picture:
-        """A picture's detail, and its size where the block or its first bytes show it."""
+        """A picture's detail, and its size if known."""
         source = self.body["image"] if isinstance(self.body.get("image"), Mapping) else self.body
         return Picture(size_of(source), self.detail)
 
     @property
     def clip(self) -> Clip:
-        """What a file without text contains, and how long it is."""
+        """The kind and length of a file without text."""
         return clip_of(self.body)
 
     @property
     def detail(self) -> str:
-        """OpenAI's `detail` or Gemini's media resolution; `auto` without either."""
+        """OpenAI's `detail` or Gemini's media resolution, else `auto`."""
         inside = self.body.get("image_url")
         detail = (inside if isinstance(inside, Mapping) else self.body).get("detail")
         level = self.body.get("mediaResolution") or self.body.get("media_resolution")
@@ -149,7 +152,7 @@ class Message(NamedTuple):
     blocks: list[Block]
 
     def flat(self) -> Iterator[Block]:
-        """Yield every block, followed by the blocks inside it."""
+        """Yield every block, each followed by the blocks inside it."""
         yield from _flat(self.blocks, 0)
 
     @property
@@ -159,7 +162,7 @@ class Message(NamedTuple):
 
 
 def read_message(message: Any) -> Message:
-    """Split a message, a mapping or a msgspec Struct, into blocks. Never raises."""
+    """Split a message, which is a mapping or a msgspec Struct, into blocks. Never raises."""
     if isinstance(message, msgspec.Struct):
         message = msgspec.to_builtins(message)
     fields = message if isinstance(message, Mapping) else {"content": message}
@@ -178,12 +181,12 @@ def read_message(message: Any) -> Message:
 
 
 def result_turn(content: Any, call_id: str, name: str) -> Block:
-    """Return the block of a message that is a tool result as a whole."""
+    """Return the block of a message that is a tool result."""
     return Block("result", {"content": content}, "turn", 0, call_id, name)
 
 
 def call_entries(calls: Any) -> list[Block]:
-    """Return the entries of a message's `toolCalls`, in our form or OpenAI's."""
+    """Return the entries of a message's `toolCalls`, in this protocol's form or OpenAI's."""
     entries = enumerate(calls if isinstance(calls, list) else ())
     return [
         Block("call", call, "field", at, _first(call, ("id",)), _first(_function(call), ("name",)))
@@ -220,7 +223,6 @@ def _block(block: Any, at: int) -> Block:
 
 
 def _plain_kind(block: Mapping[str, Any], type_: str) -> BlockKind:
-    """Return the kind of a block without tools and thinking."""
     if "cachePoint" in block:
         return "nothing"
     if "image" in block or _is_picture_data(block):
@@ -233,7 +235,6 @@ def _plain_kind(block: Mapping[str, Any], type_: str) -> BlockKind:
 
 
 def _text(block: Mapping[str, Any]) -> str | None:
-    """Return a block's text, wherever the vendor puts it, or None."""
     for key in _TEXTS:
         value = block.get(key)
         if isinstance(value, str):

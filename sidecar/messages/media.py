@@ -1,6 +1,6 @@
-"""Sizes of media in a message, from their first and last bytes. Nothing is fetched or drawn.
+"""Determines the size of media in a message from their first and last bytes. Fetches nothing.
 
-Pictures have a width and a height, audio and video a length, PDFs a number of pages.
+Pictures have a width and a height, audio and video a length, and PDFs a number of pages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 _HEAD_CHARACTERS = 262_144
-"""Characters of base64 to read: a JPEG may have a large preview before its size."""
+"""How much base64 to read. A JPEG may have a large preview before its size."""
 
 Size = tuple[int, int]
 
@@ -24,8 +24,8 @@ Size = tuple[int, int]
 def size_of(source: Any) -> Size | None:
     """Return a picture's width and height from any vendor's block, or None. Never raises.
 
-    Uses the block's `width` and `height`, else the data itself (base64 or a data URL, in any format
-    that imagesize knows). Nothing is fetched.
+    Uses the block's `width` and `height`, else the data (base64 or a data URL, in any format
+    that imagesize knows).
     """
     if isinstance(source, Mapping):
         width, height = source.get("width"), source.get("height")
@@ -69,11 +69,11 @@ _MOST_STREAMS = 64
 _MOST_INFLATED = 1 << 20
 """Bytes per object stream."""
 _AROUND = 65_536
-"""Bytes around `/Type /Pages` to search for its object."""
+"""How many bytes around `/Type /Pages` to search for the page count."""
 _AROUND_PACKED = 4_096
-"""The same in a stream, where nothing marks the ends of objects."""
+"""The same for object streams, in which nothing marks the ends of objects."""
 _MOST_NODES = 256
-"""Nodes of the page tree to read per part."""
+"""Most nodes of the page tree to read per part."""
 _MOST_INFLATED_IN_ALL = 8 << 20
 
 _TREE = re.compile(rb"/Type\s*/Pages\b")
@@ -139,7 +139,6 @@ def _without_inner(part: bytes) -> bytes:
 
 
 def _packed(part: bytes) -> Iterator[bytes]:
-    """Yield the content of object streams."""
     left = _MOST_INFLATED_IN_ALL
     for one in islice(_STREAM.finditer(part), _MOST_STREAMS):
         if left <= 0:
@@ -155,7 +154,7 @@ def _packed(part: bytes) -> Iterator[bytes]:
 Media: TypeAlias = Literal["audio", "video", "document"]
 
 _ENDS_CHARACTERS = 262_144
-"""Characters of base64 to read at either end: an MP4 may have its length last."""
+"""How much base64 to read at either end. An MP4 may have its length last."""
 _KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0)
 _OFFSET = re.compile(r"(\d+(?:\.\d+)?)s")
 
@@ -165,18 +164,16 @@ class Clip(NamedTuple):
 
     media: Media
     seconds: float | None
-    """None if not known."""
     fps: float = 1.0
     """Frames per second that the model samples."""
     pages: int | None = None
-    """Of a document; None if not known."""
 
 
 def clip_of(block: Mapping[str, Any]) -> Clip:
     """Return what a file block contains. Never raises.
 
-    The length is that of `videoMetadata` if the block selects a part, else what the data says: WAV,
-    MP4 and its relatives, MP3 of constant bitrate.
+    If `videoMetadata` selects a part, its length counts, else that of the data (WAV, MP4, MP3 of
+    constant bitrate).
     """
     source = _source(block)
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")

@@ -1,4 +1,4 @@
-"""Reading a reply of any vendor, whole or as an array of stream events."""
+"""Reads a reply of any vendor, whole or as an array of stream events."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _TYPES: Mapping[str, ReplyFormat] = {
 def read_reply(response: object, format: str | None = None) -> Reply:
     """Read a vendor's response object, or the array of its stream events.
 
-    An error that says the prompt does not fit is a reply too, with `exhausted` "window" and its
+    An error that the prompt does not fit is also a reply, with `exhausted` "window" and its
     numbers in `overflow`.
 
     Args:
@@ -86,7 +86,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
         format: One of `FORMATS`; recognised by default.
 
     Raises:
-        VendorFormatError: It is not a reply, has an unknown form, or is another error.
+        VendorFormatError: It is not a reply, has an unknown format, or is another error.
     """
     parts = [part for part in _parts(response) if part]
     if not parts:
@@ -159,9 +159,9 @@ def _unwrapped(event: dict[str, Any]) -> Loose:
 
 
 def _lines(text: str) -> Iterator[Loose]:
-    """Yield the objects in the text of a reply, an SSE stream or NDJSON.
+    """Yield the JSON objects in the text of a reply, an SSE stream or NDJSON.
 
-    Anything but JSON objects, such as `[DONE]` or `event: x`, is skipped.
+    Other lines, such as `[DONE]` or `event: x`, are skipped.
     """
     whole = _decoded(text)
     if whole is not None:

@@ -1,4 +1,4 @@
-"""A reply in one form, and the draft that every reader in `vendors/` fills."""
+"""A reply in one form for all vendors, and the draft that readers in `vendors/` fill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ReplyFormat = Literal[
 ]
 Exhausted = Literal["output", "window"]
 Loose = dict[str, Any]
-"""A part of a reply of which only some fields are known."""
+"""A part of a reply with unknown further fields."""
 
 T = TypeVar("T")
 
@@ -38,10 +38,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     arguments_text: str
-    """The arguments received so far, as JSON text."""
+    """The arguments received so far, as JSON."""
     arguments: dict[str, Any] | None
-    """The decoded arguments; None if the text is not a JSON object. Not checked against the
-    tool's schema."""
+    """The decoded arguments, or None if the text is not a JSON object."""
 
 
 class CalledFunction(msgspec.Struct):
@@ -59,20 +58,20 @@ class Overflow(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply of any vendor in one form."""
+    """A reply of any vendor."""
 
     format: ReplyFormat
     content: str = ""
     """The text, without reasoning."""
     tool_calls: list[ToolCall] = []
     stop_reason: str | None = None
-    """The vendor's own word; None if the stream ended without one."""
+    """The vendor's own word, or None if the stream ended without one."""
     exhausted: Exhausted | None = None
     cut_off: bool = False
     """Whether it ran out of tokens, or the stream ended without a reason."""
     usage: Usage | None = None
     usage_problem: str | None = None
-    """Why the usage cannot be read; None if it can, or there was none."""
+    """Why the usage cannot be read."""
     request_id: str | None = None
     model: str | None = None
     cost: Decimal | None = None
@@ -90,14 +89,13 @@ class CallDraft:
         self.decoded: dict[str, Any] | None = None
 
     def add_arguments(self, arguments: object) -> None:
-        """Add arguments: a piece of their JSON text, or the whole object."""
+        """Add arguments: a piece of their JSON, or the whole object."""
         if isinstance(arguments, Mapping):
             self.decoded, self.closed = dict(arguments), True
         elif isinstance(arguments, str):
             self.texts.append(arguments)
 
     def finish(self, cut_off: bool) -> ToolCall:
-        """Return the call once nothing more will arrive."""
         text, arguments = "".join(self.texts), self.decoded
         if arguments is None:
             arguments = self._decode(text, cut_off)
@@ -121,7 +119,7 @@ class CallDraft:
 
 
 class ReplyDraft:
-    """A reply whose parts are still arriving; whole objects and streams fill it the same way."""
+    """A reply whose parts are still arriving, in a stream or as a whole object."""
 
     def __init__(self, format: ReplyFormat) -> None:
         self.format = format
@@ -137,12 +135,11 @@ class ReplyDraft:
         self.overflow: Overflow | None = None
 
     def add_text(self, text: str | None) -> None:
-        """Append text to the answer."""
         if text:
             self.texts.append(text)
 
     def call(self, key: object, call_id: str | None = None, name: str | None = None) -> CallDraft:
-        """Return the tool call of this key, created at its first mention."""
+        """Return the tool call with this key. The first use of a key creates it."""
         draft = self.calls.get(key)
         if draft is None:
             draft = self.calls[key] = CallDraft(call_id or "", name or "")
@@ -150,23 +147,23 @@ class ReplyDraft:
         return draft
 
     def add_usage(self, usage: object) -> None:
-        """Add usage fields: streams repeat them, and the last value that is not null counts."""
+        """Add usage fields. Streams repeat them; the last value that is not null counts."""
         if isinstance(usage, Mapping):
             self.usage.update({key: value for key, value in usage.items() if value is not None})
         elif usage is not None:
             self.usage_problem = "the reply's usage is no object"
 
     def set_origin(self, request_id: str | None = None, model: str | None = None) -> None:
-        """Set the reply's id and model, unless they are known."""
+        """Set the reply's id and model, unless they are already set."""
         self.request_id = self.request_id or request_id or None
         self.model = self.model or model or None
 
     def set_stop_reason(self, reason: str | None) -> None:
-        """Set the stop reason; streams send null before the end, which is ignored."""
+        """Set the stop reason. Streams send null until the end, which is ignored."""
         self.stop_reason = reason or self.stop_reason
 
     def finish(self, exhausted: Mapping[str, Exhausted]) -> Reply:
-        """Return the reply; `exhausted` lists the stop reasons that mean out of tokens."""
+        """Return the reply. `exhausted` lists the stop reasons that mean out of tokens."""
         why = "window" if self.overflow else exhausted.get(self.stop_reason or "")
         cut_off = why is not None or not (self.stop_reason or self.ended)
         usage = self._usage()
@@ -186,7 +183,7 @@ class ReplyDraft:
         )
 
     def _usage(self) -> Usage | None:
-        """Return the usage if it can be read: otherwise the reply remains useful without it."""
+        """Return the usage, or None if it cannot be read. The rest of the reply stays useful."""
         if self.usage_problem is not None:
             return None
         try:
@@ -200,7 +197,7 @@ def read_as(obj: object, type: type[T]) -> T:
     """Convert an object to a Struct of the known fields.
 
     Raises:
-        VendorFormatError: It does not fit; the message names the field.
+        VendorFormatError: It does not fit. The message names the field.
     """
     try:
         return typed.convert(obj, type, strict=True)

@@ -19,20 +19,17 @@ class ToolSchema(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: Mapping[str, Any] = {}
     opaque: str = ""
-    """The JSON of a tool that the vendor runs itself, which has a type and no schema."""
+    """The JSON of a tool that the vendor runs itself. Such tools have no schema."""
 
     @property
     def required(self) -> list[str]:
-        """The names of required parameters."""
         names = self.parameters.get("required")
         listed = names if isinstance(names, list) else []
         return [name for name in listed if isinstance(name, str)]
 
 
 def read_tools(tools: Sequence[Any]) -> list[ToolSchema]:
-    """Return the tools of a list in OpenAI, Anthropic, Gemini, Bedrock or MCP form.
-    Never raises.
-    """
+    """Read tools in the format of OpenAI, Anthropic, Gemini, Bedrock or MCP. Never raises."""
     return [schema for tool in tools for schema in _read(tool, 0)]
 
 
@@ -70,7 +67,7 @@ def _schema(tool: Mapping[str, Any]) -> ToolSchema:
 
 
 def as_json(value: Any) -> str:
-    """Return compact JSON, or the `repr` of values that JSON does not have."""
+    """Return compact JSON, or the `repr` of values that JSON cannot represent."""
     try:
         return msgspec.json.encode(value).decode("utf-8", "replace")
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
@@ -80,7 +77,7 @@ def as_json(value: Any) -> str:
 def properties_of(
     schema: Mapping[str, Any], depth: int = 0
 ) -> Iterator[list[tuple[str, Mapping[str, Any]]]]:
-    """Yield each `properties` block of a JSON Schema, nested ones after their parent."""
+    """Yield each `properties` block of a JSON Schema, each before the blocks inside it."""
     if depth > _DEEPEST:
         return
     properties = schema.get("properties")

@@ -1,8 +1,4 @@
-"""Turns as clients send them, and the tool calls and results in them.
-
-A call is an entry of `toolCalls` or a block of the content; a result is a whole turn of role `tool`
-or `function`, or a block. `sidecar.messages.content` knows their forms.
-"""
+"""Turns as clients send them, and the tool calls and results in them."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 ASSISTANT_ROLES = frozenset({"assistant", "model"})
 
 NO_OUTPUT = "(no output)"
-"""Replaces an empty tool result: no message may be sent empty."""
+"""Replaces an empty tool result, because no message may be empty."""
 
 
 class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -48,12 +44,10 @@ class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def is_system(turn: Turn) -> bool:
-    """Return whether the turn is a system message, which is never pruned."""
     return turn.role in SYSTEM_ROLES
 
 
 def is_assistant(turn: Turn) -> bool:
-    """Return whether the model wrote the turn."""
     return turn.role in ASSISTANT_ROLES
 
 
@@ -75,7 +69,6 @@ def field_calls(turn: Turn) -> list[dict[str, Any]]:
 
 
 def is_empty(turn: Turn) -> bool:
-    """Return whether the turn has neither content nor tool calls."""
     return not field_calls(turn) and _empty_content(turn.content)
 
 
@@ -89,14 +82,12 @@ def has_own_text(turn: Turn) -> bool:
 
 
 def starts_exchange(turn: Turn) -> bool:
-    """Return whether the user speaks here: the turn is more than tool results."""
+    """Return whether the turn is a user's message rather than only tool results."""
     return turn.role == "user" and (has_own_text(turn) or not parts(turn))
 
 
 def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
-    """Return the turn without the parts at these (place, index); removing the turn itself empties
-    it.
-    """
+    """Return the turn without the parts at these (place, index)."""
     if ("turn", 0) in gone:
         return msgspec.structs.replace(turn, content=None)
     changes: dict[str, Any] = {}
@@ -112,7 +103,7 @@ def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
 
 
 def with_outputs(turn: Turn) -> Turn:
-    """Return the turn with a placeholder in each empty tool result; failures stay failures."""
+    """Return the turn with a placeholder in each empty tool result."""
     if not isinstance(turn.content, list):
         return turn
     made = [_with_output(block) for block in turn.content]
@@ -147,17 +138,16 @@ def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sends_reasoning(turn: Turn) -> bool:
-    """Return whether the turn carries its reasoning, so that the next request sends it back."""
+    """Return whether the turn contains its reasoning, which the next request then sends back."""
     return any(block.kind == "thinking" for block in _listed(turn))
 
 
 def own_text(turn: Turn) -> str:
-    """Return the turn's text, blocks joined by newlines, without tool calls and results."""
+    """Return the turn's text without tool calls and results."""
     return join_texts(blocks_of(turn.content))
 
 
 def join_texts(blocks: list[Block]) -> str:
-    """Return the text in some blocks, joined by newlines."""
     return "\n".join([block.text for block in blocks if block.kind == "text" and block.text])
 
 

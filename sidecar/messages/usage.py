@@ -1,4 +1,4 @@
-"""A call's reported usage, in the same disjoint parts for every vendor."""
+"""The reported usage of a call, in the same disjoint parts for every vendor."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
-    """Read a usage object of any vendor, alone or inside the reply that carries it.
+    """Read a usage object of any vendor, alone or inside the reply that contains it.
 
-    The shape decides; `format` (a name of contract `context/response`) only settles what shapes
-    leave open. None if nothing in it is a usage. Raises VendorFormatError where a number of
-    tokens is not a whole number from 0 to `MOST_TOKENS`.
+    The shape decides. `format` (a format of `context/response`) only settles what the shape
+    leaves open. Returns None if nothing in it is a usage.
+
+    Raises:
+        VendorFormatError: A number of tokens is not a whole number from 0 to `MOST_TOKENS`.
     """
     return _find_usage(obj, format, depth=3)
 
@@ -57,7 +59,7 @@ def _find_usage(obj: object, format: str | None, depth: int) -> Usage | None:
 
 
 def holders_in(raw: object) -> Iterator[JsonObject]:
-    """Yield objects that may contain a usage: a reply or a stream's events, and what they wrap."""
+    """Yield objects that may contain a usage: a reply, a stream's events, and what they wrap."""
     for one in raw if isinstance(raw, list | tuple) else (raw,):
         if isinstance(one, Mapping):
             yield one
@@ -65,7 +67,7 @@ def holders_in(raw: object) -> Iterator[JsonObject]:
 
 
 def usages_in(raw: object) -> Iterator[JsonObject]:
-    """Yield every object that may be a usage: those under a usage's name, then their holders."""
+    """Yield every object that may be a usage."""
     holders = list(holders_in(raw))
     for holder in holders:
         yield from (inner for name in _WRAPPERS if (inner := part(holder, name)))
@@ -107,8 +109,7 @@ def _with_xai_total(usage: JsonObject) -> JsonObject:
 
 
 def _input_output(usage: JsonObject) -> Usage:
-    """`input_tokens` and `output_tokens`: OpenAI Responses and realtime (cached included; realtime
-    says `input_token_details`), or Anthropic."""
+    """Read `input_tokens` and `output_tokens` of OpenAI (cached tokens included) or Anthropic."""
     details = part(usage, "input_tokens_details") or part(usage, "input_token_details")
     cached = _first_number(details, "cached_tokens") or _first_number(usage, "cached_input_tokens")
     output = _first_number(usage, "output_tokens", "total_output_tokens")
@@ -157,9 +158,7 @@ def _bedrock(usage: JsonObject) -> Usage:
 
 
 def _gemini(usage: JsonObject) -> Usage:
-    """Read Gemini's form: the prompt includes cached tokens, but not tool use; the output no
-    thoughts.
-    """
+    """Read Gemini's form. The prompt excludes tool use, and the output excludes thoughts."""
     thoughts = _first_number(usage, "thoughtsTokenCount", "thoughts_token_count")
     return usage_from_prompt(
         _first_number(usage, "promptTokenCount", "prompt_token_count")
@@ -234,7 +233,7 @@ _READERS: tuple[tuple[tuple[str, ...], _Reader], ...] = (
 def usage_from_prompt(
     prompt: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return usage whose `prompt` includes cache reads and writes."""
+    """Return usage from a `prompt` that includes cache reads and writes."""
     read = min(read, prompt)
     write = min(write, prompt - read)
     return usage_from_parts(prompt - read - write, read, write, write_1h, output, reasoning)
@@ -243,7 +242,7 @@ def usage_from_prompt(
 def usage_from_parts(
     fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return usage whose parts do not overlap."""
+    """Return usage from parts that do not overlap."""
     return Usage(
         input_tokens=fresh,
         cache_read_tokens=read,

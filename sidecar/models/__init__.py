@@ -1,1 +1,1 @@
-"""Model names and their family, context window, output limit, price and approximation."""
+"""Models: names, families, context windows, output limits and prices."""

@@ -1,8 +1,8 @@
 """The model catalogue: from a model's name to its provider and context window.
 
 Windows come from the price list (`sidecar.models.price_list`), whose import takes most of a
-second: `warm` loads it on a worker thread, and until then a window is None. Nothing here uses the
-network, and no name raises an error.
+second. `warm` loads it on a worker thread; until then a window is None. Nothing here uses the
+network.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _similar: dict[str, tuple[str, ...] | None] = {}
 
 
 def warm() -> None:
-    """Load the price list. Blocking, 0.2 to 0.8 s the first time; never raises."""
+    """Load the price list. Blocking, 0.2 to 0.8 s the first time. Never raises."""
     global _prices
     with _lock:
         if _prices is None:
@@ -42,15 +42,12 @@ def warm() -> None:
 
 
 def provider_of(model: str) -> str:
-    """Return the provider of a model by its name alone: a named one, or the maker's own API.
-
-    Returns "" if the name does not show it.
-    """
+    """Return the provider that a model's name implies, or "" if the name does not show it."""
     return parse(model).provider or families.maker_of(model) or ""
 
 
 def provider_name(named: str) -> str:
-    """Return the price list's name of a provider, such as `x-ai` for `xAI`; others as they are."""
+    """Return the price list's name of a provider, such as `x-ai` for `xAI`."""
     return KNOWN_PROVIDERS.get(named.lower(), named)
 
 
@@ -58,7 +55,7 @@ def provider_name(named: str) -> str:
 def billing_provider(named: str, model: str) -> str:
     """Return the provider that bills a call.
 
-    That is the provider a user named, or the model's maker if no price list knows the provider,
+    That is the named provider, or the model's vendor if the named one is not in the price list,
     such as a proxy.
     """
     known = KNOWN_PROVIDERS.get(named.lower())
@@ -66,7 +63,7 @@ def billing_provider(named: str, model: str) -> str:
 
 
 def loaded() -> bool:
-    """Return whether context windows are known without waiting."""
+    """Return whether the price list is loaded."""
     return _prices is not None
 
 
@@ -76,12 +73,12 @@ def providers() -> Sequence[Any]:
 
 
 def known_window(model: str) -> int | None:
-    """Return the context window in tokens if the price list is loaded, else None. Never waits."""
+    """Return the context window in tokens, or None if unknown or not loaded. Never waits."""
     return None if _prices is None else window_of(model)
 
 
 def window_of(model: str) -> int | None:
-    """Return the context window in tokens, or None if no list has it. Loads the price list."""
+    """Return the context window in tokens, or None if unknown. Loads the price list."""
     if model not in _windows:
         warm()
         if len(_windows) > 4096:  # bounded: a client may send random names
@@ -91,20 +88,20 @@ def window_of(model: str) -> int | None:
 
 
 def is_other(said: str, asked: str) -> bool:
-    """Return whether a reply names a different model than the request did.
+    """Return whether a reply names a different model than the request.
 
-    A release date makes no difference, and unknown names are never different: local servers use
-    names of their own. Loads the price list.
+    A release date makes no difference, and unknown names are never different, because local
+    servers use their own names. Loads the price list.
     """
     names = {families.undated(parse(model).bare).replace(".", "-") for model in (said, asked)}
     return len(names) > 1 and window_of(said) is not None
 
 
 def similar_models(model: str) -> tuple[str, ...] | None:
-    """Return the known models with the most similar names to an unknown one.
+    """Return the known models with the most similar names, or None for a known name.
 
-    Returns None for a known name: a local model, a listed one, one of a known family, or one that
-    differs from a listed one in its numbers only, as newer models do. Loads the price list.
+    A local model, a listed one, one of a known family, or one that differs from a listed one
+    only in its numbers is known. Loads the price list.
     """
     if model not in _similar:
         if len(_similar) > 4096:
@@ -114,9 +111,9 @@ def similar_models(model: str) -> tuple[str, ...] | None:
 
 
 def similar_if_known(model: str) -> tuple[str, ...] | None:
-    """Return `similar_models` if it was computed before. Never waits.
+    """Return `similar_models` if it is cached. Never waits.
 
-    Otherwise return () for a name that is misspelt by its form, and None for any other.
+    Otherwise returns () for a name that is misspelt by its form, and None for any other.
     """
     name = parse(model)
     is_wrong = name.provider not in LOCAL_PROVIDERS and families.is_misspelt(name.bare)
@@ -149,7 +146,7 @@ def _all_names() -> list[str]:
 
 
 def prompt_limit_of(model: str) -> int | None:
-    """Return the maximum prompt in tokens where the maker caps it below the window, else None."""
+    """Return the largest prompt in tokens if the vendor limits it below the window, else None."""
     name = parse(model)
     return None if name.provider in LOCAL_PROVIDERS else input_limit(name.bare)
 
@@ -187,9 +184,10 @@ def _window_at(provider: str | None, reference: str) -> int | None:
 
 
 def usual_window(bare: str) -> int | None:
-    """Return the window that most providers give a model, the smaller one if they are even.
+    """Return the window that most providers give a model, or of two equally common ones the
+    smaller.
 
-    Falls back to what the maker publishes; None if that is unknown too.
+    Falls back to the vendor's published window, or None.
     """
     windows = _windows_by_name().get(bare) or _windows_by_name().get(families.undated(bare))
     if not windows:

@@ -103,17 +103,17 @@ _TIER_WORDS = frozenset(
 )
 """Words of four letters or more in the names of closed models."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
-"""Families without fine-tunes by others, whose names may hold any word."""
+"""Families without fine-tunes by others, whose names could contain any word."""
 _GLUED = re.compile(
     r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
 )
 """A version without its dash (`grok4`), or with letters that no version has (`gpt-4oo`)."""
 _MISSPELT = 0.8
-"""Similarity (0 to 1) from which a word counts as a misspelling of another."""
+"""Similarity (0 to 1) from which a word counts as misspelt."""
 _MISSPELT_TIER = 0.75
-"""The same for Claude's few tiers: one wrong letter of four."""
+"""The same for Claude's few tiers, whose names may differ in one letter of four."""
 _SHORTEST = 4
-"""Letters of the shortest word that is compared."""
+"""Shorter words are not compared."""
 _TWO_DIGITS = re.compile(
     r"""(?!gpt-?35)
     (?:(?:chat)?gpt|(?:claude|gemini)(?:-[a-z]+)?|grok|(?:zai-|chat)?glm|deepseek-v|kimi-k
@@ -122,7 +122,8 @@ _TWO_DIGITS = re.compile(
     -?\d\d(?![\d.]|[bm](?![a-z\d]))""",
     re.VERBOSE,
 )
-"""A version like `gpt-55`, where a dot was forgotten: no maker has released that many versions.
+"""A version without its dot, such as `gpt-55`.
+
 Two digits before `b` or `m` are a number of parameters.
 """
 _CLAUDE_WITHOUT_VERSION = re.compile(
@@ -131,7 +132,7 @@ _CLAUDE_WITHOUT_VERSION = re.compile(
 """Claude names without a version number. A name with a number may be a future model."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
-"""Opus 4.7 introduced a new tokenizer, which every later Claude uses."""
+"""First version with the new Claude tokenizer: Opus 4.7."""
 
 
 def generation_of(model: str) -> str:
@@ -144,18 +145,18 @@ def generation_of(model: str) -> str:
 
 
 def undated(bare: str) -> str:
-    """Return a bare name without its release date: `claude-sonnet-4-5`, not `…-20250929`."""
+    """Return a bare name without its release date, such as `claude-sonnet-4-5`."""
     return _DATE.sub("", bare)
 
 
 def maker_of(model: str) -> str | None:
-    """Return the provider id of the maker's own API, for a name without a provider."""
+    """Return the provider id of the vendor's own API, for a name without a provider."""
     return _find_row(parse(model).bare)[1]
 
 
 @lru_cache(maxsize=4096)
 def is_misspelt(bare: str) -> bool:
-    """Return whether a name is close to a family's form but not in it: `gpt-55`, `gpt-5-trubo`."""
+    """Return whether a name is nearly that of a family: `gpt-55`, `gpt-5-trubo`."""
     if _TWO_DIGITS.match(bare) or _GLUED.match(bare) or _is_no_claude(bare):
         return True
     first, *rest = re.findall("[a-z]+", bare) or [""]
@@ -203,11 +204,11 @@ def _claude_generation(bare: str) -> str:
 
 
 def claude_version(bare: str) -> tuple[int, int] | None:
-    """Return (4, 5) for `claude-sonnet-4-5-20250929`; None if the name has no version."""
+    """Return (4, 5) for `claude-sonnet-4-5-20250929`, or None without a version."""
     found = _CLAUDE_VERSION.search(_DATE.sub("", bare))
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def counts_as_gemini_3(bare: str) -> bool:
-    """Return whether a Gemini counts media as version 3 and later do, as unversioned names do."""
+    """Return whether a Gemini counts media like version 3 and later, as unversioned names do."""
     return _GEMINI_BEFORE_3.match(bare) is None

@@ -1,10 +1,10 @@
-"""Token limits of models: windows that the price list lacks, prompts and replies below the window.
+"""Token limits that the price list lacks: windows, and limits of prompts and replies.
 
-They come from the makers' model pages and, for open weights, from the context length in their
-configuration; sources are listed in docs/reference/sources.md. The price list takes precedence:
-this table is used if the list knows a model, or an alias of it, without a window. A host may give
-less, which its endpoint reports if it has one. Weights whose maker sells no access have no limit of
-replies, as each host sets its own.
+They come from the vendors' model pages and, for open weights, from the context length in their
+configuration; docs/reference/sources.md lists the sources. The price list takes precedence. This
+table is used if the list knows a model, or an alias of it, without a window. A host may give
+less, which its endpoint reports if it has one. Weights that their vendor does not host have no
+limit of replies.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ _WINDOWS_OF_BASES: tuple[tuple[str, int], ...] = (
     (r"deepseek-(v3|r1)", 163_840),
 )
 _CHAT = r"gpt-5(\.\d)?-chat(-latest)?$"
-"""The model behind ChatGPT: lists confuse it with the API model and give it too large a window."""
+"""The model behind ChatGPT, to which lists give the larger window of the API model."""
 _CHAT_WINDOW = 128_000
 
 _PROMPTS: tuple[tuple[str, int], ...] = (
@@ -164,7 +164,7 @@ _PROMPTS: tuple[tuple[str, int], ...] = (
 )
 
 _WHOLE = 0
-"""No cap by the maker: a reply may use whatever the prompt leaves of the window."""
+"""A reply may use all that the prompt leaves of the window."""
 
 _REPLIES: tuple[tuple[str, int], ...] = (
     (r"gpt-5(\.\d)?-(chat|search)|gpt-chat", 16_384),
@@ -217,12 +217,12 @@ _REPLIES: tuple[tuple[str, int], ...] = (
 
 
 def overruling_window(bare: str) -> int | None:
-    """Return a window that overrides every list; None for nearly every model."""
+    """Return a window that overrides every list, or None for nearly every model."""
     return _CHAT_WINDOW if compiled(_CHAT).match(bare) else None
 
 
 def published_window(bare: str) -> int | None:
-    """Return the published window of a bare model name in tokens; None if unknown."""
+    """Return the published window of a bare model name in tokens, or None."""
     if is_misspelt(bare):
         return None
     found = first_match(_WINDOWS, bare)
@@ -231,11 +231,11 @@ def published_window(bare: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def input_limit(bare: str) -> int | None:
-    """Return the maximum prompt in tokens if it is less than the window, else None."""
+    """Return the largest prompt in tokens if it is smaller than the window, else None."""
     return None if is_misspelt(bare) else first_match(_PROMPTS, bare) or None
 
 
 def max_output_of(bare: str) -> int | None:
-    """Return the maximum tokens of one reply for a bare model name; None if unknown."""
+    """Return the most tokens of one reply for a bare model name, or None."""
     tokens = None if is_misspelt(bare) else first_match(_REPLIES, bare)
     return published_window(bare) if tokens == _WHOLE else tokens

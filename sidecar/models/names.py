@@ -1,7 +1,6 @@
-"""Parsing of model names as people and APIs write them, and lookup in tables of name patterns.
+"""Parses model names as people and APIs write them, and looks them up in tables of patterns.
 
-Pure and fast: no price list is loaded. Every form handled here is used by some API, gateway or
-local runner; anything else is left unchanged.
+Every form handled here is used by some API, gateway or local runner. Anything else is unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ T = TypeVar("T")
 LOCAL_PROVIDERS = frozenset(
     ("ollama", "llamacpp", "lmstudio", "vllm", "sglang", "tgi", "localai", "koboldcpp")
 )
-"""Providers that run on the user's own machine; no price list has them."""
+"""Providers that run on the user's own machine and are in no price list."""
 
 CREDIT_PROVIDERS = frozenset(("github-copilot",))
-"""Providers that bill in credits of their own, unrelated to tokens and the makers' prices."""
+"""Providers that bill in credits of their own."""
 
 HOSTS = {
     "openrouter": "openrouter",
@@ -70,7 +69,7 @@ KNOWN_PROVIDERS = (
         "moonshot": "moonshotai",
     }
 )
-"""Provider names used by people and agents, and the price list's name for each."""
+"""Provider names that people and agents use, and the price list's name for each."""
 
 _QUANTISATION = re.compile(
     r"""[-._](?:ud[-_])?
@@ -100,13 +99,13 @@ class Name(msgspec.Struct, frozen=True):
     bare: str
     """The model without provider, route, quantisation and file ending; lower case."""
     host_id: str
-    """The model's id at that provider, as its price list has it; case is kept."""
+    """The model's id at that provider, as in its price list."""
 
 
 def parse(model: str) -> Name:
-    """Parse a model name. Never raises; unrecognised parts stay in `bare`.
+    """Parse a model name. Never raises. Unrecognised parts stay in `bare`.
 
-    Only the first `MAX_LENGTH` characters are read, since names may come from untrusted files.
+    Only the first `MAX_LENGTH` characters are read, because names may come from untrusted files.
     """
     return _parse_name(model[:MAX_LENGTH])
 
@@ -127,7 +126,7 @@ def _parse_name(model: str) -> Name:
 
 
 def same_model(asked: str, loaded: str) -> bool:
-    """Return whether both names mean the same model as far as tokens are concerned.
+    """Return whether both names mean the same model, as far as tokens are concerned.
 
     Case, folder, provider, `.gguf`, shard, quantisation and `:latest` make no difference.
     """
@@ -135,10 +134,10 @@ def same_model(asked: str, loaded: str) -> bool:
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
-    """Return whether one of a setting's globs matches the model.
+    """Return whether one of a setting's globs matches the model, ignoring case.
 
     The globs are tried against the full name, the part after the last slash, and the bare model:
-    `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`. Case makes no difference.
+    `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`.
     """
     return matches_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
 
@@ -203,9 +202,9 @@ def _bare_name(name: str) -> str:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of a table when it is first reached.
+    """Compile a pattern when it is first used.
 
-    Compiling all of them takes 30 ms; most names need only a few.
+    Compiling all patterns takes 30 ms, and most names need only a few.
     """
     return re.compile(pattern)
 

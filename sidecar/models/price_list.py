@@ -1,7 +1,7 @@
 """Windows and prices from genai-prices, read offline.
 
-The arithmetic is done here, because the sums of many calls are priced at once: genai-prices would
-treat a sum as one huge prompt. The choice between prices follows genai-prices.
+Prices are computed here, because genai-prices would treat the sum of many calls as one huge
+prompt. The choice between prices follows genai-prices.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 _EPOCH = date(1970, 1, 1)
 _REGIONAL_FACTOR = {"us": Decimal("1.1")}
-"""Factor on token prices for calls confined to a region, which the list does not have
-(Anthropic's pricing page, "Data residency pricing").
+"""Factor on token prices for calls confined to a region.
+
+Source: Anthropic's pricing page, "Data residency pricing".
 """
 _HOUR_TO_INPUT = 2
-"""A one-hour cache write costs twice the input price (Anthropic) unless the list has a price."""
+"""A one-hour cache write costs twice the input price (Anthropic), unless the list has a price."""
 
 
 _lock = threading.Lock()
@@ -38,7 +39,7 @@ _loaded: dict[tuple[ListFile, int], DataSnapshot] = {}
 def price_list(file: ListFile = None) -> DataSnapshot:
     """Return the price list that `update-prices` stored in `file`, else the bundled one.
 
-    An unusable file is set aside and logged. Blocking, 0.2 to 0.8 s the first time; afterwards the
+    An unusable file is renamed and logged. Blocking, 0.2 to 0.8 s the first time; afterwards the
     list is cached until the file changes.
     """
     with _lock:
@@ -111,7 +112,7 @@ class ListedTariff:
         """Prices by the id of the listed prices and the number of exceeded thresholds."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call at that time, in that service tier, with that prompt size."""
+        """Return the prices of a call at this time, in this service tier, with this prompt size."""
         tier, confined, place = tier.partition("@")
         found = self._prices_in_tier(at, tier, prompt_tokens)
         if not confined or found is None:
@@ -155,9 +156,9 @@ class ListedTariff:
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
     """Return the unit prices for one prompt size.
 
-    An unlisted cache price is the input price, and an unlisted picture or video price is the text
-    price, as vendors bill them. Audio without a price of its own is unpriced. A model billed per
-    call includes its searches in that price.
+    Without a listed price, cached tokens cost as much as input, and pictures and video as much
+    as text, as vendors bill them. Audio without a price is unpriced. For models billed per call,
+    searches are included.
     """
     fresh = _price_of_key(listed, "input_mtok", prompt_tokens)
     output = _price_of_key(listed, "output_mtok", prompt_tokens)
@@ -212,7 +213,8 @@ def _unit_price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | N
 
 
 def _price_of_key(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    """Return the price of one key; a tier applies to the whole prompt once it is exceeded."""
+    """Return the price of one key. Once a tier's threshold is exceeded, it applies to the whole
+    prompt."""
     value: Any = getattr(listed, key, None)
     if value is None or isinstance(value, Decimal):
         return value

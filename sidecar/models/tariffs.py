@@ -23,7 +23,7 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     input: Decimal | None
     cache_read: Decimal | None
     cache_write: Decimal | None
-    """For five minutes, which is also the default if a write names no duration."""
+    """For five minutes, or for an unknown lifetime."""
     cache_write_1h: Decimal | None
     output: Decimal | None
     reasoning: Decimal | None
@@ -34,7 +34,7 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     file_search: Decimal | None = None
     """USD per search in stored files."""
     other_tool: Decimal | None = None
-    """USD per use of another of the vendor's tools; no list has one."""
+    """USD per use of another tool of the vendor."""
     audio_input: Decimal | None = None
     audio_cache_read: Decimal | None = None
     audio_output: Decimal | None = None
@@ -44,7 +44,8 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     video_input: Decimal | None = None
 
     def times(self, factor: Decimal) -> UnitPrices:
-        """Return these prices with token prices multiplied; prices per call and search stay."""
+        """Return these prices with token prices multiplied. Prices per call and search are
+        unchanged."""
         prices = msgspec.structs.asdict(self)
         tokens = {
             name: price * factor
@@ -70,14 +71,14 @@ class Tariff(Protocol):
         """Prompt sizes in tokens above which other prices apply."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call at that time, in that service tier, with that prompt size.
+        """Return the prices of a call at this time, in this service tier, with this prompt size.
 
         Returns None if the list does not have the tier.
         """
 
 
 class OwnTariff:
-    """A user's `[[price]]`: the same at all times, in every tier, for every prompt size."""
+    """A user's `[[price]]`, which is always the same."""
 
     changes: frozenset[int] = frozenset()
     by_clock = False
@@ -106,5 +107,4 @@ class OwnTariff:
         )
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices:  # noqa: ARG002
-        """Return the user's own prices."""
         return self._prices

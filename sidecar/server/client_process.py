@@ -1,4 +1,4 @@
-"""Detection of the end of the client's process: the server then stops, even if its pipe is open."""
+"""Detects the end of the client's process, so that the server stops even if its pipe stays open."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ POLL_SECONDS = 3.0
 
 
 def watch_process(process_id: int | None, ended: Callable[[], None], scheduler: Scheduler) -> None:
-    """Call `ended` on the event loop after a process has ended.
+    """Call `ended` on the event loop when a process has ended.
 
-    A process that does not exist is not watched: it may belong to another machine or container.
+    A process that does not exist is not watched, because it may be on another machine or in a
+    container.
     """
     if process_id is None or not is_alive(process_id):
         return

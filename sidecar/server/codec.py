@@ -1,4 +1,4 @@
-"""Decoding and encoding of messages: msgspec for custom messages, lsprotocol for LSP."""
+"""Decodes and encodes messages: msgspec for custom messages, lsprotocol for LSP."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
 class RefusedBodyError(BadParamsError):
-    """A body that cannot be parsed; the message quotes nothing of it.
+    """A body that cannot be parsed. The message quotes none of it.
 
-    `outline` has the members that can be read, with False for each object or array. A request can
-    thus still be answered by its id.
+    `outline` has the members that can be read, so that a request can be answered by its id.
     """
 
     def __init__(self, reason: str, outline: dict[str, Any]) -> None:
@@ -61,7 +60,7 @@ def parse(body: Body) -> Any:
 def _decode(body: Body) -> Any:
     """Decode a body with msgspec, which is two to four times as fast as `json`.
 
-    It is stricter (no lone surrogates), so `json` decides on what it refuses.
+    msgspec refuses lone surrogates, so `json` tries what msgspec refuses.
     """
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode(body)
@@ -124,11 +123,11 @@ def _decode_leniently(body: Body) -> dict[str, Any]:
 
 
 def dump(message: Any, converter: Converter) -> bytes:
-    """Encode a message as a frame; lone surrogates are escaped, so that any text can be sent.
+    """Encode a message as a frame. Lone surrogates are escaped, so that any text can be sent.
 
     Raises:
-        ValueError: the message contains a number that is not finite.
-        TypeError, RecursionError: the message is not JSON.
+        ValueError: The message contains a number that is not finite.
+        TypeError, RecursionError: The message is not JSON.
     """
     body = json.dumps(
         message,
@@ -140,10 +139,10 @@ def dump(message: Any, converter: Converter) -> bytes:
 
 
 def strict_converter() -> Converter:
-    """Return lsprotocol's converter with strict types and support for unknown enum values.
+    """Return lsprotocol's converter with strict types.
 
-    It does not convert other values to strings or numbers. As LSP requires, it drops unknown enum
-    values from lists and treats them as absent in optional members.
+    Unknown enum values are dropped from lists and count as absent in optional members, as LSP
+    requires.
     """
     converter: Converter = default_converter()  # type: ignore[no-untyped-call]
     for kind in (str, int, bool):
@@ -191,7 +190,6 @@ def _check_type(value: Any, kind: type[Any]) -> Any:
 
 
 def plain(value: Any, converter: Converter) -> Any:
-    """Convert one message object to JSON types."""
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     if attrs.has(type(value)):
@@ -203,7 +201,7 @@ def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
     """Convert custom params strictly.
 
     Raises:
-        BadParamsError: A member has a wrong type; the message names it.
+        BadParamsError: A member has a wrong type. The message names the member.
     """
     try:
         return typed.convert({} if params is None else params, kind, strict=True)
@@ -217,7 +215,7 @@ def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter
     """Convert a standard LSP message.
 
     Raises:
-        BadParamsError: It has a wrong shape. The message names only the method, because the
+        BadParamsError: The message has a wrong shape. The error only names the method, because
             messages of cattrs quote contents.
     """
     try:

@@ -1,7 +1,7 @@
 """Cancellation of requests that cannot be undone, such as recording a call.
 
-A client can cancel a request only until the request is committed. After that it is completed and
-answered as if it had not been cancelled.
+A client can cancel a request until the request is committed. After that, the request is
+completed and answered as usual.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sidecar.errors import WorkStoppedError
 
 
 class Commitment:
-    """Decides whether a request is committed or cancelled, whichever comes first on any thread."""
+    """Decides whether a request is committed or cancelled. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_committed = self._is_cancelled = False
 
     def commit(self) -> None:
-        """Commit the request: from now on it cannot be cancelled.
+        """Commit the request, so that it can no longer be cancelled.
 
         Raises:
             WorkStoppedError: The request is already cancelled.
@@ -33,7 +33,7 @@ class Commitment:
             self._is_committed = True
 
     def cancel(self) -> bool:
-        """Cancel the request unless it is committed; return whether it is cancelled."""
+        """Cancel the request unless it is committed. Returns whether it is cancelled."""
         with self._lock:
             self._is_cancelled = not self._is_committed
             return self._is_cancelled
@@ -43,7 +43,7 @@ _commitments: WeakKeyDictionary[asyncio.Future[Any], Commitment] = WeakKeyDictio
 
 
 def create_commitment() -> Commitment:
-    """Return a new commitment for the request that the current task handles."""
+    """Return a new commitment for the request of the current task."""
     commitment = Commitment()
     task = asyncio.current_task()
     if task is not None:
@@ -52,7 +52,6 @@ def create_commitment() -> Commitment:
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a request unless it is committed."""
     commitment = _commitments.get(task)
     if commitment is None or commitment.cancel():
         task.cancel()

@@ -1,4 +1,4 @@
-"""Conversion between lsprotocol's positions and this project's."""
+"""Converts between lsprotocol's positions and this project's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 
 def to_lines(span: types.Range) -> tuple[int, int]:
-    """Return the first and last line of a range, whose ends may be reversed."""
+    """Return the first and last line of a range, even if its ends are reversed."""
     lines = span.start.line, span.end.line
     return min(lines), max(lines)
 
 
 def from_position(position: Position) -> types.Position:
-    """Convert a position to LSP's."""
     return types.Position(position.line, position.character)

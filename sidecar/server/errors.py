@@ -24,7 +24,7 @@ _BAD_PARAMS = ("badParams", "unknownDocument")
 
 
 def error_body(exc: BaseException) -> dict[str, Any]:
-    """Return the `error` member for an exception; a defect is logged by type and place only."""
+    """Return the `error` member for an exception. Defects are logged by type and place only."""
     if isinstance(exc, SidecarError):
         code = INVALID_PARAMS if exc.kind in _BAD_PARAMS else REQUEST_FAILED
         return make_error(code, str(exc), exc.kind, retryable=exc.retryable)

@@ -1,4 +1,5 @@
-"""Frames of the LSP base protocol: headers, a blank line, `Content-Length` bytes. Pure."""
+"""The frames of the LSP base protocol: headers, a blank line, and `Content-Length` bytes. No
+I/O."""
 
 from __future__ import annotations
 
@@ -6,24 +7,24 @@ import re
 from dataclasses import dataclass, field
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the session, so that a client cannot exhaust memory."""
+"""A larger frame ends the session, so that no client can exhaust the memory."""
 
 MAX_DEPTH = 200
-"""Maximum nesting of objects and arrays in a body, so that parsing may recurse."""
+"""Deepest nesting of objects and arrays in a body, so that parsing can recurse."""
 
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""Bytes at the end of a line that are searched for a header that follows garbage."""
+"""How many bytes at the end of a line are searched for a header after garbage."""
 
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
-"""The form of the header that nearly all clients write."""
+"""The form in which nearly all clients write the header."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class BadFrame:
-    """Bytes that are not a frame, or a frame that is too large; `reason` quotes nothing of them."""
+    """Bytes that are not a frame, or a frame that is too large."""
 
     reason: str
     fatal: bool = False
@@ -35,7 +36,7 @@ Body = bytes | bytearray
 
 @dataclass
 class Framer:
-    """Splits a byte stream into bodies; it skips garbage between frames and reports it once."""
+    """Splits a byte stream into bodies. Garbage between frames is skipped and reported once."""
 
     max_bytes: int = MAX_FRAME_BYTES
     _buffer: bytearray = field(default_factory=bytearray)

@@ -1,6 +1,6 @@
-"""Logging to stderr without any text of documents.
+"""Logs to stderr, without any text of documents.
 
-pygls logs complete messages, including documents and keys, so its loggers are silenced.
+pygls logs whole messages, including documents and keys, so its loggers are silenced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging(level: str = "WARNING") -> None:
-    """Log `sidecar` records of `level` and above to stderr; silence all libraries."""
+    """Log records of `sidecar` from `level` on to stderr, and silence all libraries."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT))
     logger = logging.getLogger("sidecar")
@@ -30,7 +30,7 @@ def set_up_logging(level: str = "WARNING") -> None:
 
 
 def silence_libraries() -> None:
-    """Silence the libraries' loggers, whose messages quote contents."""
+    """Silence the libraries' loggers, because their messages quote contents."""
     for name in ("pygls", "asyncio", "httpx", "httpcore", "watchdog"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""Work-done progress, shown by the editor for work that takes more than half a second."""
+"""Work-done progress in the editor, for work that takes more than half a second."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def progress(
 ) -> AsyncIterator[Callable[[str, float], None]]:
     """Show a progress bar while the block runs.
 
-    Yields `report(message, share)`, which any thread may call; `share` is from 0 to 1.
+    Yields `report(message, share)`, which any thread may call. `share` is from 0 to 1.
 
     Args:
         server: The server whose client shows the bar.
         title: The bar's title.
-        stop: Set when the user cancels; without it the bar has no cancel button.
+        stop: Set when the user cancels. Without it, the bar has no cancel button.
     """
     bar = _ProgressBar(server, title, stop)
     loop, key = asyncio.get_running_loop(), ("progress", bar)
@@ -69,13 +69,11 @@ class _ProgressBar:
             self._progress.tokens[token].add_done_callback(lambda _: stop.set())
 
     def report(self, message: str, share: float) -> None:
-        """Update the bar, if it is shown."""
         if self._token is not None:
             body = types.WorkDoneProgressReport(message=message, percentage=int(100 * share))
             self._progress.report(self._token, body)
 
     def end(self) -> None:
-        """Remove the bar, if it is shown."""
         if self._token is not None:
             self._progress.end(self._token, types.WorkDoneProgressEnd())
             self._progress.tokens.pop(self._token, None)

@@ -1,8 +1,8 @@
-"""Message dispatch: answers every request exactly once and logs no text.
+"""Dispatches messages. Every request is answered exactly once, and no text is logged.
 
 The class works around defects of pygls 2.1 (see docs/explanation/architecture.md): it answers
-malformed requests, keeps tracebacks and text out of errors, exits with the right codes, separates
-the ids of client and server requests, and validates custom messages.
+malformed requests, keeps tracebacks and text out of errors, exits with the right codes,
+separates the ids of client and server requests, and validates custom messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BUILT_IN = (
 
 
 class SidecarProtocol(LanguageServerProtocol):
-    """Dispatches parsed messages; handlers are plain functions that may return an awaitable."""
+    """Dispatches parsed messages. Handlers are functions that may return an awaitable."""
 
     _server: SidecarServer
 
@@ -58,25 +58,26 @@ class SidecarProtocol(LanguageServerProtocol):
         self.state: str = "new"
         self._exit_code: asyncio.Future[int] | None = None
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
-        """Handlers of malformed notifications by method; their params are None if not parsed."""
+        """Handlers of malformed notifications, by method. Params are None if they were not
+        parsed."""
         self._running: dict[int | str, asyncio.Future[Any]] = {}
-        """The client's requests by id; requests to the client are in pygls' `_request_futures`."""
+        """The client's requests by id. Requests to the client are in pygls' `_request_futures`."""
         super().__init__(server, converter)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        """Start a session and return a future of the process's exit code."""
+        """Start a session. Returns a future of the process's exit code."""
         self._exit_code = loop.create_future()
         return self._exit_code
 
     def end(self, code: int) -> None:
-        """End the session: with 0 after an orderly `shutdown`, else with `code`."""
+        """End the session with 0 after an orderly `shutdown`, else with `code`."""
         if self._exit_code is not None and not self._exit_code.done():
             self._exit_code.set_result(0 if self.state == "shutdown" else code)
 
     # -- incoming ---------------------------------------------------------------------------
 
     def receive(self, frame: Body | BadFrame) -> None:
-        """Handle one frame; never raises, so that later frames are handled too."""
+        """Handle one frame. Never raises, so that later frames are handled too."""
         if self._exit_code is not None and self._exit_code.done():
             return
         try:
@@ -220,7 +221,7 @@ class SidecarProtocol(LanguageServerProtocol):
         return True
 
     def _find_handler(self, method: str, *, is_request: bool) -> Handler | None:
-        """Return a method's handler, or None if it has the other kind (request or notification)."""
+        """Return a method's handler, or None if there is no handler of this kind."""
         if method in self.custom:
             return self.custom[method] if is_request else None
         _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
@@ -296,7 +297,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     @lsp_method(types.SHUTDOWN)
     def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]
-        """Cancel running requests; only `exit` is accepted afterwards."""
+        """Cancel running requests. Afterwards only `exit` is accepted."""
         for request in list(self._request_futures.values()):
             request.cancel()
         for task in list(self._running.values()):
@@ -308,7 +309,7 @@ class SidecarProtocol(LanguageServerProtocol):
         """Run a command, which validates its own arguments.
 
         Raises:
-            BadParamsError: the command does not exist.
+            BadParamsError: The command does not exist.
         """
         command = self.fm.commands.get(params.command)
         if command is None:

@@ -1,7 +1,7 @@
-"""Debounced background jobs of the event loop; jobs with the same key never run concurrently.
+"""Debounced background jobs. Jobs with the same key never run at the same time.
 
-A key is a tuple that starts with the job's name, such as `("status", uri)`. Exceptions are logged
-under that name.
+A key is a tuple that starts with the job's name, such as `("status", uri)`. Exceptions are
+logged under that name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sidecar.errors import WorkStoppedError
 
 JobKey = tuple[Hashable, ...]
 Work = Callable[[], Awaitable[None] | None]
-"""Called when due; an awaitable result is awaited in a task."""
+"""Called when the job is due. An awaitable result is awaited in a task."""
 
 
 @dataclass(eq=False)
@@ -24,7 +24,8 @@ class _Job:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Future[None] | None = None
     next: tuple[float, Work] | None = None
-    """Delay and work scheduled while the task ran; the delay starts when the task ends."""
+    """Delay and work that were scheduled while the task ran. The delay starts when the task
+    ends."""
 
 
 class Scheduler:
@@ -35,7 +36,7 @@ class Scheduler:
         self._closed = False
 
     def schedule(self, key: JobKey, seconds: float, work: Work) -> None:
-        """Run `work` after `seconds` and after the key's running job, unless one is pending."""
+        """Run `work` after `seconds` and after the key's running job, unless a job is pending."""
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
@@ -46,7 +47,7 @@ class Scheduler:
             job.timer = loop.call_later(seconds, self._start, key, job, work)
 
     def run_now(self, key: JobKey, work: Work) -> None:
-        """Run `work` immediately, or after the key's running job; it replaces a pending one."""
+        """Run `work` at once, or after the key's running job. It replaces a pending job."""
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
@@ -63,7 +64,6 @@ class Scheduler:
         return key in self._jobs
 
     def cancel(self, key: JobKey) -> None:
-        """Cancel the pending and running jobs of a key."""
         job = self._jobs.pop(key, None)
         if job is None:
             return
@@ -74,7 +74,7 @@ class Scheduler:
             job.task.cancel()
 
     def close(self) -> None:
-        """Cancel all jobs and ignore new ones. Call it while the event loop still runs."""
+        """Cancel all jobs and ignore new ones. Call it while the event loop runs."""
         self._closed = True
         for key in tuple(self._jobs):
             self.cancel(key)

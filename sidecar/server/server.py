@@ -1,4 +1,4 @@
-"""The server class and its factory; there is no server at module level."""
+"""The server class and its factory. There is no server at module level."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Event
 
 WATCH_SECONDS = 0.5
-"""Delay before watching files: importing the watcher would delay the first count."""
+"""Delay before files are watched, so that importing the watcher does not delay the first count."""
 
 FEATURES = (
     workspaces,
@@ -66,7 +66,7 @@ FEATURES = (
 
 
 class SidecarServer(LanguageServer):
-    """A pygls server with services, for which features register handlers."""
+    """A pygls server with services. Features register handlers for it."""
 
     protocol: SidecarProtocol
 
@@ -95,13 +95,13 @@ class SidecarServer(LanguageServer):
         services.listeners.append(self.on_event)
         self.configuration = SettingsLoader(self)
         self.loading: dict[str, asyncio.Event] = {}
-        """Features being imported for their first call; each event is set when one is ready."""
+        """Features that are being imported. Each event is set when its feature is ready."""
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Do nothing: errors are logged and answered, and must not pop up as messages."""
+        """Do nothing. Errors are logged and answered, and must not show up as messages."""
 
     def on_event(self, event: Event) -> None:
-        """Trigger everything that depends on an event; this is the only place that does."""
+        """Trigger everything that depends on an event. No other place does."""
         what, workspace = event.what, event.workspace
         if event.warning is not None:
             self.protocol.push("context/warning", event.warning)
@@ -136,7 +136,7 @@ class SidecarServer(LanguageServer):
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
     ) -> Subscription:
-        """Watch files as `FileWatcher.subscribe` does; `notify` is called on the event loop."""
+        """Watch files like `FileWatcher.subscribe`, but call `notify` on the event loop."""
         loop = asyncio.get_running_loop()
 
         def deliver(changes: Changes) -> None:
@@ -150,12 +150,11 @@ class SidecarServer(LanguageServer):
         return subscription
 
     def loading_features(self) -> Callable[[], object]:
-        """Return a function that imports the remaining features; call it on a worker."""
+        """Return a function that imports the remaining features. Call it on a worker."""
         unloaded = [method for method in REQUESTS if _is_unloaded(self, method)]
         return lambda: [feature_of(method) for method in unloaded]
 
     def close(self) -> None:
-        """Stop all threads."""
         self.scheduler.close()
         self.watcher.close()
         self.history.close()
@@ -163,7 +162,6 @@ class SidecarServer(LanguageServer):
 
 
 def create_server() -> SidecarServer:
-    """Create a server with all features."""
     server = SidecarServer(Services())
     for feature in FEATURES:
         feature.register(server)
@@ -205,7 +203,7 @@ def _is_unloaded(server: SidecarServer, method: str) -> bool:
 
 
 def feature_of(method: str) -> Any:
-    """Return the module in `features` for a method: `context` for `context/set`."""
+    """Return the module in `features` for a method, such as `context` for `context/set`."""
     return import_module(f"sidecar.server.features.{_feature_name(method)}")
 
 

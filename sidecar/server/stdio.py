@@ -1,7 +1,7 @@
-"""Reading and writing messages on stdio without blocking the event loop.
+"""Reads and writes messages on stdio without blocking the event loop.
 
-This replaces pygls' own loop, whose reads wait for a free worker thread and whose writes block the
-event loop. A trivial request takes two to three times as long there.
+It replaces pygls' own loop, whose reads wait for a free worker thread and whose writes block. A
+simple request takes two to three times as long there.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 # A pipe that poll() reports as writable accepts this much without blocking (POSIX PIPE_BUF).
 _SURE_BYTES = 4096 if sys.platform != "win32" else 0
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""Unread output, in bytes, above which no more input is read."""
+"""If the client leaves more output than this unread, no more input is read."""
 ROOM_SECONDS = 0.05
 EXIT_SECONDS = 1.5
-"""Time for saving calibrations and joining threads before the process exits."""
+"""How long the process may take to save calibrations and join threads before it exits."""
 _READ_BYTES = 1 << 18
 
 
 class Writer:
-    """Writes frames in order; a thread writes those that the pipe does not accept immediately."""
+    """Writes frames in order. A thread writes frames that the pipe does not accept at once."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -50,11 +50,10 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether too much output is unread to accept more input."""
+        """Whether so much output is unread that no more input should be read."""
         return self._waiting > MAX_UNREAD_BYTES and not self._closed
 
     def write(self, data: bytes) -> None:
-        """Write a frame. Call it on the event loop only."""
         if self._closed:
             return
         with self._lock:
@@ -68,7 +67,7 @@ class Writer:
         self._queue.put(data)
 
     def _has_room(self) -> bool:
-        """Return whether a write would not block; writing to a closed pipe fails immediately."""
+        """Return whether a write would not block. Writing to a closed pipe fails at once."""
         return self._room is not None and bool(self._room.poll(0))
 
     def _await_room(self) -> None:
@@ -78,7 +77,7 @@ class Writer:
             self._room.poll()
 
     def close(self) -> None:
-        """Write queued frames for at most a second, and drop later ones."""
+        """Write queued frames for at most a second, and drop the others."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -119,7 +118,7 @@ def redirect_stdio() -> tuple[int, int]:
 
 
 Frames = list[Body | BadFrame] | None
-"""Frames completed by one read; None at the end of input."""
+"""Frames completed by one read, or None at the end of input."""
 
 
 def _read_frames(
@@ -146,7 +145,7 @@ def _read_on_loop(
 ) -> bool:
     """Let the event loop read input, which is faster than a thread.
 
-    Return False if the loop cannot watch the descriptor (Windows, a regular file).
+    Returns False if the loop cannot watch the descriptor (on Windows, or a regular file).
     """
     loop, framer = asyncio.get_running_loop(), framer or Framer()
 
@@ -227,7 +226,7 @@ def _end_within(seconds: float, code: int) -> None:
 
 
 def serve_stdio(server: SidecarServer) -> int:
-    """Serve on stdio until `exit` or the end of input; return the exit code required by LSP."""
+    """Serve on stdio until `exit` or the end of input. Returns the exit code that LSP requires."""
     stdin, stdout = redirect_stdio()
     writer = Writer(stdout)
     try:

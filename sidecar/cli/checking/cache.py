@@ -1,8 +1,8 @@
-"""Cache of `check` between runs: counts by content, and findings of unchanged files.
+"""The cache of `check`: counts by content, and findings of unchanged files.
 
-It holds counts, hashes, names, positions and times, never text. A file is not read again if its
-size, times and inode are unchanged. The exception is a file changed shortly before the last read,
-because a later change could have the same time.
+It contains counts, hashes, names, positions and times, but no text. A file with unchanged size,
+times and inode is not read again, unless it was changed shortly before the last read: a later
+change could then have the same time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4
 _MIN_KEPT = 10_000
-"""The cache keeps at least this many files and contents, and four times those of the last run."""
+"""Least number of files and contents to keep; otherwise four times those of the last run."""
 RACY_NS = 2_000_000_000
-"""Resolution of the coarsest file times in use (FAT), in nanoseconds."""
+"""Resolution of the coarsest file times (FAT), in nanoseconds."""
 
 FullStamp = tuple[int, int, int, int]
 """Size, modification time and change time in nanoseconds, and inode."""
@@ -45,27 +45,27 @@ stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What the last read of a file found; `digest` is empty if it is not text."""
+    """What the last read of a file returned. `digest` is empty if the file is not text."""
 
     stamp: FullStamp
     is_stamp_reliable: bool
-    """Whether every later change gives the file another stamp."""
+    """Whether any later change of the file also changes its stamp."""
     digest: bytes = b""
     tokens: int = 0
-    """Count for the run's default model, as are `method` and `error_percent`."""
+    """Count for the run's default model."""
     method: Method = "exact"
     error_percent: float | None = 0.0
     is_ignored: bool = True
     sum_rules: tuple[int, ...] = ()
-    """Indices of the rules that count the file together with others."""
+    """Indices of the rules over several files that apply to the file."""
     findings: tuple[ReportedFinding, ...] = ()
     """Findings of the whole file."""
     has_part_findings: bool = False
-    """Whether a section or region has a finding, whose message needs the file's text."""
+    """Whether a section or region has a finding. Its message needs the file's text."""
 
 
 class Checked(NamedTuple):
-    """The result for one target: a report, or the reason why it was skipped."""
+    """A target's report, or the reason why it was skipped."""
 
     target: Target
     entry: Entry
@@ -84,7 +84,7 @@ class CheckCache(msgspec.Struct, kw_only=True):
     entries: dict[str, Entry] = {}
     """By path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
-    """The encoded `ContentCounts`, decoded only if something has to be counted."""
+    """The encoded `ContentCounts`, which are only decoded to count something."""
 
 
 ContentCounts = dict[bytes, dict[str, int]]
@@ -92,14 +92,14 @@ ContentCounts = dict[bytes, dict[str, int]]
 
 
 def decode_counts(cache: CheckCache) -> ContentCounts:
-    """Return the counts by content."""
     return msgspec.msgpack.decode(cache.packed, type=ContentCounts)
 
 
 def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collection[str]) -> None:
-    """Drop files missing from the last run, and unused contents, if there are too many.
+    """Drop unused files and contents if there are too many.
 
-    Up to that limit they stay, since a run may cover only some files and users switch branches.
+    A run may cover only some files, and users switch branches, so unused entries are kept for a
+    while.
     """
     if len(cache.entries) > _KEPT_FACTOR * len(seen) + _MIN_KEPT:
         cache.entries = {path: cache.entries[path] for path in seen if path in cache.entries}
@@ -132,7 +132,7 @@ def save_cache(root: Path, cache: CheckCache) -> None:
 
 
 def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
-    """Return whether every change after that read gives the file another stamp."""
+    """Return whether any change after that read also changes the file's stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
 
 
@@ -145,12 +145,10 @@ def stamp(path: str) -> FullStamp | None:
 
 
 def digest_of(data: bytes) -> bytes:
-    """Return a hash of the contents."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def calibration_stamp() -> FullStamp | None:
-    """Return the stamp of the calibration file."""
     return stamp(str(state_dir() / "calibration.json"))
 
 

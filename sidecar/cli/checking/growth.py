@@ -40,7 +40,7 @@ def find_growth(
 
 
 class _Change(NamedTuple):
-    """A changed file with the id of its old git object; None if the file is new."""
+    """A changed file, and the id of its old git object or None for a new file."""
 
     path: str
     blob: bytes | None
@@ -70,7 +70,7 @@ def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
 
 
 def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:
-    """Yield the old bytes of each file; None if it did not exist."""
+    """Yield the old contents of each file, or None if it is new."""
     # Ask for object ids, since file names may contain line breaks.
     ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
     answer = _run_git(folder, "cat-file", "--batch", stdin=ids) if ids else b""

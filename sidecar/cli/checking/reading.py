@@ -71,17 +71,17 @@ class FileReader:
         """Whether a count depends on the calibration."""
 
     def check_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
-        """Check every target, in order; `size` is about their total size in bytes."""
+        """Check every target, in order. `size` is their approximate total size in bytes."""
         threads = _PARALLEL_REQUESTS if self._uses_endpoint else 0
         checked = map_batches(self._check_batch, targets, threads)
         return list(with_progress(checked, len(targets), size))
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
-        """Count a text; the count is cached if `digest` is given."""
+        """Count a text. With a `digest`, the count is cached."""
         return self._choose_counter(Snapshot(text=text), model, digest).measure(text)
 
     def measure_for(self, checked: Checked, model: str) -> Measure:
-        """Count a checked file again for a model other than the run's."""
+        """Count a checked file again for another model."""
         try:
             with open(checked.target.path, "rb") as file:
                 text = decode_text(file.read()) or ""
@@ -169,13 +169,12 @@ def _load_target(target: Target) -> LoadedFile | Checked:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Return the text as an editor shows it; None for binary data."""
+    """Return the text as an editor shows it, or None for binary data."""
     decoded = decode(data)
     return decoded.text if decoded else None
 
 
 def report_binary(target: Target) -> Skipped:
-    """Return the report of a binary file."""
     return Skipped(target.path, "binary file", failed=False)
 
 
@@ -184,7 +183,7 @@ def _range_of(text: str, finding: Finding) -> FileRange:
 
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:
-    r"""Return the 1-based line and column of an offset. Lines end on `\n`, `\r\n` or `\r`."""
+    """Return the 1-based line and column of an offset."""
     lone_cr = text.count("\r", 0, offset) - text.count("\r\n", 0, offset + 1)
     line = text.count("\n", 0, offset) + lone_cr
     start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset) if lone_cr else -1) + 1

@@ -31,7 +31,7 @@ _RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}
 
 
 class FileRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range of a file: 1-based lines and columns in characters; the end is exclusive."""
+    """A range of a file in 1-based lines and columns (characters). The end is exclusive."""
 
     line: int
     column: int
@@ -40,7 +40,7 @@ class FileRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 START = FileRange(1, 1, 1, 1)
-"""Range of a finding that covers several files."""
+"""The range of a finding that covers several files."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -132,7 +132,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     budgets: int = 0
     """Number of rules, including presets."""
     has_matching_budget: bool = True
-    """Whether a rule applies to a checked file."""
+    """Whether a rule applies to any checked file."""
     has_unreadable: bool = False
     """Whether a file named on the command line, without a budget, cannot be read."""
     problems: tuple[ConfigurationProblem, ...] = ()
@@ -141,7 +141,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> list[ConfigurationProblem]:
-        """Problems because of which a budget may not have been checked."""
+        """Problems that may have kept a budget from being checked."""
         return [problem for problem in self.problems if problem.severity == "error"]
 
     @property
@@ -152,7 +152,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return any(finding.over for file in self.files for finding in file.findings)
 
     def distinct_findings(self) -> list[tuple[FileReport, ReportedFinding]]:
-        """Return findings with their files; a finding for several files only at the first one."""
+        """Return findings with their files. One for several files is listed once."""
         seen: set[str] = set()
         findings: list[tuple[FileReport, ReportedFinding]] = []
         for file in self.files:
@@ -176,7 +176,7 @@ def as_text(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """Format `{files: [...]}`, with `growth` (for `--diff`), `skipped` and `problems` if any."""
+    """Format the report as JSON."""
     result: dict[str, Any] = {"files": report.files}
     if report.growth is not None:
         result["growth"] = [

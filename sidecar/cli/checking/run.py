@@ -42,17 +42,14 @@ if TYPE_CHECKING:
     from sidecar.counting.engines import Purpose
 
 BULK_BYTES = 4_000_000
-"""From this size on, the bulk engine makes up for the half second it takes to load."""
+"""From this size on, the bulk engine is faster although it takes half a second to load."""
 MAX_MATCHES = 100_000
-"""Maximum tests of a rule against a file for `unmatched_rules`; they take 0.1 s."""
+"""Most tests of a rule against a file in `unmatched_rules`, which take 0.1 s."""
 _NO_STAMP = (0, 0, 0, 0)
 
 
 class Checker:
-    """Checks the files of one root.
-
-    Heavy imports (tokenizers, globs) happen only if a file has to be read.
-    """
+    """Checks the files of one root. Tokenizers and globs are imported when first needed."""
 
     def __init__(
         self,
@@ -61,7 +58,9 @@ class Checker:
         cache: CheckCache,
         choose: ChooseCounter | None = None,
     ) -> None:
-        """Without `choose`, a local counter is created when needed."""
+        """Args:
+        choose: Chooses the counter of a text; by default a local one.
+        """
         self._settings = settings
         self._rules = Rules(settings)
         self._all_rules = self._rules.all
@@ -79,7 +78,7 @@ class Checker:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
     def reader(self, size: int = 0) -> FileReader:
-        """Return the reader, created at first use for about `size` bytes."""
+        """Return the reader. The first call creates it for about `size` bytes."""
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader
             from sidecar.cli.counters import local_counters
@@ -97,10 +96,9 @@ class Checker:
         return self._reader
 
     def run(self, targets: Sequence[Target], others: Iterable[Target]) -> list[Checked]:
-        """Check every target in order, except links without a budget.
+        """Check every target in order. Links without a budget are left out.
 
-        `others` are the root's other files, needed only for rules over several files. The
-        unreadable ones among them come last.
+        `others` are the root's other files, which only rules over several files need.
         """
         checked = self._check(
             [target for target in targets if not target.link or self.has_budget(target)]
@@ -108,13 +106,14 @@ class Checker:
         return self._add_sum_findings(checked, others) if self._rules.sums else checked
 
     def has_budget(self, target: Target) -> bool:
-        """Return whether a rule applies to the file, or may apply to files in an unread folder."""
+        """Return whether a rule applies to the file, or may apply to files in an unreadable
+        folder."""
         if not target.relative.endswith("/"):
             return bool(self._rules.of(target.relative))
         return self._rules.reach(target.relative[:-1]) if target.link else bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
-        """Return the keys of rules that match no file; empty if there are too many to test."""
+        """Return the keys of rules that match no file, or none if there are too many to test."""
         unmatched, tests = self._rules.written, 0
         for target in targets:
             tests += len(unmatched)
@@ -237,7 +236,6 @@ class Checker:
 
 
 def unreadable(target: Target) -> Checked:
-    """Return the result of a target that cannot be read."""
     return Checked(target, Entry(_NO_STAMP, is_stamp_reliable=False), None, target.fault)
 
 

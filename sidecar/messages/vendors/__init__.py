@@ -1,5 +1,5 @@
-"""One module per family of vendors, each with the two names that `sidecar.messages.replies` uses.
+"""Readers of replies, one module per family of vendors.
 
-`add` adds a part of a reply to a draft, in order: the whole reply, or each event of a stream.
-`EXHAUSTED` lists the stop reasons that mean out of tokens.
+`add` adds a part of a reply to a draft: the whole reply, or an event of a stream. `EXHAUSTED`
+lists the stop reasons that mean out of tokens.
 """

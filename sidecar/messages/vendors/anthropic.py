@@ -1,4 +1,4 @@
-"""Anthropic's Messages, also as Bedrock and Vertex pass them on. Usage: `messages.usage`."""
+"""Anthropic's Messages, also from Bedrock and Vertex."""
 
 from __future__ import annotations
 

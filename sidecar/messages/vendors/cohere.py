@@ -12,7 +12,7 @@ EXHAUSTED: dict[str, Exhausted] = {"MAX_TOKENS": "output", "ERROR_LIMIT": "windo
 
 
 class _Call(msgspec.Struct):
-    """`function` in version 2, `name` and `parameters` in version 1."""
+    """A tool call: `function` in version 2, `name` and `parameters` in version 1."""
 
     id: str | None = None
     function: CalledFunction | None = None
@@ -26,7 +26,7 @@ class _Text(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    """Events hold a single `content` and `tool_calls`, whole replies lists of them."""
+    """A message. Events have a single `content` and `tool_calls`, whole replies lists of them."""
 
     content: str | list[_Text] | _Text | None = None
     tool_calls: list[_Call] | _Call | None = None

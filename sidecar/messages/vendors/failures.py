@@ -1,4 +1,4 @@
-"""Errors in place of a reply; one of them says that the prompt does not fit."""
+"""Errors in place of a reply, such as a prompt that does not fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.reply import Loose, Overflow, ReplyFormat
 
 _DIGITS = 20
-"""Digits of a number to read: Python refuses to parse thousands of them."""
+"""Most digits of a number to read, because Python refuses to parse thousands of them."""
 _OVERFLOW_TYPES = ("exceed_context_size_error", "context_length_exceeded")
 _PROMPT_FIRST = (
     re.compile(r"prompt is too long: (?P<prompt>\d+) tokens > (?P<limit>\d+) maximum"),
@@ -28,10 +28,9 @@ _NO_NUMBERS = re.compile(r"Input is too long for requested model|maximum context
 
 
 def overflow(error: Loose) -> Overflow | None:
-    """Return the numbers of a "prompt too long" error; None for other errors.
+    """Return the numbers of a "prompt too long" error, or None for other errors.
 
-    llama.cpp has fields for them, which give an exact sample for free; others put them in a
-    sentence.
+    llama.cpp sends them in fields, and others in a sentence.
     """
     if error.get("type") in _OVERFLOW_TYPES or error.get("code") in _OVERFLOW_TYPES:
         prompt, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
@@ -72,7 +71,8 @@ def find_error(parts: Iterable[Loose]) -> Loose | None:
 
 
 def kind(error: Loose) -> str:
-    """Return the vendor's word for an error, never its message, which may quote the prompt."""
+    """Return the vendor's word for an error. The message is left out, because it may quote the
+    prompt."""
     for key in ("type", "code", "status"):
         word = error.get(key)
         if isinstance(word, str) and re.fullmatch(r"[A-Za-z_.\- ]{1,60}", word):
@@ -81,12 +81,11 @@ def kind(error: Loose) -> str:
 
 
 def refuse(error: Loose) -> VendorFormatError:
-    """Return the exception for an error in place of a reply."""
     return VendorFormatError(f"this is an error from the vendor ({kind(error)}), not a reply")
 
 
 def format_of(parts: Iterable[Loose]) -> ReplyFormat:
-    """Return whose error this is, as far as it can be told."""
+    """Return the vendor format of an error, as far as it is recognisable."""
     for part in parts:
         error = part.get("error")
         if part.get("type") == "error":

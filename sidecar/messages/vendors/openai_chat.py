@@ -1,6 +1,5 @@
-"""OpenAI's chat completions, which many speak: xAI, DeepSeek, Mistral, OpenRouter, llama.cpp, vLLM,
-LM Studio's REST interface.
-"""
+"""OpenAI's chat completions, also from xAI, DeepSeek, Mistral, OpenRouter, llama.cpp, vLLM and
+others."""
 
 from __future__ import annotations
 
@@ -95,9 +94,10 @@ def _add_message(draft: ReplyDraft, message: _Message) -> None:
 
 
 def _key(draft: ReplyDraft, call: _Call, position: int) -> object:
-    """Return the key of the call that a piece belongs to: its index, unless another id began there.
+    """Return the key of the call that a piece belongs to: its index, unless another id begins
+    there.
 
-    Gemini's OpenAI-compatible stream sends every call at index 0 with an id of its own.
+    Gemini's OpenAI-compatible stream sends every call at index 0 with its own id.
     """
     index = position if call.index is None else call.index
     at_index = [key for key in draft.calls if key == index or _begun_at(key, index)]

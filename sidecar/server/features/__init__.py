@@ -1,1 +1,1 @@
-"""What the server does, one file an area; each has `register(server)`."""
+"""The server's features, one module per area. Each has a function `register(server)`."""

@@ -1,7 +1,5 @@
-"""Sessions of coding agents in the open roots: read when settings are loaded, then watched.
-
-The file watcher reports which of the agents' files have changed; only those are read again.
-"""
+"""Follows coding agents' sessions in the open roots: reads them at first, then watches their
+files."""
 
 from __future__ import annotations
 
@@ -30,10 +28,10 @@ class AgentSessionWatcher:
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
-        """Files to read again; an empty set means all files."""
+        """Files to read again. An empty set means all files."""
         self._watches: list[tuple[_WatchedRoots, Subscription]] = []
         self._idle = asyncio.Event()
-        """Set while there is nothing to read."""
+        """Set while nothing has to be read."""
 
     def on_settings_changed(self) -> None:
         """Read all sessions again and watch their files, with the current settings and roots."""

@@ -1,4 +1,4 @@
-"""Background work triggered by events; `SidecarServer.on_event` maps events to it."""
+"""Background work that events trigger. `SidecarServer.on_event` maps events to it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTEXT_SECONDS = 0.075
-"""Delay after a change until dependent contexts are recomputed."""
+"""Delay between a change and the update of contexts."""
 SHARE_SECONDS = 0.5
-"""Delay after a conversation changes until its size is written for other processes."""
+"""Delay between a change of a conversation and writing its usage for other processes."""
 SAVE_SECONDS = 1.0
-"""Delay until calibrations are written, as an endpoint may change them with every edit."""
+"""Delay before calibrations are written, because an endpoint may change them often."""
 GRACE_SECONDS = 0.05
-"""Added to timers, so that they never fire before their moment."""
+"""Added to timers so that they never fire early."""
 ROUND_SECONDS = 60.0
-"""A failure this soon after a retry makes the next delay longer."""
+"""A failure within this time after a retry increases the next delay."""
 
 
 class ContextUpdates:
-    """Recomputes contexts after a change of documents, settings, endpoints or the ledger."""
+    """Updates contexts after a change of documents, settings, endpoints or the ledger."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
 
     def update_soon(self, event: Event) -> None:
-        """Schedule recomputing the contexts that an event concerns."""
+        """Schedule an update of the contexts that an event affects."""
         for workspace in self._services.roots:
             sessions = self._services.known_sessions(workspace)
             if sessions is None or not event.concerns(workspace):
@@ -63,17 +63,14 @@ class _Round(NamedTuple):
 
 
 class EndpointRetries:
-    """Asks unavailable or late endpoints again while open documents or conversations use them.
-
-    Without retries, an unedited document would keep its estimate.
-    """
+    """Asks unavailable or late endpoints again while documents or conversations need them."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
         self._rounds: dict[JobKey, _Round] = {}
 
     def close_unused_soon(self) -> None:
-        """Schedule closing the endpoints that were removed from all settings."""
+        """Schedule closing the endpoints that no settings declare."""
         self._scheduler.schedule(("endpoints-closed",), 0.0, self._close_unused)
 
     async def _close_unused(self) -> None:
@@ -83,7 +80,7 @@ class EndpointRetries:
         await self._services.counts.keep_endpoints(used)
 
     def retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
-        """Schedule a retry if one is useful; the delay grows with each failure in a row."""
+        """Schedule a retry if it is useful. The delay grows with each failure in a row."""
         key: JobKey = ("endpoint", model, settings.endpoints)
         last = self._rounds.get(key, _Round())
         if asyncio.get_running_loop().time() > last.over_at:
@@ -135,20 +132,18 @@ class EndpointRetries:
 
 
 class ConversationSharing:
-    """Writes the sizes of conversations for `token-sidecar usage` and `statusline`."""
+    """Writes the usage of conversations for `token-sidecar usage` and `statusline`."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
         self._shared: set[str] = set()
 
     def share_soon(self, workspace: Workspace) -> None:
-        """Schedule writing a workspace's conversations."""
         self._scheduler.schedule(
             ("sharing", workspace), SHARE_SECONDS, partial(self._write_conversations, workspace)
         )
 
     def forget_closed_soon(self) -> None:
-        """Schedule removing the files of closed workspaces."""
         self._scheduler.schedule(("sharing",), SHARE_SECONDS, self._forget_closed)
 
     async def _write_conversations(self, workspace: Workspace) -> None:
@@ -179,7 +174,6 @@ class CalibrationSync:
         self._watch: Subscription | None = None
 
     def watch(self) -> None:
-        """Watch the calibration file for changes by other processes."""
         if self._watch is None:
             path = str(self._services.calibrations.path)
             find = lambda: (path,)  # noqa: E731
@@ -189,7 +183,6 @@ class CalibrationSync:
         self._server.scheduler.schedule(("calibrations",), 0.0, self._sync)
 
     def save_soon(self) -> None:
-        """Schedule writing the calibrations."""
         self._server.scheduler.schedule(("calibrations",), SAVE_SECONDS, self._sync)
 
     async def _sync(self) -> None:
@@ -208,27 +201,27 @@ class CalibrationSync:
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:
-        """Return whether an open document is too long for endpoints, so calibration applies."""
+        """Return whether an open document is too long for endpoints and needs calibration."""
         are_used = any(uses_endpoints(workspace.settings) for workspace in self._services.roots)
         documents = self._services.documents.values()
         return are_used and any(row.characters > LARGEST_CHARACTERS for row in documents)
 
 
 class TimedUpdates:
-    """Resets today's costs at midnight, and replaces shown sessions that became too old."""
+    """Resets today's costs at midnight, and stops showing sessions that are too old."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
 
     def await_midnight(self) -> None:
-        """Schedule summing up costs at midnight, if any workspace shows today's."""
+        """Schedule an update of costs at midnight, if any workspace shows today's."""
         if not self._server.scheduler.is_due(("midnight",)) and self._spending_workspaces():
             now = datetime.now().astimezone()
             seconds = (_next_midnight(now) - now).total_seconds() + GRACE_SECONDS
             self._server.scheduler.schedule(("midnight",), seconds, self._begin_day)
 
     def await_session_change(self, workspace: Workspace) -> None:
-        """Schedule publishing a workspace's sessions when the shown one becomes too old."""
+        """Schedule an update for when the shown session becomes too old."""
         key = "session age", workspace
         self._server.scheduler.cancel(key)
         sessions = self._services.known_sessions(workspace)

@@ -1,4 +1,4 @@
-"""Quick fixes for exceeded budgets, each a versioned `WorkspaceEdit` that undoes in one step."""
+"""Quick fixes for exceeded budgets. Each is one `WorkspaceEdit`, which one undo reverts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _ActionBuilder:
         self._capabilities = workspace.workspace_edit if workspace else None
 
     def actions(self, proposal: Proposal) -> Iterator[types.CodeAction]:
-        """Yield the action and, for a fit, a variant with a preview if the client supports it."""
+        """Yield the action, and for a fit a variant with a preview if the client supports it."""
         if proposal.new_file is not None and not self._can_create_files():
             return
         yield self._make_action(proposal, preview=False)

@@ -1,6 +1,7 @@
-"""Commands for `workspace/executeCommand`; their ids begin with `tokenSidecar.server.`.
+"""Commands for `workspace/executeCommand`. Their ids begin with `tokenSidecar.server.`.
 
-Each returns its result to our editor plugins and shows it as a message in other editors.
+A command returns its result to this project's editor plugins, and shows it as a message in other
+editors.
 """
 
 from __future__ import annotations

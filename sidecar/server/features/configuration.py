@@ -1,7 +1,4 @@
-"""Settings: read from files on workers and requested from the editor; the files are watched.
-
-The server watches them itself, because Neovim does not.
-"""
+"""Loads settings from files and from the editor, and watches the files."""
 
 from __future__ import annotations
 
@@ -39,11 +36,11 @@ SECTION = "tokenSidecar"
 CLIENT_SECONDS = 3.0
 """Timeout of the request for the editor's settings."""
 READ_SECONDS = 5.0
-"""Time that counts wait for settings files; settings that are read later still apply."""
+"""How long counts wait for settings files. Settings that are read later still apply."""
 SESSIONS_SECONDS = 0.25
-"""Time that the first count waits for the agents' sessions."""
+"""How long the first count waits for the agents' sessions."""
 CATALOGUE_SECONDS = 0.5
-"""Delay before windows and prices are loaded: importing them would delay the first count."""
+"""Delay before windows and prices are loaded, so that the first count is not slowed down."""
 
 
 class SettingsLoader:
@@ -57,7 +54,7 @@ class SettingsLoader:
         self._initialized = asyncio.Event()
         self._reloads = 0
         self._running: object = None
-        """Identifies the reload that is running; None between reloads."""
+        """Identifies the running reload, or None."""
         self._reading: SharedTasks[object, None]
         self._reading = SharedTasks("configuration", outlives_waiters=True)
         self._modification_times: dict[Path, Stamp | None] = {}
@@ -67,7 +64,6 @@ class SettingsLoader:
         self._initialized.set()
 
     def reload(self) -> None:
-        """Start reading all settings again."""
         self._reloads += 1
         self._server.scheduler.run_now(("settings",), self._reload)
 
@@ -141,8 +137,8 @@ class SettingsLoader:
     async def _read_settings(self, workspace: Workspace, *, running: object, reloads: int) -> None:
         """Read and apply a root's settings.
 
-        If a slow disk returns them after the reload has ended, they are published here, unless a
-        newer reload has started.
+        Settings from a slow disk are published here if they arrive after the reload has ended,
+        unless a newer reload has started.
         """
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
         loaded, rules = await self._services.workers.run(work)

@@ -1,4 +1,4 @@
-"""`cost/*`: recording calls and reporting costs on workers, with progress and cancellation."""
+"""`cost/*`: records calls and reports costs on workers, with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 INCOMPLETE = "Session files of agents are still being read; this report is incomplete."
 
 MAIN = "main"
-"""The category of the conversation's own calls."""
+"""The category of a conversation's own calls."""
 
 
 async def prompt_file_text(server: SidecarServer, uri: str) -> str:
-    """Describe the recorded cost of a prompt file; "" for any other file."""
+    """Describe the recorded cost of a prompt file. Returns "" for other files."""
     services, path = server.services, path_of(uri)
     workspace = services.roots.of_document(uri)
     if path is None or workspace.path is None:

@@ -1,4 +1,4 @@
-"""`tokens/count` and `tokens/fit`, on texts, documents and parts of them; `models/list`."""
+"""`tokens/count` and `tokens/fit` for texts and documents, and `models/list`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _check_fit(params: FitTextParams) -> None:
 
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
-    """Return the requested document as it is before later edits or closing; None if not open."""
+    """Pin the requested document against later edits. Returns None if it is not open."""
     uri = _uri_of(params)
     document = services.documents.get(uri or "")
     return None if document is None or not document.is_synced else PinnedDocument(document)
@@ -141,7 +141,7 @@ async def _read_text(
 
 
 def _count_now(services: Services, params: CountParams) -> CountResult | None:
-    """Count a whole document synchronously; None if that needs a worker or an endpoint."""
+    """Count a document if that needs no worker and no endpoint. Returns None otherwise."""
     uri = _uri_of(params)
     if uri is None or params.range or params.ranges is not None or params.models is not None:
         return None

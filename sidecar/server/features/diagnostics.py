@@ -1,7 +1,7 @@
-"""Exceeded budgets and configuration errors as diagnostics.
+"""Diagnostics for exceeded budgets and configuration errors.
 
-They are pushed, or pulled by clients that do not support pushed ones. Only configured budgets are
-evaluated: in the edited document and, for budgets over several files, in the other open documents.
+They are pushed, or pulled by clients that only support pulling. Budgets are evaluated for the
+edited document and, for budgets over several files, for the other open documents.
 """
 
 from __future__ import annotations
@@ -45,17 +45,16 @@ class DiagnosticsPublisher:
         self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
         self.pull = False
-        """Whether this client pulls diagnostics."""
+        """Whether the client pulls diagnostics."""
         self.choose: Callable[[types.ClientCapabilities], None] = lambda _: None
 
     def changed(self, uri: str) -> None:
-        """Schedule an update of a document's diagnostics."""
         if not self.pull and uri in self._services.documents:
             work = partial(self._update, uri)
             self._server.scheduler.schedule(("diagnostics", uri), DEBOUNCE_SECONDS, work)
 
     def on_event(self, event: Event) -> None:
-        """Update the diagnostics that an event may have changed."""
+        """Update the diagnostics that an event may affect."""
         if event.what == "document" and event.uri is not None:
             self.changed(event.uri)
             self._shared_changed(event.uri)
@@ -79,7 +78,6 @@ class DiagnosticsPublisher:
             self._server.workspace_diagnostic_refresh(None)
 
     def closed(self, uri: str) -> None:
-        """Clear a closed document's diagnostics."""
         self._server.scheduler.cancel(("diagnostics", uri))
         self._severities.pop(uri, None)
         if self._sent.pop(uri, None) is not None:
@@ -92,7 +90,7 @@ class DiagnosticsPublisher:
                 self.changed(other)
 
     def severity_of(self, uri: str) -> Severity:
-        """Return the worst severity among the document's exceeded budgets."""
+        """Return the worst severity of the document's exceeded budgets."""
         return self._severities.get(uri, "ok")
 
     async def of(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
@@ -108,7 +106,7 @@ class DiagnosticsPublisher:
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """Return the current findings for a document, with the version they are for."""
+        """Return a document's findings, and the version of the text that they are for."""
         services = self._services
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
@@ -139,7 +137,7 @@ class DiagnosticsPublisher:
         self._server.text_document_publish_diagnostics(params)
 
     def _publish_problems(self) -> None:
-        """Publish the problems of configuration files, as diagnostics of those files."""
+        """Publish problems of configuration files as diagnostics of those files."""
         by_uri: dict[str, list[types.Diagnostic]] = {uri: [] for uri in self._problem_files}
         for problem in [row for root in self._services.roots for row in root.loaded.problems]:
             if problem.file is not None and not problem.refused:
@@ -182,7 +180,7 @@ def _problem_diagnostic(problem: Problem) -> types.Diagnostic:
 
 
 def register(server: SidecarServer) -> None:
-    """Let `initialize` announce pulled diagnostics, for clients that support no pushed ones."""
+    """Announce pulled diagnostics to clients that do not support pushed ones."""
     diagnostics = server.diagnostics
 
     async def pull(

@@ -1,4 +1,4 @@
-"""Opening, editing and closing of documents, which mirror the editor's buffers exactly."""
+"""Opens, edits and closes documents, which mirror the editor's buffers exactly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
-"""Delay after closing a large document until memory is released, so that its counts have ended."""
+"""Delay between closing a large document and releasing its memory."""
 _LARGE_CHARACTERS = 250_000
 
 

@@ -1,8 +1,8 @@
-"""Recording of the agents' past calls in the ledger.
+"""Records the agents' past calls in the ledger.
 
-It starts when costs are requested, when an agent's session is shown, or after a minute without
-edits. The requested workspace comes first. All others follow at low priority, with progress and
-cancel. Later calls are recorded when the watcher reports them.
+Recording starts when costs are requested, when an agent's session is shown, or after a minute
+without edits. The requested workspace comes first. All others follow at low priority, with
+progress and cancellation. New calls are recorded when the watcher reports them.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0
-"""Time without edits after which history is recorded without a request."""
+"""Time without edits after which recording starts by itself."""
 SHOWN_SECONDS = 2.0
-"""Delay after an agent's session is shown until its costs are read; its size comes first."""
+"""Delay between showing an agent's session and reading its costs."""
 RETRY_SECONDS = 60.0
-"""Delay until the next attempt if another process is recording the same sessions."""
+"""Delay before the next attempt if another process is recording the same sessions."""
 SUM_SECONDS = 0.5
-"""Delay after the ledger or a session file was written until costs are summed up."""
+"""Delay between a write to the ledger or a session file and the sum of costs."""
 PAUSE_RATIO = 1.0
-"""Seconds of pause per second of work, for reading in the background."""
+"""Seconds to sleep per second of work in the background."""
 
 
 class HistoryRecorder:
-    """Records the agents' past calls and sums up their costs. Use it on the event loop only."""
+    """Records the agents' past calls and sums up their costs."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
@@ -53,26 +53,25 @@ class HistoryRecorder:
         self._stop = threading.Event()
         self._is_background = False
         self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Workspaces whose sessions are recorded, with the settings used."""
+        """Workspaces whose sessions are recorded, with the settings that were used."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
-        """The session shown when costs were last summed up."""
+        """The session that was shown when costs were last summed up."""
         self._complete = False
         self._watch: Subscription | None = None
         self._edited_at = 0.0
 
     def note_edit(self) -> None:
-        """Postpone reading in the background until nothing is edited for `IDLE_SECONDS`."""
+        """Postpone background reading until `IDLE_SECONDS` after the last edit."""
         self._edited_at = asyncio.get_running_loop().time()
 
     def settings_changed(self) -> None:
-        """Schedule reading with the new settings."""
         self._complete = False
         for workspace in self._services.roots:
             workspace.costs.set_history(read=self._is_recorded(workspace))
         self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
 
     def context_changed(self, workspace: Workspace) -> None:
-        """Record a newly shown agent session's calls, or sum up costs if they are recorded."""
+        """Record the calls of a newly shown agent session, or sum up costs if they are recorded."""
         usage = workspace.context.usage
         if usage is None or usage.session is None or usage.session.source == "protocol":
             return
@@ -82,13 +81,13 @@ class HistoryRecorder:
             self.sum_soon(workspace)
 
     def read_soon(self, workspace: Workspace) -> None:
-        """Schedule recording of a workspace's sessions, at low priority."""
+        """Schedule recording of a workspace's sessions at low priority."""
         if workspace.path is not None and not self._is_recorded(workspace):
             work = partial(self._read_costs, workspace)
             self._server.scheduler.schedule(("costs", workspace), SHOWN_SECONDS, work)
 
     def close(self) -> None:
-        """Stop reading; the next process continues from there."""
+        """Stop reading. The next process continues from there."""
         self._stop.set()
 
     async def ensure_recorded(
@@ -135,9 +134,10 @@ class HistoryRecorder:
             await self.refresh(workspace)
 
     def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
-        """Return the agents whose new calls are recorded immediately.
+        """Return the agents whose new calls are recorded at once.
 
-        All agents once history is recorded; before that, those that may delete calls.
+        These are all agents after the history is recorded, and before that the agents that may
+        delete calls.
         """
         from sidecar.agents.registry import DELETING_AGENTS
 
@@ -156,7 +156,7 @@ class HistoryRecorder:
             logger.warning("session files: %s", exc)
 
     def sum_soon(self, workspace: Workspace) -> None:
-        """Schedule summing up a workspace's costs: agents append several lines at a time."""
+        """Schedule summing up a workspace's costs."""
         work = partial(self.refresh, workspace)
         self._server.scheduler.schedule(("spent", workspace), SUM_SECONDS, work)
 
@@ -164,7 +164,7 @@ class HistoryRecorder:
         return self._recorded.get(workspace) == workspace.settings.agents
 
     async def refresh(self, workspace: Workspace) -> None:
-        """Sum up the costs of all sessions of the workspace, and publish them."""
+        """Sum up and publish the costs of all sessions in the workspace."""
         usage = workspace.context.usage
         session = usage.session.id if usage and usage.session else ""
         self._summed[workspace] = session
@@ -176,7 +176,7 @@ class HistoryRecorder:
         self._services.show_spent(workspace, spent)
 
     def watch_ledger(self) -> None:
-        """Watch the ledger, so that calls recorded by other processes are shown."""
+        """Watch the ledger for calls that other processes record."""
         if self._watch is None:
             folder = self._services.state.folder
             paths = tuple(str(folder / name) for name in LEDGER_FILES)
@@ -261,7 +261,7 @@ class HistoryRecorder:
 
 
 def _has_changed(spendings: list[Spending]) -> bool:
-    """Return whether another process wrote to a ledger since the last call. Raises LedgerError."""
+    """Return whether another process has written to a ledger. Raises LedgerError."""
     ledgers = {spending.book.ledger for spending in spendings}
     changed = [ledger.changed_elsewhere() for ledger in ledgers]  # never stop at the first
     return any(changed)

@@ -1,9 +1,8 @@
 """Token counts next to sections and top-level blocks: inlay hints, code lenses and symbols.
 
-All three are off by default. Editors ask a registered provider after nearly every key, so clients
-with `dynamicRegistration` get a provider registered only while a setting enables it. For all other
-clients `initialize` announces the providers; while they are off, hints and lenses return nothing,
-and symbols are always returned.
+All three are off by default. Because editors ask a registered provider after nearly every key, a
+provider is only registered while a setting enables it, if the client has `dynamicRegistration`.
+For other clients `initialize` announces the providers; disabled hints and lenses are empty.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LABEL = "Tokens"
-"""Distinguishes our symbols from those of a language server."""
+"""Distinguishes these symbols from those of other language servers."""
 
 MAX_SYMBOLS = 1_000
-"""Encoding more would block the event loop, and no outline of that length is readable."""
+"""Encoding more symbols would block the event loop."""
 
 _LINE_END = 2**31 - 1  # LSP: a character past the end of a line means the end of the line
 
@@ -146,7 +145,7 @@ class _Provider:
     options: object
     is_enabled: Callable[[Settings], bool]
     refresh: Callable[[SidecarServer], object]
-    """Asks the client to request again, if it supports that."""
+    """Asks the client to request again, if the client supports it."""
 
 
 _PROVIDERS = (
@@ -181,13 +180,13 @@ class ProviderRegistry:
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
         self._dynamic: set[_Provider] = set()
-        """Providers that this client lets us register dynamically."""
+        """Providers that this client can register dynamically."""
         self._enabled: frozenset[_Provider] = frozenset()
 
     def defer_registration(
         self, announced: types.ServerCapabilities, client: types.ClientCapabilities
     ) -> None:
-        """Remove providers from `announced` that this client lets us register later."""
+        """Remove providers from `announced` that can be registered later."""
         for provider in _PROVIDERS:
             capability = getattr(client.text_document, provider.name, None)
             if capability is not None and capability.dynamic_registration:
@@ -195,7 +194,7 @@ class ProviderRegistry:
                 setattr(announced, f"{provider.name}_provider", None)
 
     def on_settings_changed(self) -> None:
-        """Register and unregister providers; call it only after the client's `initialized`."""
+        """Register and unregister providers. Call it after the client's `initialized`."""
         before, roots = self._enabled, self._server.services.roots
         self._enabled = frozenset(
             provider
@@ -208,14 +207,14 @@ class ProviderRegistry:
         self._refresh(self._enabled | (before - self._dynamic))
 
     def is_enabled(self, method: str, workspace: Workspace) -> bool:
-        """Return whether a provider is enabled in a workspace; registrations cover all of them."""
+        """Return whether a provider is enabled in a workspace."""
         return not any(
             provider.method == method and not provider.is_enabled(workspace.settings)
             for provider in self._dynamic
         )
 
     def refresh(self) -> None:
-        """Ask the client to request counts again, after they changed without an edit."""
+        """Ask the client to request counts again, after they have changed without an edit."""
         self._refresh(self._enabled)
 
     def _register(self, providers: frozenset[_Provider]) -> None:

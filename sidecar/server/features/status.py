@@ -1,7 +1,7 @@
-"""`status/update`: sent when a document is opened, then whenever its contents change.
+"""Sends `status/update` when a document is opened or its status changes.
 
-While a user types, an update is sent at most every 75 ms. Further keys don't restart the timer, so
-the count follows the typing instead of waiting for a pause.
+While the user types, an update is sent every 75 ms. Further keys do not restart the timer, so
+the count follows the typing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEBOUNCE_SECONDS = 0.075
 
 
 class StatusPublisher:
-    """Computes and sends the status of each open document, or of a workspace if none is open."""
+    """Sends the status of each open document, or of a workspace if none is open."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -43,10 +43,9 @@ class StatusPublisher:
         """The last update sent for each open document."""
         self._last_without_document: StatusUpdate | None = None
         self._last_workspace: Workspace | None = None
-        """The last update sent while no document was open, and its workspace."""
+        """The workspace whose status was sent last while no document was open."""
 
     def opened(self, uri: str) -> None:
-        """Send the status of a newly opened document."""
         self._forget(uri)
         self._last_without_document = None
         self._sent[uri] = None
@@ -54,7 +53,6 @@ class StatusPublisher:
             self._due_now(uri)
 
     def changed(self, uri: str) -> None:
-        """Schedule an update of a document's status."""
         if uri in self._sent:
             work = partial(self._refresh, uri)
             self._server.scheduler.schedule(("status", uri), DEBOUNCE_SECONDS, work)
@@ -63,7 +61,7 @@ class StatusPublisher:
         self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
-        """Forget a document; after the last one, show a workspace's context instead."""
+        """Forget a document. After the last one, show a workspace's context instead."""
         self._forget(uri)
         if not self._sent:
             self._update_without_document(self._services.roots.of_document(uri))
@@ -73,7 +71,7 @@ class StatusPublisher:
         self._server.scheduler.cancel(("status", uri))
 
     def on_event(self, event: Event) -> None:
-        """Update the statuses that an event may have changed."""
+        """Update the statuses that an event may affect."""
         if event.uri is not None:
             self.changed(event.uri)
             return
@@ -121,7 +119,7 @@ class StatusPublisher:
         self._send_if_current(uri, snapshot, count)
 
     def _send_if_current(self, uri: str, snapshot: Snapshot, count: Count) -> None:
-        """Send a count unless the document has changed, which schedules another update."""
+        """Send a count unless the document has changed."""
         documents = self._services.documents
         if documents[uri].is_synced and documents.snapshot(uri) is snapshot:
             self._send(uri, count)
@@ -144,7 +142,7 @@ class StatusPublisher:
     def _update_without_document(self, changed: Workspace | None) -> None:
         """Send the context of one workspace while no document is open.
 
-        That is the last changed workspace with a context: clients have room for one.
+        This is the workspace with a context that changed last.
         """
         roots = list(self._services.roots)
         preferred = [root for root in (changed, self._last_workspace) if root in roots]

@@ -1,4 +1,4 @@
-"""Root folders and the encoding of positions, both negotiated by `initialize`."""
+"""Root folders and the position encoding, both negotiated by `initialize`."""
 
 from __future__ import annotations
 
