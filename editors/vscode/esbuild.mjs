@@ -10,7 +10,9 @@ const python = process.env.PYTHON ?? (process.platform === "win32" ? "python" : 
 
 await rm(server, { recursive: true, force: true });
 await mkdir(server);
-await cp(new URL("requirements.txt", import.meta.url), new URL("requirements.txt", server));
+for (const name of ["requirements.txt", "requirements-mcp.txt"]) {
+  await cp(new URL(name, import.meta.url), new URL(name, server));
+}
 const wheel = ["-I", "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir"];
 execFileSync(python, [...wheel, fileURLToPath(server), fileURLToPath(root)], { stdio: "inherit" });
 

@@ -25,7 +25,10 @@ _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "
 )
 @click.option("--yes", is_flag=True, help="Do not ask before the change.")
 @click.option("--schemas", is_flag=True, help="Print the tools' names, descriptions and schemas.")
-def mcp(client: str | None, former: str | None, scope: str, yes: bool, schemas: bool) -> None:
+@click.option("--check", is_flag=True, help="Only check that the server can run.")
+def mcp(
+    client: str | None, former: str | None, scope: str, yes: bool, schemas: bool, check: bool
+) -> None:
     """Run the MCP server on standard input and output, for a coding agent.
 
     The agent starts this command in the folder it works in. Its tools count tokens, check budgets,
@@ -50,7 +53,8 @@ def mcp(client: str | None, former: str | None, scope: str, yes: bool, schemas: 
             raise
         warn(MISSING)
         sys.exit(2)
-    run(Path.cwd())
+    if not check:
+        run(Path.cwd())
 
 
 def _change_client(client: str | None, former: str | None, scope: str, *, has_consent: bool) -> int:

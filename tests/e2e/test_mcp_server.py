@@ -264,8 +264,10 @@ async def test_a_cancelled_call_leaves_the_server_usable(project: Path) -> None:
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "mcp_types.py").write_text("raise ModuleNotFoundError(name='mcp_types')\n")
+    command = [sys.executable, "-m", "sidecar", "mcp", "--check"]
+    assert subprocess.run(command, check=False).returncode == 0
     done = subprocess.run(
-        [sys.executable, "-m", "sidecar", "mcp"],
+        command,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -14,13 +14,21 @@ from packaging.utils import canonicalize_name
 
 EXTENSION = Path(__file__).resolve().parents[2] / "editors/vscode"
 REQUIREMENTS = EXTENSION / "requirements.txt"
-ENTRIES = re.sub(r"\\\n\s+", "", REQUIREMENTS.read_text("utf-8")).splitlines()
-PINS = {
-    canonicalize_name(pin.name): (pin, entry.count("--hash=sha256:"))
-    for entry in ENTRIES
-    if not entry.startswith("#")
-    for pin in [Requirement(entry.split(" --hash")[0])]
-}
+MCP_REQUIREMENTS = EXTENSION / "requirements-mcp.txt"
+
+
+def pins(file: Path) -> dict[str, tuple[Requirement, int]]:
+    """Return each pin of a file, by name, with its number of hashes."""
+    entries = re.sub(r"\\\n\s+", "", file.read_text("utf-8")).splitlines()
+    return {
+        canonicalize_name(pin.name): (pin, entry.count("--hash=sha256:"))
+        for entry in entries
+        if not entry.startswith("#")
+        for pin in [Requirement(entry.split(" --hash")[0])]
+    }
+
+
+PINS = pins(REQUIREMENTS)
 
 
 def lock() -> Any:
@@ -44,7 +52,18 @@ def test_every_entry_is_one_version_with_hashes_from_no_named_registry() -> None
         assert version(pin)
         assert pin.url is None
         assert hashes > 0
-    assert "://" not in REQUIREMENTS.read_text("utf-8")
+    for file in (REQUIREMENTS, MCP_REQUIREMENTS):
+        assert "://" not in file.read_text("utf-8")
+
+
+def test_the_mcp_server_adds_to_the_same_pins() -> None:
+    added = pins(MCP_REQUIREMENTS)
+    assert MCP_REQUIREMENTS.read_text("utf-8").startswith(lock().header())
+    assert {name: str(added[name][0]) for name in PINS} == {
+        name: str(pin) for name, (pin, _) in PINS.items()
+    }
+    assert "mcp" in added
+    assert all(hashes for _, hashes in added.values())
 
 
 def test_it_was_made_from_the_dependencies_of_today() -> None:

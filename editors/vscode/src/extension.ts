@@ -2,6 +2,7 @@ import { type ExtensionContext, window, workspace } from "vscode";
 import type { Api } from "./api";
 import { registerCommands } from "./commands";
 import { ContextView } from "./contextView";
+import { registerMcpServer } from "./mcp";
 import { Server } from "./server";
 import { SECTION } from "./settings";
 import { StatusBar, languageStatus } from "./status";
@@ -14,6 +15,7 @@ export function activate(context: ExtensionContext): Api {
   const running = (server = new Server(context, log));
   context.subscriptions.push(log, new StatusBar(running), new ContextView(running), languageStatus(running));
   registerCommands(context, running);
+  registerMcpServer(context, log);
   context.subscriptions.push(
     workspace.onDidChangeConfiguration((event) => {
       if (event.affectsConfiguration(`${SECTION}.server`)) void running.restart();

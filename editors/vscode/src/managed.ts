@@ -31,6 +31,16 @@ export async function installServer(context: ExtensionContext, log: LogOutputCha
   });
 }
 
+/** Add the dependencies of the MCP server, checked by hash, to the private environment. */
+export async function installMcp(context: ExtensionContext, log: LogOutputChannel): Promise<void> {
+  const requirements = join(context.extensionPath, "server", "requirements-mcp.txt");
+  const title = "Token Sidecar: installing its MCP server";
+  await window.withProgress({ location: ProgressLocation.Notification, title }, async () => {
+    const own = managedProgram(context, "python");
+    await step(log, own, [...PIP, "--require-hashes", "--only-binary", ":all:", "--requirement", requirements]);
+  });
+}
+
 async function step(log: LogOutputChannel, program: string, args: string[]): Promise<void> {
   log.info([program, ...args].join(" "));
   try {

@@ -1,0 +1,27 @@
+"""The MCP server that the extension offers to agents in VS Code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from tests.e2e.vscode.harness import Window
+
+START = """
+    await vscode.commands.executeCommand("workbench.mcp.startServer", "*", { waitForLiveTools: true });
+    return await until(() => vscode.lm.tools.map(({ name }) => name).filter((name) => name.endsWith(args[0])));
+"""
+CALL = """
+    const tool = vscode.lm.tools.find(({ name }) => name.endsWith("count_tokens"));
+    const result = await vscode.lm.invokeTool(tool.name, { input: args[0] });
+    return result.content.map((part) => part.value ?? "").join("");
+"""
+
+
+def test_agents_in_vscode_can_call_the_tools(window: Window) -> None:
+    names = window.host(START, "count_tokens")
+    assert len(names) == 1
+    text = "Tokens that an agent asks for.\n"
+    assert f"{truth(text)} tokens" in window.host(CALL, {"text": text})
