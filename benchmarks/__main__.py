@@ -3,7 +3,7 @@
 All parts by default; `--html` draws what is measured over size, log-log, on one page.
 
 Parts: startup, editing, opening, folder, estimates, conversations, occupancy, check, ledger,
-transcripts, following, idle, memory, neovim-chats, neovim-startup. Beside these `fit-estimates`, which
+transcripts, following, idle, memory, mcp, neovim-chats, neovim-startup. Beside these `fit-estimates`, which
 writes the table of estimates anew.
 """
 
@@ -32,6 +32,7 @@ PARTS = (
     "following",
     "idle",
     "memory",
+    "mcp",
     "neovim-chats",
     "neovim-startup",
 )

@@ -37,6 +37,8 @@ class Project:
         self.root = find_root(folder)
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
+        self._billed: set[str] = set()
+        """Agents whose history is in the ledger, so that new calls are recorded at once."""
 
     async def aclose(self) -> None:
         """Stop threads and close files."""
@@ -90,8 +92,8 @@ class Project:
 
     async def find_session(self, caller: Caller) -> FoundSession | None:
         """Return the session of a call, as its files are now; None if there is none."""
-        agents = self.services.agents
-        await agents.find_sessions(self.workspace)
+        billed = self._billed & {caller.agent}
+        await self.services.agents.find_sessions(self.workspace, billed)
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, bool]:
@@ -119,6 +121,8 @@ class Project:
         return await add_forecast(services, workspace, sessions.usage(session)), is_complete
 
     async def _read_calls(self, agent: str) -> bool:
+        if agent in self._billed:
+            return True
         find = self.services.agents.find_sessions
         try:
             await self._history.run(
@@ -126,6 +130,7 @@ class Project:
             )
         except TimeoutError:
             return False
+        self._billed.add(agent)
         return True
 
     async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:

@@ -100,8 +100,8 @@ class _SessionReading:
         since_ms = 0 if since is None else int(since.timestamp() * 1000)
         return self._index.sessions(sources.readers, sources.places, sources.roots, since_ms)
 
-    def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> None:
-        """Read the new contents of some stores.
+    def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
+        """Read the new contents of some stores. Returns whether there were any.
 
         Calls of agents outside `billed` are recorded only if the store's history was read
         before.
@@ -111,15 +111,16 @@ class _SessionReading:
             max_bytes: Limit for the total size of stores whose agents are not billed.
         """
         stores = list(stores)
-        self._read([one for one in stores if one.agent in self._billed], preview=False)
+        billed = [one for one in stores if one.agent in self._billed]
         others = [one for one in stores if one.live and one.agent not in self._billed]
-        self._read(others, preview=True, max_bytes=max_bytes)
+        has_read = self._read(billed, preview=False)
+        return self._read(others, preview=True, max_bytes=max_bytes) or has_read
 
     def _read(
         self, stores: Sequence[Store], *, preview: bool, max_bytes: int | None = None
-    ) -> None:
+    ) -> bool:
         if not stores:
-            return
+            return False
         readers = self._sources.readers
         unread = self._index.unread(readers, stores, preview=preview)
         if max_bytes is not None:
@@ -127,6 +128,7 @@ class _SessionReading:
             unread = [store for store, size in zip(unread, sizes, strict=True) if size <= max_bytes]
         done = self._index.read(readers, unread, preview=preview, record=self._record)
         self.has_new_costs |= done.has_new_costs
+        return bool(unread)
 
     def read_newest(self, since: datetime) -> None:
         """Read the newest stores until one belongs to the workspace."""
@@ -145,8 +147,8 @@ class _SessionReading:
             for store in sorted(stores, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
                 if agent in known:
                     break
-                self.read([store])
-                known |= {one.source for one in self.sessions(since)}
+                if self.read([store]):
+                    known |= {one.source for one in self.sessions(since)}
 
     def read_changed(self, changed: Collection[str]) -> None:
         """Read the stores of changed files, and forget those of deleted files."""
