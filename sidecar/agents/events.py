@@ -24,6 +24,7 @@ from sidecar.agents.values import Category, Quality
 from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
+    from sidecar.agents.contents import ContextContents
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import StoredSession
@@ -188,4 +189,8 @@ class StoreReader(Protocol):
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         """Return the context window in the agent's settings, for stores that do not contain it."""
+        return None
+
+    def contents(self, path: str, session: str) -> ContextContents | None:  # noqa: ARG002
+        """Read what fills the context of a session, or return None if this is not supported."""
         return None

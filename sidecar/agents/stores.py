@@ -296,6 +296,19 @@ def reader_state(state: bytes, kind: type[T]) -> T | None:
     return None if cursor is None else _unpack_or_none(cursor.state, kind)
 
 
+def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
+    """Yield the records of a file of lines. Broken lines are left out.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with open_quietly(path) as file:
+        for data, _ in chunks(file):
+            for line in data.splitlines():
+                with suppress(msgspec.DecodeError):
+                    yield decode(line)
+
+
 def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
     """Yield the records in a store's first `most` bytes.
 

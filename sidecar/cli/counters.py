@@ -164,7 +164,7 @@ async def _run_with_endpoints(
 
 @contextlib.asynccontextmanager
 async def open_counts() -> AsyncIterator[Counts]:
-    """Yield counts like those of the server, and save the calibration at the end."""
+    """Yield a counter that works as in the server, and save its calibration at the end."""
     from sidecar.workspace.counts import LATEST_SECONDS, Counts
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers

@@ -13,6 +13,7 @@ from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace import live_sessions
+from sidecar.workspace.contents import add_contents
 from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.history import is_read
 from sidecar.workspace.services import Services
@@ -78,7 +79,7 @@ class SessionsView:
         await conversations.look_up_window(
             conversations.sessions.usage(found).model or self.workspace.model
         )
-        usage = conversations.sessions.usage(found)
+        usage = await add_contents(self.services, found, conversations.sessions.usage(found))
         return usage_report(await add_forecast(self.services, self.workspace, usage), costs)
 
     async def _complete_id(self, session: str | None) -> str | None:

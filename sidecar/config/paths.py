@@ -30,7 +30,10 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
 
 
 def state_dir(env: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of ledger and calibration. `TOKEN_SIDECAR_STATE` overrides it."""
+    """Return the folder that holds the ledger and the calibration file.
+
+    The environment variable `TOKEN_SIDECAR_STATE` overrides it.
+    """
     named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser()

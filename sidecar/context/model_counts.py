@@ -173,7 +173,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def with_sections(self) -> bool:
-        """Whether `base` includes the sections. An endpoint counts the chat without them."""
+        """Whether `base` includes the sections, which an endpoint's count of the chat does not."""
         return self.kind == "usage"
 
 
@@ -280,7 +280,7 @@ class ModelCounts:
 
     def set_markup(self, marks: float, lessons: int) -> None:
         """Set the markup that was learned from a number of reports."""
-        most = 2 * CORRECTION  # around the reply, and around what comes after it
+        most = 2 * CORRECTION  # for the reply, and for the message after it
         self.marks, self.lessons = min(max(marks, -most), most), lessons
 
     def priming(self, tokens: int) -> Sums:

@@ -81,6 +81,9 @@ class AppendParams(SessionParams, frozen=True, kw_only=True):
 class UsageParams(SessionParams, frozen=True, kw_only=True):
     """Asks how full the context is."""
 
+    contents: bool = False
+    """Also return what fills an agent's context, which reads its session file."""
+
 
 class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Lists the sessions of the last 24 hours, or all."""

@@ -110,6 +110,9 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     session: SessionInfo | None = None
     breakdown: Breakdown | None = None
     largest: list[ContextPart] = []
+    contents: list[ContextPart] = []
+    """What fills an agent's context, estimated from the sizes of its parts; empty unless requested
+    by `context/usage`."""
     turns: int | None = None
     should_prune: bool | None = None
     compacted: bool | None = None

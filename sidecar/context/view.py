@@ -153,6 +153,7 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
     groups = (
         ("Breakdown", [(_PARTS[name], tokens) for name, tokens in kinds.items() if tokens]),
+        ("Contents (estimated)", [(part.label, part.tokens) for part in usage.contents]),
         ("Largest", [(" ".join(part.label.split()), part.tokens) for part in usage.largest]),
     )
     return [

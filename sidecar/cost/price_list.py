@@ -44,7 +44,7 @@ def update_prices(target: Path, url: str | None = None) -> int:
     try:
         found = parse_list(data)
     except ValueError as error:
-        raise UpdateError("the downloaded file is not a price list of genai-prices") from error
+        raise UpdateError("the downloaded file is not in genai-prices' format") from error
     _replace_file(target, data)
     return sum(len(provider.models) for provider in found.providers)
 

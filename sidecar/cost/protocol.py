@@ -25,7 +25,7 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     day: str | UnsetType | None = UNSET
     """A local day, such as `2026-11-21`."""
     agent: str | UnsetType | None = UNSET
-    """`protocol` for calls that a client reported, else the name of a coding agent."""
+    """The coding agent that made the calls, or `protocol` for calls that a client reported."""
     workspace: str | UnsetType | None = UNSET
     calls: int
     prompt_tokens: int

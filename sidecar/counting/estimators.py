@@ -207,7 +207,7 @@ class TruncatingEstimator(Estimator, Protocol):
 
 
 class Heuristic:
-    """Estimates by script, word, number and white space."""
+    """Estimates tokens from scripts, words, numbers and white space."""
 
     name = "heuristic"
 

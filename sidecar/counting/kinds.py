@@ -31,7 +31,7 @@ any other."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCRIPTS: tuple[tuple[Kind, bytes, float], ...] = (
-    # (kind, classes of its letters, smallest share of a text of this kind)
+    # (kind, classes of letters, smallest share of such letters in a text of this kind)
     ("cjk", b"jco", 0.15),
     ("script", b"zesvk", 0.1),
     ("cyrillic", b"gy", 0.2),

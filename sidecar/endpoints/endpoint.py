@@ -164,7 +164,7 @@ class DeclaredEndpoint:
         return self._connection.requests
 
     def is_named(self, url: str) -> bool:
-        """Return whether `url` is this endpoint's address, as declared or as shown."""
+        """Return whether `url` is this endpoint's address, with or without its secrets."""
         return url.rstrip("/") in (self._url.rstrip("/"), self.root)
 
     async def models_to_ask(self) -> list[str]:

@@ -14,6 +14,7 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import find_session
 from sidecar.models import catalogue
 from sidecar.waiting import SharedTasks
+from sidecar.workspace.contents import add_contents
 from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import SettingsChange
@@ -118,7 +119,8 @@ class Project:
         except SidecarError:  # the ledger cannot be read
             return sessions.usage(session), False
         services.show_spent(workspace, spent)
-        return await add_forecast(services, workspace, sessions.usage(session)), is_complete
+        usage = await add_contents(services, session, sessions.usage(session))
+        return await add_forecast(services, workspace, usage), is_complete
 
     async def _read_calls(self, agent: str) -> bool:
         if agent in self._billed:

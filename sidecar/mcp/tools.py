@@ -216,6 +216,12 @@ class Tools:
         report = usage_report(usage, project.workspace.costs)
         shown_rows = [row for row in report.rows if not row.children]
         lines = [f"{row.label}: {row.value}" for row in shown_rows]
+        if usage.contents:
+            parts = (
+                f"{part.label} {percent_text(100 * part.tokens / (usage.tokens or 1))}"
+                for part in usage.contents
+            )
+            lines.append(f"Filled by (estimated): {', '.join(parts)}")
         notes = []
         if found.others:
             others = counted(found.others, "other running session")

@@ -53,7 +53,9 @@ def parse(body: Body) -> Any:
     # A long body is mostly one string, so that walking its value is faster than scanning it.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
-        raise RefusedBodyError(f"the body is nested over {MAX_DEPTH} deep", _read_outline(body))
+        raise RefusedBodyError(
+            f"the body is nested more than {MAX_DEPTH} levels deep", _read_outline(body)
+        )
     return value
 
 

@@ -385,4 +385,5 @@ def _counted_session(
         state=session.state(now),
         parent=session.parent,
         compacted=size.compacted,
+        path=session.path,
     )

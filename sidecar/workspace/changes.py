@@ -160,7 +160,7 @@ class SetParts(Change[None]):
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
-    """Followed documents by the `id()` of their section's params."""
+    """The documents that sections follow, by the `id()` of the section's params."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))

@@ -363,7 +363,7 @@ class Conversations:
         return session.id
 
     def alternatives(self, conversation: Conversation) -> Alternatives:
-        """Return the search for models that could hold the conversation, for a worker to run."""
+        """Return a finder of models with a window large enough for the conversation."""
         capabilities = tuple(self._endpoints.capabilities())
         return Alternatives(
             conversation.model, conversation.counter, conversation.tools, capabilities

@@ -192,7 +192,7 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> _Answer:
         def is_wanted() -> bool:
-            """Return whether the text should still be sent: a request waits, or a document shows
+            """Return whether the text should still be sent, because a request or a document needs
             it."""
             return self._asking.waiting(text) > 0 or self._documents.is_newest(snapshot)
 

@@ -249,7 +249,7 @@ _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
-"""The Linux setting to raise for each error."""
+"""The Linux setting that the user should increase, by the error that occurred."""
 
 
 class _Folder(NamedTuple):

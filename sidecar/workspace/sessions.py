@@ -67,6 +67,8 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["running", "idle", "ended"] = "idle"
     parent: str | None = None
     compacted: bool = False
+    path: str | None = None
+    """The store of an agent's session."""
     usage: ContextUsage | None = None
     """The usage that another server computed; None for an agent's session."""
 

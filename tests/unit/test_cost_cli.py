@@ -289,7 +289,7 @@ def test_a_bad_list_replaces_nothing(list_server: str) -> None:
     before = (state_dir() / "prices.json").read_bytes()
     result = run("update-prices", "--url", f"{list_server}/other")
     assert result.exit_code == 2
-    assert "is not a price list" in result.output
+    assert "is not in genai-prices' format" in result.output
     assert [path.name for path in state_dir().iterdir()] == ["prices.json"]
     assert (state_dir() / "prices.json").read_bytes() == before
 

@@ -83,7 +83,7 @@ export class ContextView implements TreeDataProvider<Row> {
     const where = workspaceParam(this.server);
     const [sessions, usage] = await Promise.all([
       this.server.request<SessionRow[]>("context/sessions", { ...where, all: true }),
-      this.server.request<ContextUsage>("context/usage", where),
+      this.server.request<ContextUsage>("context/usage", { ...where, contents: true }),
     ]);
     return sessions
       .filter(({ tokens, note }) => tokens !== null || note !== null)

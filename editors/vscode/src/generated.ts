@@ -163,6 +163,7 @@ export interface ContextUsage {
   session: SessionInfo | null;
   breakdown: Breakdown | null;
   largest: ContextPart[];
+  contents: ContextPart[];
   turns: number | null;
   shouldPrune: boolean | null;
   compacted: boolean | null;
@@ -784,6 +785,7 @@ export interface Usage {
 export interface UsageParams {
   workspace?: string | null;
   session?: string | null;
+  contents?: boolean;
 }
 
 /**

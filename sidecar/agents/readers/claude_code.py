@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.contents import ContextContents
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import parse_iso_time, parse_usd, provider_of
 from sidecar.agents.homes import agent_folders
@@ -27,14 +28,23 @@ from sidecar.agents.readers.claude_lines import (
     ClaudeMessage,
     MessageUsage,
     TranscriptLine,
+    add_content_line,
     decode,
+    decode_content_line,
     five_minutes,
     reading_of,
     sum_of,
     tier_of,
     usage_of,
 )
-from sidecar.agents.stores import Lines, SessionState, first_records, read_lines, record_at
+from sidecar.agents.stores import (
+    Lines,
+    SessionState,
+    first_records,
+    read_lines,
+    read_records,
+    record_at,
+)
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
@@ -92,6 +102,12 @@ class ClaudeCode(StoreReader):
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store, title_at, decode)
         return line.title if line else None
+
+    def contents(self, path: str, session: str) -> ContextContents:  # noqa: ARG002
+        contents, tools = ContextContents(), dict[str, str]()
+        for line in read_records(path, decode_content_line):
+            add_content_line(line, contents, tools)
+        return contents
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         small = places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import Block, ContentKind, ContextContents
 from sidecar.agents.fields import CamelRecord, Number, Record, TokenCount
 from sidecar.agents.values import CallSize
 from sidecar.messages.billing import normal_tier, region_suffix
@@ -205,3 +206,57 @@ def tier_of(usage: MessageUsage) -> str:
     """Return the service tier. Fast mode and regional inference have their own prices."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)
+
+
+class _ContentMessage(ClaudeMessage):
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentLine(CamelRecord):
+    type: str | None = None
+    subtype: str | None = None
+    is_sidechain: bool | None = None
+    is_compact_summary: bool | None = None
+    is_meta: bool | None = None
+    attachment: msgspec.Raw = msgspec.Raw(b"")
+    message: _ContentMessage | None = None
+
+
+decode_content_line = typed.decoder(_ContentLine)
+_decode_blocks = typed.decoder(list[Block])
+
+
+def add_content_line(line: _ContentLine, contents: ContextContents, tools: dict[str, str]) -> None:
+    """Add the parts of a line. `tools` collects the names of called tools by the call's id."""
+    if line.is_sidechain:
+        return
+    if line.subtype == "compact_boundary" or line.is_compact_summary:
+        contents.compact()
+    if line.type == "attachment":
+        contents.add("instructions", len(line.attachment))
+    if line.message is None or line.type not in ("user", "assistant"):
+        return
+    if line.type == "assistant" and line.message.usage is not None:
+        contents.add_call(reading_of(line.message, line.message.usage).prompt)
+    own: ContentKind = "instructions" if line.is_meta else "user"
+    text: ContentKind = "assistant" if line.type == "assistant" else own
+    raw = bytes(line.message.content)
+    if not raw.startswith(b"["):
+        contents.add(text, len(raw))
+        return
+    for block in _decode_blocks(raw):
+        _add_block(block, text, contents, tools)
+
+
+def _add_block(
+    block: Block, text: ContentKind, contents: ContextContents, tools: dict[str, str]
+) -> None:
+    if block.type == "tool_use":
+        tools[block.id or ""] = block.name or ""
+        contents.add("call", len(block.input), block.name or "")
+    elif block.type == "tool_result":
+        contents.add("result", len(block.content), tools.get(block.tool_use_id or "", ""))
+    elif block.type in ("image", "document"):
+        contents.add("attachment", 0)
+    else:
+        contents.add(text, len(block.text) + len(block.thinking))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.contents import ContextContents
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import parse_iso_time, provider_of
 from sidecar.agents.homes import agent_folders
@@ -30,12 +31,14 @@ from sidecar.agents.readers.codex_lines import (
     RolloutState,
     Tokens,
     UsageParts,
+    add_content_line,
+    decode_content_line,
     entry,
     is_read,
     reading_of,
     usage_of,
 )
-from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
+from sidecar.agents.stores import Lines, SessionState, read_lines, read_records, record_at
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
@@ -67,6 +70,12 @@ class Codex(LineFiles, StoreReader):
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store, title_at, entry)
         return line.payload.thread_name if line and line.payload else None
+
+    def contents(self, path: str, session: str) -> ContextContents:  # noqa: ARG002
+        contents, tools = ContextContents(), dict[str, str]()
+        for line in read_records(path, decode_content_line):
+            add_content_line(line, contents, tools)
+        return contents
 
 
 READER = Codex()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -10,6 +11,9 @@ from sidecar import typed
 from sidecar.agents.fields import Record, TokenCount
 from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
+
+if TYPE_CHECKING:
+    from sidecar.agents.contents import ContextContents
 
 _KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
 KIND_WITHIN = 320
@@ -220,3 +224,55 @@ class RolloutState(msgspec.Struct):
         return (
             now[0] - then[0], now[1] - then[1], now[2] - then[2], now[3] - then[3], now[4] - then[4]
         )  # fmt: skip
+
+
+class _Item(Record):
+    type: str | None = None
+    role: str | None = None
+    name: str | None = None
+    call_id: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+    action: msgspec.Raw = msgspec.Raw(b"")
+    output: msgspec.Raw = msgspec.Raw(b"")
+    info: Info | None = None
+    usage: Tokens | None = None
+
+
+class _ContentLine(Record):
+    type: str | None = None
+    payload: _Item | None = None
+
+
+decode_content_line = typed.decoder(_ContentLine)
+_INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS\.md)')
+"""Codex sends its own context as messages of the user."""
+
+
+def add_content_line(line: _ContentLine, contents: ContextContents, tools: dict[str, str]) -> None:
+    """Add the parts of a line. `tools` collects the names of called tools by the call's id."""
+    item = line.payload
+    if line.type == "compacted":
+        contents.compact()
+    elif item is not None and line.type == "response_item":
+        _add_item(item, contents, tools)
+    elif item is not None:
+        newest = item.info.last_token_usage if item.info else item.usage
+        if newest is not None:
+            contents.add_call(reading_of(newest, None, None).prompt)
+
+
+def _add_item(item: _Item, contents: ContextContents, tools: dict[str, str]) -> None:
+    kind = item.type or ""
+    if kind == "message" and item.role == "assistant":
+        contents.add("assistant", len(item.content))
+    elif kind == "message":
+        is_own = item.role != "user" or _INSTRUCTIONS.match(bytes(item.content))
+        contents.add("instructions" if is_own else "user", len(item.content))
+    elif kind.endswith("_output"):
+        contents.add("result", len(item.output), tools.get(item.call_id or "", ""))
+    elif kind.endswith("_call"):
+        name = item.name or kind.removesuffix("_call")
+        tools[item.call_id or ""] = name
+        contents.add("call", len(item.arguments) + len(item.input) + len(item.action), name)

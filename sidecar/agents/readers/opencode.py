@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import ContextContents
 from sidecar.agents.databases import columns, read_database, read_only
 from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
@@ -36,7 +37,12 @@ from sidecar.agents.listing import (
     list_folder,
     store_from_path,
 )
-from sidecar.agents.readers.opencode_messages import MessagePath, OpenCodeMessage, decode
+from sidecar.agents.readers.opencode_messages import (
+    MessagePath,
+    OpenCodeMessage,
+    add_part,
+    decode,
+)
 from sidecar.agents.readers.opencode_settings import own_window
 from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.agents.values import CallSize
@@ -142,6 +148,12 @@ class OpenCode(StoreReader):
 
     def title(self, store: Store, title_at: str) -> str | None:
         return _read_titles(store).get(title_at)
+
+    def contents(self, path: str, session: str) -> ContextContents | None:
+        if path.endswith(".json"):
+            return None
+        with read_only(path) as connection:
+            return _read_contents(connection, session)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         """Return the context window of the session's model in the user's settings."""
@@ -337,6 +349,32 @@ def _newest_messages(
         if rows:
             yield from rows
             return
+
+
+def _read_contents(connection: sqlite3.Connection, session: str) -> ContextContents | None:
+    needed = {"id", "session_id", "data"}
+    if not (needed <= columns(connection, "message") and needed <= columns(connection, "part")):
+        return None
+    contents, known = ContextContents(), ""
+    rows = connection.execute(
+        "SELECT message.id, CAST(message.data AS BLOB), CAST(part.data AS BLOB)"
+        " FROM message LEFT JOIN part ON part.message_id = message.id"
+        " WHERE message.session_id = ? ORDER BY message.time_created, message.id, part.id",
+        (session,),
+    )
+    role = None
+    for name, data, part in rows:
+        with suppress(msgspec.DecodeError):
+            if name != known:
+                known, message = name, decode(data or b"")
+                role = message.role
+                if message.is_summary:
+                    contents.compact()
+                elif role == "assistant" and message.tokens is not None:
+                    contents.add_call(message.tokens.usage.prompt_tokens)
+            if part is not None:
+                add_part(role, part, contents)
+    return contents
 
 
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:

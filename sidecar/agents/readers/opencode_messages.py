@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -10,6 +11,9 @@ from sidecar import typed
 from sidecar.agents.events import CallFinished
 from sidecar.agents.fields import Number, Record, parse_usd, time_from_ms, token_count
 from sidecar.messages.usage import Usage, usage_from_parts
+
+if TYPE_CHECKING:
+    from sidecar.agents.contents import ContextContents
 
 
 class _Cache(Record):
@@ -105,3 +109,32 @@ class OpenCodeMessage(Record):
 
 decode = typed.decoder(OpenCodeMessage)
 """Decode a message. Raises msgspec.DecodeError."""
+
+
+class _ToolState(Record):
+    input: msgspec.Raw = msgspec.Raw(b"")
+    output: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Part(Record):
+    type: str | None = None
+    tool: str | None = None
+    text: msgspec.Raw = msgspec.Raw(b"")
+    state: _ToolState | None = None
+
+
+_decode_part = typed.decoder(_Part)
+
+
+def add_part(role: str | None, data: bytes, contents: ContextContents) -> None:
+    """Add a part of a message. Raises msgspec.DecodeError."""
+    part = _decode_part(data)
+    if part.type == "compaction":
+        contents.compact()
+    elif part.type == "tool" and part.state is not None:
+        contents.add("call", len(part.state.input), part.tool or "")
+        contents.add("result", len(part.state.output), part.tool or "")
+    elif part.type == "file":
+        contents.add("attachment", 0)
+    elif part.type in ("text", "reasoning"):
+        contents.add("assistant" if role == "assistant" else "user", len(part.text))

@@ -30,7 +30,7 @@ _KIND_WITHIN = 640
 """A line's type is within this many bytes from its start."""
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
-"""Most calls to keep until the other kind of line follows."""
+"""How many calls to remember while waiting for the matching line of the other kind."""
 
 
 class _Usage(CamelRecord):

@@ -41,7 +41,7 @@ _PARALLEL_REQUESTS = 8
 
 
 class LoadedFile(NamedTuple):
-    """The text of a file, with its stamp and time of reading."""
+    """A file's text, the stamp it had when it was read, and the time of reading."""
 
     target: Target
     text: str

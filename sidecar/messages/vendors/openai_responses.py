@@ -69,7 +69,7 @@ def _whole(draft: ReplyDraft, raw: Loose) -> None:
     elif response.status not in _UNFINISHED:
         draft.set_stop_reason(response.status)
     if response.output:
-        # The last event of a stream repeats the whole output: it replaces what came in pieces.
+        # The last event of a stream contains the whole output again.
         draft.texts.clear()
         draft.calls.clear()
     for index, item in enumerate(response.output or ()):

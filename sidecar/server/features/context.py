@@ -24,6 +24,7 @@ from sidecar.workspace.changes import (
     Undo,
     judge_prompt,
 )
+from sidecar.workspace.contents import add_contents
 from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.sessions import CountedSession
 from sidecar.workspace.views import session_rows, usage_report
@@ -149,6 +150,8 @@ async def _usage(
     if session is None:
         return usage_report(None, workspace.costs)
     usage = conversations.sessions.usage(session)
+    if params.contents:
+        usage = await add_contents(server.services, session, usage)
     return usage_report(await add_forecast(server.services, workspace, usage), workspace.costs)
 
 

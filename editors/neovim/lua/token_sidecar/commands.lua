@@ -142,7 +142,7 @@ end
 ---@type table<string, fun(opts: token_sidecar.Command)>
 local SUBCOMMANDS = {
   compare = compare,
-  context = function() show_report('context/usage', {}, 'Context', 'text') end,
+  context = function() show_report('context/usage', { contents = true }, 'Context', 'text') end,
   cost = function() show_report('cost/detail', { charts = true }, 'Cost', 'overview') end,
   count = count,
   fit = fit,

@@ -126,6 +126,7 @@
 ---@field session? token_sidecar.SessionInfo
 ---@field breakdown? token_sidecar.Breakdown
 ---@field largest token_sidecar.ContextPart[]
+---@field contents token_sidecar.ContextPart[]
 ---@field turns? integer
 ---@field shouldPrune? boolean
 ---@field compacted? boolean
@@ -597,6 +598,7 @@
 ---@class token_sidecar.UsageParams
 ---@field workspace? string
 ---@field session? string
+---@field contents? boolean
 
 --- A row of a view. A group has children and no value.
 ---@class token_sidecar.ViewRow
