@@ -22,6 +22,7 @@ VERBS: dict[str, str] = {
     "count": "Count the tokens of files, folders or standard input.",
     "doctor": "Show engines, endpoints, agents and settings.",
     "fit": "Shorten a text to a token limit.",
+    "map": "Show the tokens of a folder by subfolder and file.",
     "mcp": "Run the MCP server, which gives coding agents token counts and budgets.",
     "schema": "Print the JSON Schema of the custom messages.",
     "serve": "Run the language server on standard input and output.",

@@ -1,0 +1,162 @@
+"""`token-sidecar map`: a folder's tokens by subfolder and file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from sidecar.cli.output import echo, print_json, print_lines, print_problems, to_encodable, warn
+from sidecar.workspace.token_map import MapEntry, build_map, flatten
+
+if TYPE_CHECKING:
+    from sidecar.cli.checking.report import Report
+
+_BAR = 20
+_MOST_LINES = 40
+_HTML_DEPTH = 12
+
+
+class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """A file that agents send with every request."""
+
+    path: str
+    tokens: int
+    agents: list[str]
+
+
+class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
+    """The output of `map --json`."""
+
+    folder: str
+    tokens: int
+    files: int
+    estimated: bool
+    entries: list[MapEntry]
+    prompt_files: list[PromptFileEntry]
+
+
+@click.command("map")
+@click.argument(
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="[DIR]",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 20),
+    default=2,
+    show_default=True,
+    help="How many levels of subfolders to list.",
+)
+@click.option("--model", help="Model to count for (default: the setting `model`).")
+@click.option("--json", "as_json", is_flag=True, help="Print the map as JSON.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page with a treemap to FILE.",
+)
+def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path | None) -> None:
+    """Show how many tokens the files in DIR have, by subfolder (default: the current folder).
+
+    Files that .gitignore excludes are left out unless git tracks them. Files that agents send with
+    every request are also listed separately. Counts are cached, as for `check`.
+
+    Exit codes: 0; 2 DIR or FILE cannot be used, or the configuration has an error.
+    """
+    from sidecar.cli.check import check_paths
+
+    report, problems = check_paths([str(folder)], model)
+    has_errors = print_problems(problems)
+    top = build_map(_relative_counts(report, folder), _HTML_DEPTH if html else depth)
+    found = TokenMap(
+        folder=str(folder),
+        tokens=top.tokens,
+        files=top.files,
+        estimated=any(file.method not in ("exact", "endpoint") for file in report.files),
+        entries=top.children,
+        prompt_files=_list_prompt_files(report, folder),
+    )
+    if html is not None:
+        _write_page(found, html)
+    elif as_json:
+        print_json(found)
+    else:
+        print_lines(*map_lines(found, top))
+    sys.exit(2 if has_errors else 0)
+
+
+def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
+    """Return the map as lines of text: the largest entries as a tree, then the prompt files."""
+    from sidecar.text.printable import counted, printable
+    from sidecar.text.tables import align_columns, draw_bar
+
+    mark = "~" if found.estimated else ""
+    head = f"{mark}{found.tokens:,} tokens in {counted(found.files, 'file')}"
+    entries = list(flatten(top))
+    largest = sorted((entry.tokens for _, entry in entries), reverse=True)[:_MOST_LINES]
+    least = largest[-1] if largest else 0
+    shown = [(level, entry) for level, entry in entries if entry.tokens >= least][:_MOST_LINES]
+    rows = [
+        (
+            f"{mark}{entry.tokens:,}",
+            to_encodable(draw_bar(entry.tokens / max(1, found.tokens), _BAR).ljust(_BAR)),
+            "  " * level + printable(_base_name(entry.path)),
+        )
+        for level, entry in shown
+    ]
+    lines = [head, *(align_columns(rows, left=0) if rows else [])]
+    if len(shown) < len(entries):
+        left = counted(len(entries) - len(shown), "smaller entry").replace("entrys", "entries")
+        lines.append(f"{left} left out; `--json` lists them.")
+    if found.prompt_files:
+        files = [
+            (f"{mark}{file.tokens:,}", printable(file.path), ", ".join(file.agents))
+            for file in found.prompt_files
+        ]
+        lines += ["", "Sent with every request of an agent:", *align_columns(files, left=0)]
+    return lines
+
+
+def _base_name(path: str) -> str:
+    folder = "/" if path.endswith("/") else ""
+    return path.rstrip("/").rpartition("/")[2] + folder
+
+
+def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int]]:
+    return [(os.path.relpath(file.path, folder), file.tokens) for file in report.files]
+
+
+def _list_prompt_files(report: Report, folder: Path) -> list[PromptFileEntry]:
+    from sidecar.config.load import find_root
+    from sidecar.workspace.prompt_files import prompt_files
+
+    tokens = {os.path.realpath(file.path): file.tokens for file in report.files}
+    found = []
+    for file in prompt_files(find_root(folder.absolute()), None):
+        path = os.path.realpath(file.path)
+        if path in tokens:
+            name = os.path.relpath(path, os.path.realpath(folder))
+            found.append(PromptFileEntry(name, tokens[path], sorted(file.agents)))
+    return sorted(found, key=lambda file: (-file.tokens, file.path))
+
+
+def _write_page(found: TokenMap, path: Path) -> None:
+    try:
+        from sidecar.cli.treemap import treemap_page
+    except ModuleNotFoundError as error:
+        if error.name != "squarify":
+            raise
+        warn("the treemap needs an extra; install it with `pip install 'token-sidecar[treemap]'`")
+        sys.exit(2)
+    try:
+        path.write_text(treemap_page(found.folder, found.tokens, found.entries), "utf-8")
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
+    echo(f"Wrote {path}.")

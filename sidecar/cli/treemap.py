@@ -1,0 +1,99 @@
+"""The page of `token-sidecar map --html`: a treemap as inline SVG, without scripts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import squarify
+
+from sidecar.cost.page import COLOURS, STYLE
+from sidecar.text.printable import printable
+from sidecar.workspace.token_map import MapEntry, flatten
+
+_WIDTH, _HEIGHT = 1000.0, 620.0
+_HEADER = 16.0
+"""Height of a folder's name."""
+_MARGIN = 2.0
+_SMALLEST = 4.0
+"""Folders with a shorter side are drawn as a single box."""
+_LETTER = 6.6
+"""Width of a letter in a label."""
+_ROWS = 100
+_MAP_STYLE = """
+.map text{font-size:11px;pointer-events:none}.map rect{stroke:var(--bg)}
+.map .folder{fill:var(--card);stroke:var(--line)}
+"""
+
+
+class _Box(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+def treemap_page(folder: str, tokens: int, entries: Sequence[MapEntry]) -> str:
+    """Return the page: the treemap, and a table of the largest files."""
+    name = html.escape(printable(Path(folder).resolve().name or folder))
+    shapes = "".join(_draw(entries, _Box(0, 0, _WIDTH, _HEIGHT), -1))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Token map of {name}</title><style>{STYLE}{_MAP_STYLE}</style></head><body>"
+        f"<h1>Token map of {name}</h1><p>{tokens:,} tokens. Hold the pointer over a box to see its"
+        f' path.</p><svg class="map" role="img" aria-label="Treemap of tokens by folder and file"'
+        f' viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">{shapes}</svg>{_table(entries)}</body></html>\n'
+    )
+
+
+def _draw(entries: Sequence[MapEntry], box: _Box, colour: int) -> Iterator[str]:
+    counted = [entry for entry in entries if entry.tokens > 0]
+    if not counted or min(box.width, box.height) < _SMALLEST:
+        return
+    sizes = squarify.normalize_sizes([entry.tokens for entry in counted], box.width, box.height)
+    places = squarify.squarify(sizes, box.x, box.y, box.width, box.height)
+    for number, (entry, place) in enumerate(zip(counted, places, strict=True)):
+        own = number % COLOURS if colour < 0 else colour
+        inner = _Box(place["x"], place["y"], place["dx"], place["dy"])
+        yield _draw_box(entry, inner, own)
+        if entry.children:
+            below = _Box(
+                inner.x + _MARGIN,
+                inner.y + _HEADER,
+                max(0.0, inner.width - 2 * _MARGIN),
+                max(0.0, inner.height - _HEADER - _MARGIN),
+            )
+            yield from _draw(entry.children, below, own)
+
+
+def _draw_box(entry: MapEntry, box: _Box, colour: int) -> str:
+    path = html.escape(printable(entry.path))
+    name = printable(entry.path.rstrip("/").rpartition("/")[2])
+    letters = int((box.width - 6) / _LETTER)
+    label = ""
+    if letters >= 3 and box.height >= _HEADER:
+        short = name if len(name) <= letters else name[: letters - 1] + "…"
+        label = f'<text x="{box.x + 4:.1f}" y="{box.y + 12:.1f}">{html.escape(short)}</text>'
+    style = 'class="folder"' if entry.children else f'fill="var(--c{colour})" fill-opacity=".45"'
+    return (
+        f'<g><title>{path}: {entry.tokens:,} tokens</title><rect x="{box.x:.1f}" y="{box.y:.1f}"'
+        f' width="{box.width:.1f}" height="{box.height:.1f}" {style}/>{label}</g>'
+    )
+
+
+def _table(entries: Iterable[MapEntry]) -> str:
+    top = MapEntry(path="", children=list(entries))
+    files = [entry for _, entry in flatten(top) if not entry.path.endswith("/")]
+    files.sort(key=lambda entry: -entry.tokens)
+    rows = "".join(
+        f"<tr><td>{html.escape(printable(entry.path))}</td><td>{entry.tokens:,}</td></tr>"
+        for entry in files[:_ROWS]
+    )
+    title = f"The largest {min(_ROWS, len(files))} of {len(files):,} files"
+    return (
+        f'<section><h2>{title}</h2><div class="wide"><table><thead><tr><th>File</th>'
+        f"<th>Tokens</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )

@@ -1,0 +1,148 @@
+"""`token-sidecar map`: the tree, JSON, and the page with the treemap."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli.count import count
+from sidecar.cli.map import map as map_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+HOSTILE = '<img src=x onerror="alert(1)">.md'
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(map_command, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with texts in subfolders, an ignored file, a binary one and a prompt file."""
+    root = tmp_path / "project"
+    for name, words in (
+        ("AGENTS.md", 40),
+        ("docs/deep/long.md", 900),
+        ("docs/short.md", 90),
+        ("src/main.py", 300),
+        ("ignored.md", 5_000),
+    ):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("word " * words)
+    (root / HOSTILE).write_text("word " * 10)
+    (root / "binary.bin").write_bytes(b"\0" * 100)
+    (root / ".gitignore").write_text("ignored.md\n")
+    (root / ".token-sidecar.toml").write_text("")
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    monkeypatch.chdir(root)
+    return root
+
+
+def mapped(*arguments: str | Path) -> Any:
+    result = run("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_tokens_are_those_of_count(folder: Path) -> None:
+    counted = CliRunner().invoke(count, [".", "--json"])
+    total = json.loads(counted.stdout)["total"]
+    found = mapped()
+    assert (found["tokens"], found["files"]) == (total["tokens"], total["files"])
+    assert found["estimated"] is False
+    assert sum(entry["tokens"] for entry in found["entries"]) == found["tokens"]
+
+
+def test_the_largest_entries_are_a_tree(folder: Path) -> None:
+    (docs, source, *_) = mapped("--depth", "3")["entries"]
+    assert (docs["path"], docs["files"]) == ("docs/", 2)
+    assert [child["path"] for child in docs["children"]] == ["docs/deep/", "docs/short.md"]
+    assert docs["children"][0]["children"][0]["path"] == "docs/deep/long.md"
+    assert source["path"] == "src/"
+    flat = mapped("--depth", "1")["entries"]
+    assert all(entry["children"] == [] for entry in flat)
+    lines = run("--depth", "2").stdout.splitlines()
+    assert lines[1].split()[-1] == "docs/"
+    assert lines[2].endswith("  deep/")
+
+
+def test_prompt_files_are_listed_with_their_agents(folder: Path) -> None:
+    ((file),) = mapped()["promptFiles"]
+    assert file["path"] == "AGENTS.md"
+    assert "codex" in file["agents"]
+    assert "Sent with every request of an agent:" in run().stdout
+
+
+def test_a_subfolder_is_mapped_by_itself(folder: Path) -> None:
+    found = mapped("docs")
+    assert {entry["path"] for entry in found["entries"]} == {"deep/", "short.md"}
+
+
+def test_many_entries_are_left_out_of_the_text(folder: Path) -> None:
+    for number in range(100):
+        (folder / f"{number}.md").write_text("word " * (number + 1))
+    lines = run("--depth", "1").stdout.splitlines()
+    assert len(lines) < 60
+    assert any(line.endswith("entries left out; `--json` lists them.") for line in lines)
+
+
+class Page(HTMLParser):
+    """Collects what a page draws."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:  # noqa: ARG002
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_has_each_file_and_escapes_names(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "map.html"
+    result = run("--html", file)
+    assert result.exit_code == 0, result.output
+    page = Page(file.read_text())
+    assert page.tags.count("rect") == len(page.text.split(" tokens")) - 2  # without the headline
+    assert "docs/deep/long.md: " in page.text
+    assert HOSTILE in page.text
+    assert not {"img", "script"} & set(page.tags)
+
+
+def test_an_empty_folder_has_no_tokens(folder: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert run(empty).stdout == "0 tokens in 0 files\n"
+    assert run(empty, "--html", tmp_path / "map.html").exit_code == 0
+
+
+def test_a_page_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path) -> None:
+    result = run("--html", tmp_path / "missing" / "map.html")
+    assert result.exit_code == 2
+    assert "cannot write" in result.output
+
+
+def test_without_the_extra_it_says_what_to_install(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "squarify.py").write_text("raise ModuleNotFoundError(name='squarify')\n")
+    command = [sys.executable, "-m", "sidecar", "map", "--html", str(tmp_path / "map.html")]
+    done = subprocess.run(
+        command, cwd=tmp_path / "project", env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "pip install 'token-sidecar[treemap]'" in done.stderr
