@@ -45,13 +45,13 @@ def scene(
     agent = request.param
     made = Scene("mcp", agent, ensure_installed(agent.package), tmp_path)
     command = ["mcp", "--install", CLIENTS[agent.name], "--yes"]
-    installed = _run(made, str(VENV / "token-sidecar"), *command)
+    installed = run_in(made, str(VENV / "token-sidecar"), *command)
     assert installed[0] == 0, installed[1]
     yield made
     made.close()
 
 
-def _run(scene: Scene, *command: str) -> tuple[int | None, str]:
+def run_in(scene: Scene, *command: str) -> tuple[int | None, str]:
     path = f"{scene.program.parent}:{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
     environment = {"PATH": path} | scene.agent.environment(scene.vendor.url)
     ended = scene.sandbox.start([*command], scene.root, environment).wait(60)
@@ -59,7 +59,7 @@ def _run(scene: Scene, *command: str) -> tuple[int | None, str]:
 
 
 def test_the_agent_connects(scene: Scene) -> None:
-    code, output = _run(scene, str(scene.program), "mcp", "list")
+    code, output = run_in(scene, str(scene.program), "mcp", "list")
     assert code == 0, output
     assert "token-sidecar" in output
     assert str(VENV / "token-sidecar") in output  # it is not on the agent's PATH
