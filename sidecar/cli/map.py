@@ -113,8 +113,9 @@ def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
     ]
     lines = [head, *(align_columns(rows, left=0) if rows else [])]
     if len(shown) < len(entries):
-        left = counted(len(entries) - len(shown), "smaller entry").replace("entrys", "entries")
-        lines.append(f"{left} left out; `--json` lists them.")
+        lines.append(
+            f"{len(entries) - len(shown):,} smaller ones are left out; `--json` lists them."
+        )
     if found.prompt_files:
         files = [
             (f"{mark}{file.tokens:,}", printable(file.path), ", ".join(file.agents))
