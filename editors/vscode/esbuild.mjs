@@ -16,6 +16,8 @@ for (const name of ["requirements.txt", "requirements-mcp.txt"]) {
 const wheel = ["-I", "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir"];
 execFileSync(python, [...wheel, fileURLToPath(server), fileURLToPath(root)], { stdio: "inherit" });
 
+await cp(new URL("LICENSE", root), new URL("LICENSE", import.meta.url));
+
 await build({
   entryPoints: ["src/extension.ts"],
   outfile: "dist/extension.js",

@@ -21,7 +21,9 @@ from sidecar.messages.replies import read_reply
 from sidecar.workspace.sessions import DEFAULT_ID
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"
-BLOCK = re.compile(r"^```json (request (?P<method>\S+)|result)\n(?P<body>.*?)^```", re.M | re.S)
+BLOCK = re.compile(
+    r"^<!-- (request (?P<method>\S+)|result) -->\n```json\n(?P<body>.*?)^```", re.M | re.S
+)
 
 
 class Played:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "cost.md").read_text(encoding="utf-8")
 HOW_TO = (DOCS / "how-to" / "cost-reports.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```json (request (?P<method>\S+)|result)\n(?P<body>.*?)^```", re.M | re.S)
+BLOCK = re.compile(
+    r"^<!-- (request (?P<method>\S+)|result) -->\n```json\n(?P<body>.*?)^```", re.M | re.S
+)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.M | re.S)
 CONSOLE = re.compile(r"^\$ token-sidecar cost ?(.*)$", re.M)
 

@@ -1,0 +1,14 @@
+---@brief
+---
+--- https://github.com/token-sidecar/token-sidecar
+---
+--- Token counts, token budgets and context usage of AI conversations.
+---
+--- Install it with `pipx install token-sidecar`. This configuration shows budgets as diagnostics and counts on
+--- hover. For the count in the status line, use the plugin in `editors/neovim` of the same repository instead.
+
+---@type vim.lsp.Config
+return {
+  cmd = { 'token-sidecar', 'serve' },
+  root_markers = { '.token-sidecar.toml', '.git' },
+}

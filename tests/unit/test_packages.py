@@ -1,0 +1,55 @@
+"""The packages to publish: reproducible, complete, and of one version."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import sidecar
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def build(kind: str, folder: Path) -> Path:
+    """Build a wheel or an sdist of the working tree."""
+    folder.mkdir()
+    script = f"from hatchling.build import build_{kind}; build_{kind}({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)
+    (made,) = folder.iterdir()
+    return made
+
+
+def test_wheel_and_sdist_are_reproducible(tmp_path: Path) -> None:
+    for kind in ("wheel", "sdist"):
+        first, second = build(kind, tmp_path / f"{kind}1"), build(kind, tmp_path / f"{kind}2")
+        assert first.name == second.name
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_sdist_has_everything_that_the_tests_need(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", tmp_path / "sdist")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = subprocess.run(
+        ["git", "ls-files", "sidecar", "tests", "benchmarks", "docs", "editors", "contrib"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert set(tracked) - names == set()
+    assert {"pyproject.toml", "LICENSE", "README.md", ".ci/run", "mkdocs.yml"} <= names
+
+
+def test_every_package_has_the_same_version() -> None:
+    version = PROJECT["version"]
+    assert sidecar.__version__ == version
+    extension = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))
+    assert extension["version"] == version
+    assert "private" not in extension
+    server = json.loads((ROOT / "contrib/mcp-registry/server.json").read_text("utf-8"))
+    assert {server["version"], *(one["version"] for one in server["packages"])} == {version}
+    assert f"token-sidecar@{version}\n" in (ROOT / "contrib/mason/package.yaml").read_text("utf-8")
+    assert f"-{version}.tar.gz" in (ROOT / "contrib/homebrew/token-sidecar.rb").read_text("utf-8")
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
