@@ -74,8 +74,8 @@ def scope_options(command: Command) -> Command:
 @click.option(
     "--by",
     metavar="KEYS",
-    help="How to group rows, separated by commas: model, category, session, day, agent, workspace "
-    "(default: model,category).",
+    help="How to group rows, separated by commas: model, category, session, day, week, month, "
+    "agent, workspace (default: model,category).",
 )
 @scope_options
 @click.option(

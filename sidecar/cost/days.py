@@ -62,6 +62,12 @@ def day_name(day: int) -> str:
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
+def week_name(day: int) -> str:
+    """Format the ISO week of a day, such as `2026-W47`."""
+    year, week, _ = (_EPOCH + timedelta(days=day)).isocalendar()
+    return f"{year}-W{week:02}"
+
+
 def every_day(known: set[str], most: int) -> list[str]:
     """Return every day from the first to the last of these, at most the last `most` days."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))

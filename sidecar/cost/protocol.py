@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 from sidecar.counting.count import Method
 from sidecar.messages.usage import Usage
 
-CostKey = Literal["model", "category", "session", "day", "agent", "workspace"]
-KEYS: tuple[CostKey, ...] = ("model", "category", "session", "day", "agent", "workspace")
+CostKey = Literal["model", "category", "session", "day", "week", "month", "agent", "workspace"]
+KEYS: tuple[CostKey, ...] = get_args(CostKey)
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
@@ -24,6 +24,10 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     session: str | UnsetType | None = UNSET
     day: str | UnsetType | None = UNSET
     """A local day, such as `2026-11-21`."""
+    week: str | UnsetType | None = UNSET
+    """An ISO week, which begins on Monday, such as `2026-W47`."""
+    month: str | UnsetType | None = UNSET
+    """A month, such as `2026-11`."""
     agent: str | UnsetType | None = UNSET
     """The coding agent that made the calls, or `protocol` for calls that a client reported."""
     workspace: str | UnsetType | None = UNSET

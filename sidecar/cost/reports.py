@@ -5,7 +5,7 @@ Corrected prices therefore apply to past calls as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.config.settings import INCOMPLETE_AGENTS
-from sidecar.cost.days import day_name, every_day
+from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
 from sidecar.cost.ledger import QUARTER_MS, usd
 from sidecar.cost.prices import Cost, Prices, cost_of
@@ -69,7 +69,9 @@ def report(
     sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
     tallies: dict[tuple[str | None, ...], Tally] = {}
     everything = Tally()
-    found = priced_sums(connection, prices, scope, sessions=bool(sessions), days="day" in keys)
+    found = priced_sums(
+        connection, prices, scope, sessions=bool(sessions), days=bool(_TIMES.keys() & keys)
+    )
     for priced in found:
         values = tuple(_value_of_key(key, priced, sessions) for key in keys)
         for tally in (tallies.setdefault(values, Tally()), everything):
@@ -183,6 +185,14 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, 
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
 
+_TIMES: dict[str, Callable[[int], str]] = {
+    "day": day_name,
+    "week": week_name,
+    "month": lambda day: day_name(day)[:7],
+}
+"""Keys of spans of time, with the name of the span that a local day belongs to."""
+
+
 def _value_of_key(
     key: CostKey, priced: Priced, sessions: dict[int, tuple[str, str, str]]
 ) -> str | None:
@@ -190,8 +200,8 @@ def _value_of_key(
         return priced.kind[1]
     if key == "category":
         return priced.kind[2]
-    if key == "day":
-        return day_name(priced.sum.day)
+    if key in _TIMES:
+        return _TIMES[key](priced.sum.day)
     workspace, name, agent = sessions[priced.sum.session]
     return {"workspace": workspace, "session": name, "agent": agent}[key] or None
 
@@ -209,8 +219,9 @@ def _add_to_tally(tally: Tally, priced: Priced) -> None:
 
 
 def _sort_key(line: CostRow) -> tuple[str, float, str]:
-    day = line.day if isinstance(line.day, str) else ""
-    return day, -(line.cost_usd or 0.0), line.text
+    times = (line.day, line.week, line.month)
+    time = next((one for one in times if isinstance(one, str)), "")
+    return time, -(line.cost_usd or 0.0), line.text
 
 
 class Tally:

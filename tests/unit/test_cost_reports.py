@@ -246,6 +246,19 @@ def test_a_day_begins_at_local_midnight(tmp_path: Path) -> None:
     book.close()
 
 
+def test_weeks_begin_on_monday_and_belong_to_the_year_of_their_thursday(tmp_path: Path) -> None:
+    book = CostBook(tmp_path / "state", zone=NEW_YORK)
+    for day in ("2026-12-27", "2026-12-28", "2027-01-03", "2027-01-04"):  # Sunday, Monday, …
+        record(book, 1, 0, at=f"{day}T12:00:00Z")
+    weeks = {row.week: row.calls for row in book.detail(CostDetailParams(by=("week",))).rows}
+    assert weeks == {"2026-W52": 1, "2026-W53": 2, "2027-W01": 1}
+    months = {row.month: row.calls for row in book.detail(CostDetailParams(by=("month",))).rows}
+    assert months == {"2026-12": 2, "2027-01": 2}
+    both = book.detail(CostDetailParams(by=("month", "model"))).rows
+    assert [(row.month, row.calls) for row in both] == [("2026-12", 2), ("2027-01", 2)]
+    book.close()
+
+
 def test_both_ends_of_a_range_are_inclusive(book: CostBook) -> None:
     for second in (0, 1, 2, 3):
         record(book, 1, 0, at=f"2026-11-20T10:07:0{second}Z")

@@ -200,7 +200,7 @@ export interface CostBar {
  * One bar per value of a key. Days without calls are included.
  */
 export interface CostChart {
-  by: "agent" | "category" | "day" | "model" | "session" | "workspace";
+  by: "agent" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace";
   title: string;
   bars: CostBar[];
 }
@@ -213,7 +213,7 @@ export interface CostDetailParams {
   session?: string | null;
   since?: string | null;
   until?: string | null;
-  by?: ("agent" | "category" | "day" | "model" | "session" | "workspace")[];
+  by?: ("agent" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace")[];
   charts?: boolean;
 }
 
@@ -274,6 +274,8 @@ export interface CostRow {
   category: string | null;
   session: string | null;
   day: string | null;
+  week: string | null;
+  month: string | null;
   agent: string | null;
   workspace: string | null;
   calls: number;
