@@ -119,7 +119,7 @@ class Conversation:
         return self.counter.key
 
     @property
-    def known_by_counts(self) -> bool:
+    def has_turns_without_text(self) -> bool:
         """Whether some turns were restored without their text."""
         parts = (self.system, self.tools)
         return bool(self.restored) or any(isinstance(part, RestoredPart) for part in parts)

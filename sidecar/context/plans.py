@@ -76,7 +76,7 @@ def make_plan(
     Raises:
         RequestError: `noText`. Only the conversation's counts are known.
     """
-    if conversation.known_by_counts:
+    if conversation.has_turns_without_text:
         raise no_text()
     conversation.plans_made += 1
     maker = _Maker(conversation, max_tokens, keep_turns, factor_of(calibration))

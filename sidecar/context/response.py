@@ -65,7 +65,7 @@ def handle(
         learn(anchored.sample)
     plan = None
     limit = reply.overflow.limit if reply.overflow else None
-    if exhausted == "window" and not conversation.known_by_counts and conversation.turns:
+    if exhausted == "window" and not conversation.has_turns_without_text and conversation.turns:
         prompt_limit = usable(
             min(limit or window.limit.tokens, window.limit.tokens), window.reserve
         )

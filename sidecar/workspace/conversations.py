@@ -531,7 +531,7 @@ class _ChatCount(NamedTuple):
 async def _count_chat(counts: Counts, conversation: Conversation, settings: Settings) -> _ChatCount:
     """Ask the endpoint to count the chat, or else each text of the new turns."""
     endpoints, model = counts.endpoints(settings), conversation.model
-    if conversation.known_by_counts or not endpoints.serves(model):
+    if conversation.has_turns_without_text or not endpoints.serves(model):
         return _ChatCount()
     chat = await counts.workers.run(partial(_messages_of, conversation))
     tools = getattr(conversation.tools, "tools", None)

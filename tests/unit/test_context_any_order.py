@@ -94,7 +94,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.session.touch()
         self.before_plan = None
 
-    @precondition(lambda self: not self.session.known_by_counts)
+    @precondition(lambda self: not self.session.has_turns_without_text)
     @rule(most=tokens, keep=st.integers(0, 3), summarize=st.booleans())
     def prune(self, most: int, keep: int, summarize: bool) -> None:
         before, turns = self.number(), list(self.session.turns)
