@@ -12,7 +12,7 @@ from sidecar.config.load import load
 from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
-from sidecar.workspace import live_sessions
+from sidecar.workspace import shared_conversations
 from sidecar.workspace.contents import add_contents
 from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.history import is_read
@@ -109,7 +109,7 @@ class SessionsView:
         self.services.forget_conversations(workspace)  # another process may have changed them
         await self.services.agents.find_sessions(workspace)
         uri = workspace.uri or ""
-        live = await run(partial(live_sessions.read, self.services.live.folder, uri))
+        live = await run(partial(shared_conversations.read, self.services.live.folder, uri))
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.agents import AgentSessions
     from sidecar.workspace.budgets import Budgets
     from sidecar.workspace.conversations import Conversations
-    from sidecar.workspace.live_sessions import LiveSessions
     from sidecar.workspace.parts import CountedPart, PartCounts
     from sidecar.workspace.sessions import SessionRegistry
+    from sidecar.workspace.shared_conversations import SharedConversations
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
 
@@ -71,10 +71,10 @@ class Services(Shared):
         return AgentSessions(self, self.sessions)
 
     @cached_property
-    def live(self) -> LiveSessions:
-        from sidecar.workspace.live_sessions import LiveSessions
+    def live(self) -> SharedConversations:
+        from sidecar.workspace.shared_conversations import SharedConversations
 
-        return LiveSessions(self.state.folder / "live", self.workers)
+        return SharedConversations(self.state.folder / "live", self.workers)
 
     def workspace(self, named: str | None) -> Workspace:
         """Return the workspace that a request names by URI, path or open document.

@@ -31,9 +31,9 @@ from sidecar.workspace.changes import Draft
 from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
-from sidecar.workspace.live_sessions import LiveSessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import ConversationState, CountedSession, SessionRegistry
+from sidecar.workspace.shared_conversations import SharedConversations
 from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state import State
 from sidecar.workspace.windows import Windows
@@ -62,7 +62,7 @@ OWNED = (
     CalibrationStore,
     Costs,
     ConversationState,
-    LiveSessions,
+    SharedConversations,
     Workers,
 )
 USER = {"role": "user", "content": "How many tokens is this question?"}

@@ -32,7 +32,7 @@ _NEW_SECONDS = 60.0
 _MOST_BYTES = 1 << 22
 
 
-class LiveSessions:
+class SharedConversations:
     """Shares this process's conversations with other processes."""
 
     def __init__(self, folder: Path, workers: Workers) -> None:
