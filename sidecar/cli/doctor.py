@@ -31,6 +31,7 @@ _EXTRAS = {
     "sentencepiece": "sentencepiece",
     "lmstudio": "lmstudio",
     "mcp": "mcp",
+    "treemap": "squarify",
     "otel": "opentelemetry-sdk",
 }
 
