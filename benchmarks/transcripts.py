@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from benchmarks.agents.truth import Truth
-    from sidecar.agents.events import Store
-    from sidecar.agents.values import StoredSession
+    from sidecar.agents.events import Store, StoredSession
 
 MEGABYTES = 1_000
 DAYS = 90

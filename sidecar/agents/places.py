@@ -1,12 +1,16 @@
-"""The user's folders, from the settings, the environment and the platform's defaults."""
+"""Tells where agents keep their files, and which agents have files on this machine.
+
+The folders come from the settings, the environment and the platform's defaults. The readers are not
+imported here, so that only those of existing files are loaded.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -77,3 +81,118 @@ class Places(msgspec.Struct, frozen=True):
     def _variable_or(self, name: str, default: Path) -> Path:
         value = self.variable(name)
         return Path(value) if value else default
+
+
+class _Home(NamedTuple):
+    variable: str | None
+    defaults: Callable[[Places], Iterable[Path]]
+
+
+_HOMES = {
+    "claude-code": _Home(
+        "CLAUDE_CONFIG_DIR", lambda at: (at.home / ".claude", _xdg_folder(at, "claude"))
+    ),
+    "codex": _Home("CODEX_HOME", lambda at: [at.home / ".codex"]),
+    "copilot-cli": _Home("COPILOT_HOME", lambda at: [at.home / ".copilot"]),
+    "gemini-cli": _Home(None, lambda at: [at.home / ".gemini"]),
+    "opencode": _Home("OPENCODE_DATA_DIR", lambda at: [at.data / "opencode"]),
+    "kilo-code": _Home(None, lambda at: [at.data / "kilo"]),
+    "goose": _Home(None, lambda at: [_goose_folder(at)]),
+    "crush": _Home("CRUSH_GLOBAL_DATA", lambda at: [at.local_data / "crush"]),
+    "zed": _Home(None, lambda at: [at.local_data / ("zed" if _is_free_unix(at) else "Zed")]),
+    "amp": _Home("AMP_DATA_DIR", lambda at: [at.data / "amp"]),
+    "vibe": _Home("VIBE_HOME", lambda at: [at.home / ".vibe"]),
+    "continue": _Home("CONTINUE_GLOBAL_DIR", lambda at: [at.home / ".continue"]),
+    "aider": _Home(None, lambda _: ()),
+    "qwen-code": _Home("QWEN_DATA_DIR", lambda at: [at.home / ".qwen"]),
+    "pi": _Home("PI_CODING_AGENT_DIR", lambda at: [at.home / ".pi" / "agent"]),
+    "kimi-code": _Home("KIMI_CODE_HOME", lambda at: [at.home / ".kimi-code"]),
+    "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
+}
+_DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}
+"""Environment variables with the path of an additional database."""
+_IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo-code")
+"""Extensions that keep files in the user data folder of VS Code and its derivatives."""
+_CLINE = (
+    ("CLINE_SESSION_DATA_DIR",),
+    ("CLINE_DATA_DIR", "sessions"),
+    ("CLINE_DIR", "data", "sessions"),
+)
+"""Environment variables for Cline's sessions, with the subfolder. The first one set is used."""
+AIDER_FILE = ".aider.chat.history.md"
+
+_APPS = (
+    "Code", "Code - Insiders", "Code - Exploration", "VSCodium", "VSCodium - Insiders", "Cursor",
+    "Windsurf", "Positron", "Kiro", "Trae",
+)  # fmt: skip
+EDITOR_SERVERS = (
+    ".vscode-server", ".vscode-server-insiders", ".vscode-remote", ".vscodium-server",
+)  # fmt: skip
+
+
+def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
+    """Return the folders of an agent that is not an editor extension. They need not exist."""
+    variable, defaults = _HOMES[agent]
+    return places.folders(agent, variable, *defaults(places))
+
+
+def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
+    """Return the user data folders of VS Code and its derivatives. They need not exist."""
+    local = [places.config / app / "User" for app in _APPS]
+    portable = places.variable("VSCODE_PORTABLE")
+    local += [Path(portable) / "user-data" / "User"] if portable else []
+    served = [places.home / name / "data" / "User" for name in EDITOR_SERVERS]
+    served.append(places.data / "code-server" / "User")
+    return (*places.folders(agent, None, *local), *served)
+
+
+def cline_sessions_folder(places: Places) -> Path:
+    """Return the folder of Cline's sessions since version 4. It need not exist."""
+    for variable, *inner in _CLINE:
+        if named := places.variable(variable):
+            return places.expand(named).joinpath(*inner)
+    return places.home / ".cline" / "data" / "sessions"
+
+
+def database_by_variable(places: Places, agent: str) -> Path | None:
+    """Return the additional database that an environment variable names, or None."""
+    named = places.variable(_DATABASES.get(agent))
+    return places.expand(named) if named else None
+
+
+def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
+    """Return paths of which at least one exists if the agent has been used."""
+    paths: list[Path] = []
+    paths += agent_folders(places, agent) if agent in _HOMES else ()
+    paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()
+    paths += [cline_sessions_folder(places)] if agent == "cline" else ()
+    database = database_by_variable(places, agent)
+    paths += [database.parent] if database else ()
+    return (*map(str, paths), *project_files(agent, roots))
+
+
+def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
+    """Return the files that an agent keeps in projects."""
+    return tuple(os.path.join(root, AIDER_FILE) for root in roots) if agent == "aider" else ()
+
+
+def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
+    """Return whether an agent has files on this machine or in a root."""
+    return any(map(os.path.exists, possible_paths(places, agent, roots)))
+
+
+def _xdg_folder(places: Places, name: str) -> Path:
+    return places.xdg_config / name
+
+
+def _goose_folder(places: Places) -> Path:
+    named = places.variable("GOOSE_PATH_ROOT")
+    if named:
+        return places.expand(named) / "data"
+    if places.platform == "win32":
+        return places.config / "Block" / "goose" / "data"
+    return places.data / "goose"
+
+
+def _is_free_unix(places: Places) -> bool:
+    return places.platform.startswith(("linux", "freebsd"))

@@ -1,18 +1,27 @@
-"""Finds the reader of each agent, a module in `sidecar.agents.readers`."""
+"""Finds the readers of agents, the paths to watch, and the agents with files on this machine.
+
+Each module in `sidecar.agents.readers` is imported only if its agent has files here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sidecar.agents.homes import has_files
+import msgspec
+
+from sidecar.agents.fields import time_from_ns
+from sidecar.agents.places import Places, has_files, possible_paths, project_files
+from sidecar.agents.roots import Roots
 from sidecar.config.settings import AGENTS, Agents
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sidecar.agents.events import Store, StoreReader
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
@@ -24,7 +33,7 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
         return []
 
 
-_MODULES = {"cline": "cline_sessions", "continue": "continue_sessions"}
+_MODULES = {"continue": "continue_dev"}
 """Modules whose name differs from the agent's."""
 
 
@@ -54,3 +63,68 @@ def reader_of(agent: str) -> StoreReader:
     name = _MODULES.get(agent, agent.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader
+
+
+def paths_to_watch(
+    settings: Agents, folders: Iterable[str], places: Places | None = None
+) -> tuple[str, ...]:
+    """Return the paths to watch, whether or not they exist. Blocking.
+
+    Args:
+        settings: The settings of agents.
+        folders: The workspaces' folders.
+        places: Where agents keep files; by default those of the current user.
+    """
+    places, roots = places or Places.of(settings), Roots.of(folders)
+    paths: list[str] = []
+    for agent in agents_of(settings):
+        if has_files(places, agent, roots.paths):
+            paths += (*reader_of(agent).folders(places), *project_files(agent, roots.paths))
+        else:
+            paths += possible_paths(places, agent, roots.paths)
+    return tuple(dict.fromkeys(paths))
+
+
+class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
+    """The stores of one agent, with the newest one as a sample."""
+
+    agent: str
+    stores: int
+    size: int
+    """Size of all stores in bytes."""
+    newest_at: datetime
+    calls: int
+    """Calls in the newest store."""
+    skipped: int
+    """Broken lines in the newest store."""
+    problem: str | None = None
+    """Why the newest store cannot be read."""
+
+
+def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]:
+    for reader in readers:
+        stores = stores_of(reader, places)
+        if not stores:
+            continue
+        newest = max(stores, key=lambda found: (found.live, found.mtime_ns))
+        calls, skipped, problem = _sample_store(reader, newest)
+        size = sum(found.size for found in stores)
+        at = time_from_ns(newest.mtime_ns)
+        yield Surveyed(reader.agent, len(stores), size, at, calls, skipped, problem)
+
+
+def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
+    calls = skipped = 0
+    state, is_complete = b"", False
+    try:
+        while not is_complete:
+            read = reader.read(store, state)
+            calls += len(read.calls)
+            skipped += read.skipped
+            state, is_complete = read.state, read.is_complete
+    except OSError as error:
+        return calls, skipped, error.strerror or str(error)
+    except Exception as exc:
+        log_defect(exc, f"a session file of {store.agent}")
+        return calls, skipped, "has an unknown format"
+    return calls, skipped, None

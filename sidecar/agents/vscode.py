@@ -13,8 +13,8 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.fields import Record
 from sidecar.agents.file_reading import open_quietly
-from sidecar.agents.homes import EDITOR_SERVERS
-from sidecar.agents.listing import list_folder
+from sidecar.agents.finding import list_folder
+from sidecar.agents.places import EDITOR_SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -169,8 +169,7 @@ def _model_without_endpoint(settings: Settings) -> str | None:
 
 def _list_agents(settings: Settings) -> list[dict[str, Any]]:
     from sidecar.agents.places import Places
-    from sidecar.agents.registry import readers_of
-    from sidecar.agents.survey import survey
+    from sidecar.agents.registry import readers_of, survey
 
     places = Places.of(settings.agents)
     readers = readers_of(settings.agents)

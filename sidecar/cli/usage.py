@@ -83,7 +83,7 @@ def _wait_for_changes(view: SessionsView) -> Iterator[object]:
 
 
 def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
-    from sidecar.agents.watch import paths_to_watch
+    from sidecar.agents.registry import paths_to_watch
 
     settings, path = view.workspace.settings.agents, view.workspace.path
     shared = str(view.services.live.folder)

@@ -26,7 +26,7 @@ from sidecar.workspace.statuslines import SavedWindow, load, with_window
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.agents.values import StoredSession
+    from sidecar.agents.events import StoredSession
     from sidecar.config.settings import Agents
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger

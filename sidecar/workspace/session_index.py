@@ -20,9 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.occupancy import REWOUND
-from sidecar.agents.values import Occupancy, StoredSession
+from sidecar.agents.events import (
+    CallFinished,
+    Occupancy,
+    SessionSnapshot,
+    Store,
+    StoredSession,
+    StoreRead,
+    StoreReader,
+)
+from sidecar.agents.stores import REWOUND
 from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError

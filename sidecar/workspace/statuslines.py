@@ -15,7 +15,7 @@ from sidecar.messages.bounds import MOST_TOKENS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.agents.values import Occupancy
+    from sidecar.agents.events import Occupancy
 
 FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64

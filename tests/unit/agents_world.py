@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.agents.truth import Tokens, Truth
-    from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
-    from sidecar.agents.values import StoredSession
+    from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 
 
 class Heard:

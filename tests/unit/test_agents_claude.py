@@ -10,7 +10,7 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome, Transcript, everyday, usage
 from benchmarks.agents.truth import Tokens, append, stamp
 from sidecar.agents.fields import parse_iso_time
-from sidecar.agents.occupancy import COMPACTED, NO_USAGE
+from sidecar.agents.stores import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.cline import ClineHome, everyday
-from sidecar.agents.occupancy import COMPACTED
+from sidecar.agents.stores import COMPACTED
 from sidecar.workspace import session_index
 from tests.unit.agents_world import World
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.agents.copilot import INPUT, MODEL, OUTPUT, CodeHome, DebugLog, Traces, everyday
 from benchmarks.agents.truth import Tokens
-from sidecar.agents.occupancy import COMPACTED, NO_USAGE, NOT_VISIBLE
+from sidecar.agents.stores import COMPACTED, NO_USAGE, NOT_VISIBLE
 from sidecar.cost.prices import Prices
 from sidecar.workspace.session_index import event_of
 from tests.unit.agents_world import World
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.agents.copilot import ChatLog
-    from sidecar.agents.values import StoredSession
+    from sidecar.agents.events import StoredSession
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.copilot_cli import CliHome, everyday
-from sidecar.agents.occupancy import COMPACTED, NO_USAGE
+from sidecar.agents.stores import COMPACTED, NO_USAGE
 from sidecar.models import catalogue
 from tests.unit.agents_world import World
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sidecar.agents.values import StoredSession
+    from sidecar.agents.events import StoredSession
 
 
 @pytest.fixture

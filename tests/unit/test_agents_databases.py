@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
 from sidecar.agents.compressed import zstd
-from sidecar.agents.occupancy import COMPACTED, NO_USAGE
+from sidecar.agents.stores import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:

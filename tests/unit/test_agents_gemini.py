@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.gemini import Chat, GeminiHome, everyday
-from sidecar.agents.occupancy import COMPACTED, REWOUND
+from sidecar.agents.stores import COMPACTED, REWOUND
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.databases import CrushStore
 from sidecar import typed
-from sidecar.agents import compressed, survey
+from sidecar.agents import compressed, registry
 from sidecar.agents.databases import read_only
 from sidecar.agents.fields import Record
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.listing import database_store, find_files
+from sidecar.agents.finding import database_store, find_files
 from sidecar.config.settings import Agents
 from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
 from sidecar.workspace.services import Services
@@ -28,7 +28,7 @@ from tests.unit.agents_world import World
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.agents.values import StoredSession
+    from sidecar.agents.events import StoredSession
 
 STARTED = b"# aider chat started at 2026-01-01 00:00:00\n"
 HISTORIES = {
@@ -89,7 +89,7 @@ def test_a_history_in_the_repository_costs_no_agent_its_sessions(
     for one in machine.look():
         assert len(one.model or "") <= LONGEST_ID
         assert (one.occupancy.tokens or 0) <= MOST_TOKENS
-    assert list(survey.survey(machine.world.readers, machine.world.places))
+    assert list(registry.survey(machine.world.readers, machine.world.places))
 
 
 @pytest.mark.parametrize("name", LINES)

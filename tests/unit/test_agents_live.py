@@ -18,11 +18,10 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.codex import everyday as codex_thread
 from benchmarks.agents.databases import CrushStore
 from benchmarks.agents.gemini import GeminiHome
+from sidecar.agents.events import StoredSession
 from sidecar.agents.places import Places
-from sidecar.agents.registry import readers_of
+from sidecar.agents.registry import paths_to_watch, readers_of
 from sidecar.agents.roots import Roots
-from sidecar.agents.values import StoredSession
-from sidecar.agents.watch import paths_to_watch
 from sidecar.config.settings import AGENTS, Agents
 from sidecar.workspace import agents
 from sidecar.workspace.file_watcher import FileWatcher

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.opencode import OpenHome, everyday
-from sidecar.agents.occupancy import COMPACTED
-from sidecar.agents.watch import paths_to_watch
+from sidecar.agents.registry import paths_to_watch
+from sidecar.agents.stores import COMPACTED
 from sidecar.config.settings import Agents
 from sidecar.workspace.file_watcher import FileWatcher
 from tests.unit.agents_world import World

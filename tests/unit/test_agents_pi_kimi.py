@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
-from sidecar.agents.occupancy import COMPACTED
+from sidecar.agents.stores import COMPACTED
 from sidecar.cost.book import CostBook
 from sidecar.cost.export import exported, read_events
 from sidecar.cost.protocol import CostDetailParams

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
-from sidecar.agents.occupancy import COMPACTED, ESTIMATED
+from sidecar.agents.stores import COMPACTED, ESTIMATED
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:

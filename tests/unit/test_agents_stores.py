@@ -13,7 +13,7 @@ from benchmarks.agents import claude, codex
 from sidecar.agents import file_reading, stores
 from sidecar.agents.compressed import zstd
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead
-from sidecar.agents.listing import store_from_path
+from sidecar.agents.finding import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
 from tests.unit.agents_world import World
 

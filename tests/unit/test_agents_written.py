@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.agents.claude import slug_of
-from sidecar.agents.occupancy import COMPACTED, ESTIMATED
-from sidecar.agents.readers import continue_sessions
+from sidecar.agents.readers import continue_dev
+from sidecar.agents.stores import COMPACTED, ESTIMATED
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams
 from sidecar.workspace import session_index
@@ -349,7 +349,7 @@ def test_continue_aborted_call_is_recorded_later_though_its_file_stays(
     path.write_text(json.dumps(session))
     world.ingest()
     assert len(world.recorded()) == before
-    monkeypatch.setattr(continue_sessions, "_SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(continue_dev, "_SILENT_SECONDS", -1.0)
     world.ingest()
     assert len(world.recorded()) == before + 1
     calls = len(world.calls)

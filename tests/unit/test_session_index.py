@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sidecar.agents.events import Store
-    from sidecar.agents.values import StoredSession
+    from sidecar.agents.events import Store, StoredSession
 
 AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

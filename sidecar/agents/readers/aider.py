@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.fields import provider_of
-from sidecar.agents.homes import AIDER_FILE, agent_folders
-from sidecar.agents.listing import store_from_path
+from sidecar.agents.finding import store_from_path
+from sidecar.agents.places import AIDER_FILE, agent_folders
 from sidecar.agents.stores import Lines, SessionState, read_lines
-from sidecar.agents.values import CallSize
 from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.agents.events import CallFinished, StoreReader
+from sidecar.agents.events import CallFinished, CallSize, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -20,9 +20,8 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.line_files import LineFiles
+from sidecar.agents.finding import LineFiles
 from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.agents.values import CallSize
 from sidecar.agents.vscode import local_path
 from sidecar.messages.usage import Usage, usage_from_parts
 

@@ -1,21 +1,55 @@
-"""Continue's extensions: `dev_data/*/tokensGenerated.jsonl`, a line per call, without sessions."""
+"""Reads the sessions of Continue's command line, and the calls of its extensions.
+
+The command line has `sessions/<session>.json`: a JSON document without times, rewritten at each
+save. Its usage covers all calls, but messages may be missing: those of aborted turns, summaries and
+sub-agents. The extensions have `dev_data/*/tokensGenerated.jsonl`, with a line per call and no
+sessions.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import CamelRecord, Number, parse_time, provider_of, token_count
-from sidecar.agents.line_files import NamedFiles
-from sidecar.agents.stores import Lines, read_lines
-from sidecar.messages.usage import usage_from_parts
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
+from sidecar.agents.fields import (
+    CamelRecord,
+    Number,
+    Record,
+    TokenCount,
+    decode_file,
+    parse_time,
+    parse_usd,
+    provider_of,
+    time_from_ns,
+    token_count,
+    try_decode_file,
+)
+from sidecar.agents.file_reading import first_lines
+from sidecar.agents.finding import NamedFiles, TwoStores, list_folder, store_from_path
+from sidecar.agents.places import agent_folders
+from sidecar.agents.stores import Lines, SessionState, StoreContents, read_lines, read_store
+from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
+    from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -72,3 +106,272 @@ class _File(msgspec.Struct):
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         return ()
+
+
+_INDEX = "sessions.json"
+_UNTITLED = "Untitled Session"
+_SILENT_SECONDS = 3_600.0
+"""After this time without a save, usage without a message will not get one."""
+
+
+class _Cached(Record):
+    cached_tokens: Number = None
+    cache_write_tokens: Number = None
+
+
+class _Reasoning(Record):
+    reasoning_tokens: Number = None
+
+
+class _MessageUsage(Record):
+    model: str | None = None
+    prompt_tokens: Number = None
+    prompt_tokens_details: _Cached | None = None
+    completion_tokens: Number = None
+    completion_tokens_details: _Reasoning | None = None
+    cost_cents: Number = None
+    """Rounded cost from Continue's own price list."""
+
+    @property
+    def usage(self) -> Usage:
+        cached = self.prompt_tokens_details or _Cached()
+        read, write = token_count(cached.cached_tokens), token_count(cached.cache_write_tokens)
+        reasoning = token_count((self.completion_tokens_details or _Reasoning()).reasoning_tokens)
+        output = token_count(self.completion_tokens)
+        return usage_from_prompt(token_count(self.prompt_tokens), read, write, 0, output, reasoning)
+
+
+class _Message(Record):
+    role: str | None = None
+    usage: _MessageUsage | None = None
+
+
+class _ToolState(Record):
+    status: str | None = None
+
+
+class _Item(CamelRecord):
+    message: _Message | None = None
+    tool_call_states: list[_ToolState] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the agent continues after this item."""
+        return not self.message or self.message.role != "assistant" or bool(self.tool_call_states)
+
+
+class _SessionUsage(CamelRecord):
+    prompt_tokens: Number = None
+    completion_tokens: Number = None
+
+
+class _Session(CamelRecord):
+    session_id: str | None = None
+    title: str | None = None
+    workspace_directory: str | None = None
+    history: list[_Item] | None = None
+    usage: _SessionUsage | None = None
+
+    @property
+    def own_title(self) -> str | None:
+        return self.title if self.title != _UNTITLED else None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a turn is running, judged by the messages."""
+        items = self.history or []
+        return bool(items) and items[-1].is_waiting
+
+    @property
+    def model(self) -> str | None:
+        return next((one.model for one in reversed(self.replies) if one.model), None)
+
+    @property
+    def replies(self) -> list[_MessageUsage]:
+        """Usage of the replies that are still listed."""
+        messages = (item.message for item in self.history or ())
+        used = (one.usage for one in messages if one and one.role == "assistant")
+        return [one for one in used if one and token_count(one.prompt_tokens)]
+
+
+class _State(msgspec.Struct):
+    replies: dict[str, tuple[int, int]] = {}
+    """Prompt and output of each reply; 0 for replies copied from a parent."""
+    rest: tuple[int, int] = (0, 0)
+    """Prompt and output of all calls without a reply."""
+
+    @property
+    def prompt(self) -> int:
+        return sum(prompt for prompt, _ in self.replies.values())
+
+    @property
+    def output(self) -> int:
+        return sum(output for _, output in self.replies.values())
+
+
+class ContinueSessions(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
+
+    agent = AGENT
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        return tuple(str(home / "sessions") for home in agent_folders(places, AGENT))
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
+        for folder in self.folders(places):
+            for entry in list_folder(folder):
+                if store := _store_at(entry.path):
+                    yield store
+
+    def store_at(self, places: Places, path: str) -> Store | None:
+        return _store_at(path) if os.path.dirname(path) in self.folders(places) else None
+
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_store(store, state, _State, partial(_read_session, store))
+
+    def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
+        session = try_decode_file(store.path, _Session)
+        return session.own_title if session else None
+
+    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
+        """Return the context window in the user's settings."""
+        return _read_window(Path(session.path).parents[1], session.model or "")
+
+
+READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.endswith(".json"))
+
+
+def _read_session(store: Store, state: _State) -> StoreContents:
+    document = decode_file(store.path, _Session)
+    session = SessionState(
+        document.session_id or Path(store.path).stem, at=time_from_ns(store.mtime_ns)
+    )
+    session.work_in(document.workspace_directory)
+    session.model, session.active = document.model, document.is_waiting
+    session.title_at = session.id if document.own_title else None
+    if document.replies:
+        newest = document.replies[-1]
+        session.track = session.track.call(CallSize.of(newest.usage, newest.model))
+    is_first = not state.replies
+    calls = [*_reply_calls(store, document, session, state)]
+    if rest := _call_of_unlisted_usage(store, document, session, state, has_new=bool(calls)):
+        calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
+    prompt = token_count((document.usage or _SessionUsage()).prompt_tokens)
+    is_settled = prompt <= state.prompt + state.rest[0]
+    return StoreContents([*reversed(calls)], [session.snapshot()], is_settled=is_settled)
+
+
+def _reply_calls(
+    store: Store, document: _Session, session: SessionState, state: _State
+) -> Iterator[CallFinished]:
+    numbered, total = _replies_by_key(document.replies), document.usage or _SessionUsage()
+    left = token_count(total.prompt_tokens) - state.prompt - state.rest[0]
+    new = {key: reply for key, reply in numbered.items() if key not in state.replies}
+    state.replies |= dict.fromkeys(new, (0, 0))
+    for key, reply in reversed(new.items()):
+        usage = reply.usage
+        if total.prompt_tokens is not None and usage.prompt_tokens > left:
+            break  # a fork begins with its parent's entries
+        left -= usage.prompt_tokens
+        state.replies[key] = usage.prompt_tokens, usage.output_tokens
+        cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
+        call = _make_call(store, session, reply.model or "unknown", usage, key)
+        yield msgspec.structs.replace(call, agent_cost_usd=cost)
+
+
+def _call_of_unlisted_usage(
+    store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
+) -> CallFinished | None:
+    """Return all new calls without a reply as one call, because only their sum is known."""
+    total = document.usage or _SessionUsage()
+    prompt = token_count(total.prompt_tokens) - state.prompt
+    output = token_count(total.completion_tokens) - state.output
+    is_over = has_new and not document.is_waiting
+    is_silent = time.time() - store.mtime_ns / 1e9 > _SILENT_SECONDS
+    before, output_before = state.rest
+    if prompt <= before or not (is_over or is_silent):
+        return None
+    state.rest = prompt, output
+    usage = usage_from_parts(prompt - before, 0, 0, 0, max(0, output - output_before), 0)
+    return _make_call(store, session, session.model or "unknown", usage, f"rest/{prompt}")
+
+
+def _replies_by_key(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
+    found: dict[str, _MessageUsage] = {}
+    for one in replies:
+        usage, number = one.usage, 0
+        tokens = f"{usage.prompt_tokens}/{usage.cache_read_tokens}/{usage.output_tokens}"
+        while f"{tokens}/{number}" in found:
+            number += 1
+        found[f"{tokens}/{number}"] = one
+    return found
+
+
+def _make_call(
+    store: Store, session: SessionState, model: str, usage: Usage, key: str
+) -> CallFinished:
+    return CallFinished(
+        at=time_from_ns(store.mtime_ns),
+        agent=AGENT,
+        session=session.id,
+        model=model,
+        provider=provider_of(model),
+        usage=usage,
+        request=f"{session.id}/{key}",
+        workspace=session.folder or "",
+    )
+
+
+def _store_at(path: str) -> Store | None:
+    """Return a session's store without its inode, because saving may replace the file."""
+    if not path.endswith(".json") or os.path.basename(path) == _INDEX:
+        return None
+    store = store_from_path(AGENT, path)
+    return msgspec.structs.replace(store, inode=0) if store else None
+
+
+class _Options(CamelRecord):
+    context_length: TokenCount = None
+
+
+class _Model(CamelRecord):
+    model: str | None = None
+    context_length: TokenCount = None
+    default_completion_options: _Options | None = None
+
+
+class _Settings(Record):
+    """Settings in `config.json`, or in a `config.yaml` that contains JSON."""
+
+    models: list[_Model] | None = None
+
+
+_ITEM = re.compile(rb"( *)- ")
+_FIELD = re.compile(rb"[ -]*(model|contextLength): *[\"']?([^\s\"'#]+)")
+
+
+def _read_window(home: Path, model: str) -> int | None:
+    windows = _windows_of_yaml(home / "config.yaml")
+    for name in ("config.json", "config.yaml"):
+        for one in (try_decode_file(home / name, _Settings) or _Settings()).models or ():
+            options = one.default_completion_options or _Options()
+            windows[one.model or ""] = options.context_length or one.context_length
+    return windows.get(model)
+
+
+def _windows_of_yaml(path: Path) -> dict[str, int | None]:
+    items: list[dict[bytes, bytes]] = []
+    outermost = None
+    with suppress(OSError):
+        for line in first_lines(str(path)):
+            item = _ITEM.match(line)
+            if item and (outermost is None or len(item[1]) <= outermost):
+                outermost = len(item[1])
+                items.append({})
+            if items and (field := _FIELD.match(line)):
+                items[-1][field[1]] = field[2]
+    return {
+        one[b"model"].decode("utf-8", "replace"): int(one[b"contextLength"])
+        for one in items
+        if b"model" in one and one.get(b"contextLength", b"").isdigit()
+    }

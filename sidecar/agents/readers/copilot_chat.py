@@ -19,12 +19,18 @@ from sidecar.agents.databases import read_database
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import decode_file, time_from_ns
 from sidecar.agents.file_reading import LONGEST_LINE, open_quietly
-from sidecar.agents.homes import editor_folders
-from sidecar.agents.listing import database_store, list_folder, store_from_path
-from sidecar.agents.occupancy import NOT_VISIBLE
+from sidecar.agents.finding import database_store, list_folder, store_from_path
+from sidecar.agents.places import editor_folders
 from sidecar.agents.readers import copilot_spans as spans
 from sidecar.agents.readers.copilot_requests import AGENT, Chat, calls_of
-from sidecar.agents.stores import Lines, SessionState, StartOverError, read_lines, reader_state
+from sidecar.agents.stores import (
+    NOT_VISIBLE,
+    Lines,
+    SessionState,
+    StartOverError,
+    read_lines,
+    reader_state,
+)
 from sidecar.agents.vscode import Storage, is_server, local_path, own_window, storage, storages
 
 if TYPE_CHECKING:

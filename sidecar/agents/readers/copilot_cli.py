@@ -17,14 +17,27 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import columns, read_database, read_only
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    Category,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.fields import CamelRecord, TokenCount, credits_to_usd, parse_iso_time
 from sidecar.agents.file_reading import open_quietly
-from sidecar.agents.homes import agent_folders
-from sidecar.agents.listing import database_files, database_store, list_folder, store_from_path
-from sidecar.agents.occupancy import NO_USAGE, ContextTrack
-from sidecar.agents.stores import Lines, SessionState, StoreContents, read_lines
-from sidecar.agents.values import CallSize, Category
+from sidecar.agents.finding import database_files, database_store, list_folder, store_from_path
+from sidecar.agents.places import agent_folders
+from sidecar.agents.stores import (
+    NO_USAGE,
+    ContextTrack,
+    Lines,
+    SessionState,
+    StoreContents,
+    read_lines,
+)
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import known_window
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import CallFinished
+from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -21,8 +21,7 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.occupancy import ContextTrack
-from sidecar.agents.values import CallSize
+from sidecar.agents.stores import ContextTrack
 from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
 from sidecar.messages.usage import Usage, usage_from_prompt
 from sidecar.models.catalogue import known_window

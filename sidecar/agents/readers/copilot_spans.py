@@ -15,7 +15,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import columns, read_only
-from sidecar.agents.events import CallFinished, SessionSnapshot
+from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot
 from sidecar.agents.fields import (
     Number,
     Record,
@@ -25,10 +25,8 @@ from sidecar.agents.fields import (
     token_count,
 )
 from sidecar.agents.file_reading import first_lines
-from sidecar.agents.occupancy import ContextTrack
 from sidecar.agents.readers.copilot_requests import AGENT, PROVIDER, CallTotals
-from sidecar.agents.stores import Lines, SessionState, StoreContents
-from sidecar.agents.values import CallSize
+from sidecar.agents.stores import ContextTrack, Lines, SessionState, StoreContents
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -145,14 +143,14 @@ def log_begins(path: str) -> float | None:
     return None
 
 
-class _Limits(Record):
+class _ModelLimits(Record):
     max_context_window_tokens: Number = None
     max_prompt_tokens: Number = None
     max_output_tokens: Number = None
 
 
 class _Capabilities(Record):
-    limits: _Limits | None = None
+    limits: _ModelLimits | None = None
 
 
 class _Model(Record):

@@ -13,14 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents.databases import columns
-from sidecar.agents.events import CallFinished
+from sidecar.agents.databases import DatabaseState, OneDatabase, columns, rows, text, whole
+from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Record, decode_file, provider_of, time_from_ms
-from sidecar.agents.homes import agent_folders
-from sidecar.agents.occupancy import ContextTrack
-from sidecar.agents.readers.one_database import DatabaseState, OneDatabase, rows, text, whole
-from sidecar.agents.stores import SessionState
-from sidecar.agents.values import CallSize
+from sidecar.agents.places import agent_folders
+from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -26,10 +33,10 @@ from sidecar.agents.fields import (
     decode_file,
     parse_iso_time,
 )
-from sidecar.agents.homes import agent_folders
-from sidecar.agents.listing import find_files, list_folder, store_from_path
-from sidecar.agents.occupancy import ContextTrack
+from sidecar.agents.finding import find_files, list_folder, store_from_path
+from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import (
+    ContextTrack,
     Lines,
     SessionState,
     StartOverError,
@@ -38,7 +45,6 @@ from sidecar.agents.stores import (
     read_lines,
     record_at,
 )
-from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished
+from sidecar.agents.databases import DatabaseState, OneDatabase, rows, text, whole
+from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Record, parse_iso_time, parse_usd, provider_of, time_from_ms
-from sidecar.agents.homes import agent_folders
-from sidecar.agents.occupancy import ContextTrack
-from sidecar.agents.readers.one_database import DatabaseState, OneDatabase, rows, text, whole
-from sidecar.agents.stores import SessionState
-from sidecar.agents.values import CallSize
+from sidecar.agents.places import agent_folders
+from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.usage import usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:

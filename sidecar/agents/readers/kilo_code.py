@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from sidecar.agents.finding import TwoStores
 from sidecar.agents.readers.cline import Tasks
 from sidecar.agents.readers.opencode import OpenCode
-from sidecar.agents.readers.two_stores import TwoStores
 
 AGENT = "kilo-code"
 

@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.fields import Record, TokenCount, time_from_ms, try_decode_file
-from sidecar.agents.line_files import LineFiles
+from sidecar.agents.finding import LineFiles
 from sidecar.agents.stores import Lines, SessionState, read_lines
-from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:

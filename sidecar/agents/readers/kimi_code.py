@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -26,18 +33,16 @@ from sidecar.agents.fields import (
     try_decode_file,
     try_decode_toml,
 )
-from sidecar.agents.line_files import LineFiles
-from sidecar.agents.listing import store_from_path
+from sidecar.agents.finding import LineFiles, store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines
-from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import StoredSession
 
 AGENT = "kimi-code"
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"

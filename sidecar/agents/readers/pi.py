@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -21,9 +28,9 @@ from sidecar.agents.fields import (
     provider_of,
     try_decode_file,
 )
-from sidecar.agents.line_files import LineFiles
-from sidecar.agents.occupancy import ContextTrack
+from sidecar.agents.finding import LineFiles
 from sidecar.agents.stores import (
+    ContextTrack,
     Lines,
     SessionState,
     StartOverError,
@@ -31,12 +38,11 @@ from sidecar.agents.stores import (
     read_lines,
     record_at,
 )
-from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
+    from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
-    from sidecar.agents.values import StoredSession
 
 AGENT = "pi"
 _HEAD = 64 << 10

@@ -15,11 +15,17 @@ from typing import Literal
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import (
+    CallFinished,
+    CallSize,
+    SessionSnapshot,
+    Store,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, provider_of
-from sidecar.agents.line_files import LineFiles
+from sidecar.agents.finding import LineFiles
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
-from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 AGENT = "qwen-code"

@@ -1,7 +1,11 @@
-"""Mistral Vibe 3: `logs/session/unified/<session>/`, with journals, generations and `meta.json`.
+"""Reads the sessions of Mistral Vibe.
 
-Each `core_input` in a journal that reports a reply is a call. Vibe deletes a journal after
-saving two more generations. A generation's sum includes the calls of deleted journals.
+Since version 3, a session is the folder `logs/session/unified/<session>/` with journals,
+generations and `meta.json`. Each `core_input` in a journal that reports a reply is a call. Vibe
+deletes a journal after saving two more generations. The total in a generation includes the calls of
+deleted journals.
+
+Older versions have `logs/session/<session>/meta.json` with the context size and totals.
 """
 
 from __future__ import annotations
@@ -15,32 +19,105 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
+    Number,
     Record,
     TokenCount,
+    decode_document,
     parse_iso_time,
     provider_of,
     time_from_ms,
+    token_count,
     try_decode_file,
     try_decode_toml,
 )
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.homes import agent_folders
-from sidecar.agents.listing import list_folder, store_from_path
-from sidecar.agents.readers.two_stores import TwoStores
-from sidecar.agents.readers.vibe_stats import VibeStats
-from sidecar.agents.stores import Lines, SessionState, StoreContents, read_store
-from sidecar.agents.values import CallSize
-from sidecar.messages.usage import Usage, usage_from_prompt
+from sidecar.agents.finding import NamedFiles, TwoStores, list_folder, store_from_path
+from sidecar.agents.places import agent_folders
+from sidecar.agents.stores import Lines, SessionState, StoreContents, read_document, read_store
+from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
+    from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import StoredSession
 
 AGENT = "vibe"
+
+
+class _StatsNumbers(Record):
+    session_prompt_tokens: Number = None
+    session_completion_tokens: Number = None
+    context_tokens: Number = None
+
+
+class _StatsEnvironment(Record):
+    working_directory: str | None = None
+
+
+class _StatsConfig(Record):
+    active_model: str | None = None
+
+
+class _StatsMeta(Record):
+    session_id: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    title: str | None = None
+    environment: _StatsEnvironment | None = None
+    config: _StatsConfig | None = None
+    stats: _StatsNumbers | None = None
+
+    @property
+    def folder(self) -> str:
+        return (self.environment.working_directory if self.environment else None) or ""
+
+    @property
+    def model(self) -> str | None:
+        return self.config.active_model if self.config else None
+
+
+class VibeStats(NamedFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
+
+    agent = AGENT
+    inner = "logs/session"
+    name = "meta.json"
+
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
+        return read_document(store, partial(_parse_stats, Path(store.path).parent.name))
+
+
+def _parse_stats(folder: str, data: bytes) -> StoreContents:
+    """Return a session, and the sum of its calls as one call."""
+    meta = decode_document(data, _StatsMeta)
+    stats, session = meta.stats or _StatsNumbers(), SessionState(meta.session_id or folder)
+    session.work_in(meta.folder)
+    session.at, session.model = parse_iso_time(meta.end_time), meta.model
+    session.track = session.track.call(CallSize(token_count(stats.context_tokens), 0, meta.model))
+    at = parse_iso_time(meta.start_time or meta.end_time)
+    if at is None:
+        return StoreContents(sessions=[session.snapshot()])
+    prompt, output = (
+        token_count(stats.session_prompt_tokens),
+        token_count(stats.session_completion_tokens),
+    )
+    model = meta.model or "unknown"
+    call = CallFinished(
+        at=at,
+        agent=AGENT,
+        session=session.id,
+        model=model,
+        provider=provider_of(model),
+        usage=usage_from_parts(prompt, 0, 0, 0, output, 0),
+        request=session.id,
+        workspace=meta.folder,
+    )
+    return StoreContents([call], [session.snapshot()])
+
+
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
 """A file that every session has, including those of sub-agents, which lack `meta.json`."""

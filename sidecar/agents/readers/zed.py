@@ -12,14 +12,11 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.compressed import decompress
-from sidecar.agents.databases import columns
-from sidecar.agents.events import CallFinished
+from sidecar.agents.databases import DatabaseState, OneDatabase, columns
+from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Number, Record, parse_iso_time, provider_of, token_count
-from sidecar.agents.homes import agent_folders
-from sidecar.agents.occupancy import ContextTrack
-from sidecar.agents.readers.one_database import DatabaseState, OneDatabase
-from sidecar.agents.stores import SessionState
-from sidecar.agents.values import CallSize
+from sidecar.agents.places import agent_folders
+from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:

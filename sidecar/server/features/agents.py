@@ -108,6 +108,6 @@ class AgentSessionWatcher:
 
 
 def _paths_to_watch(roots: _WatchedRoots) -> tuple[str, ...]:
-    from sidecar.agents.watch import paths_to_watch
+    from sidecar.agents.registry import paths_to_watch
 
     return paths_to_watch(roots.settings, roots.paths)

@@ -11,8 +11,7 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.client import StdioClient
 from benchmarks.corpus import source_text
-from sidecar.agents.homes import has_files
-from sidecar.agents.places import Places
+from sidecar.agents.places import Places, has_files
 from sidecar.agents.registry import readers_here, readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import AGENTS, Agents
@@ -102,8 +101,6 @@ def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
     assert [name.rpartition(".")[2] for name in readers] == [
         "readers",
         "claude_code",
-        "claude_costs",
-        "claude_lines",
     ]
     taking_conversations = (
         "sidecar.context.conversation",
