@@ -23,7 +23,7 @@ from sidecar.workspace.workspace import SettingsChange
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.context.usage import ContextUsage, SessionRow
+    from sidecar.context.protocol import ContextUsage, SessionRow
     from sidecar.workspace.workspace import Workspace
 
 

@@ -72,7 +72,8 @@ def _claude_code_line(sent: StatuslineInput) -> str:
 
 
 def _context_text(sent: StatuslineInput, settings: Context) -> str:
-    from sidecar.context.usage import ContextUsage, in_window
+    from sidecar.context.occupancy import in_window
+    from sidecar.context.protocol import ContextUsage
     from sidecar.context.view import short_text
     from sidecar.context.window import Window, resolve_limit
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.cli.sessions import SessionsView
-    from sidecar.context.usage import ContextUsage, SessionRow
+    from sidecar.context.protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
 """How often to check for changes that the file system does not report."""

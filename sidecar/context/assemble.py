@@ -16,11 +16,11 @@ import msgspec
 from cachetools import LRUCache
 
 from sidecar.config.settings import Truncation
-from sidecar.context.results import AssembledSection, AssembleResult, PackPart
+from sidecar.context.protocol import AssembledSection, AssembleResult, PackPart
 
 if TYPE_CHECKING:
     from sidecar.context.counter import Counter
-    from sidecar.context.params import AssembleParams
+    from sidecar.context.protocol import AssembleParams
     from sidecar.context.sections import Section
 
 

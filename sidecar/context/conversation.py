@@ -27,7 +27,7 @@ from sidecar.context.model_counts import (
     newest_kind,
     restored_ledger,
 )
-from sidecar.context.params import SectionSpec, SetParams
+from sidecar.context.protocol import SectionSpec, SetParams
 from sidecar.context.sections import (
     RestoredPart,
     Section,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar.context.counter import Counter, Sums, sums_of
-from sidecar.context.results import FitResult
+from sidecar.context.protocol import FitResult
 from sidecar.context.sections import RestoredPart
 from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind, kind_of

@@ -5,7 +5,10 @@ Status, `context/usage`, pruning, preflight and reports all use the number from 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from sidecar.context.counter import (
     Calibration,
@@ -16,20 +19,24 @@ from sidecar.context.counter import (
     with_hidden_tokens,
     with_markup,
 )
-from sidecar.context.usage import (
+from sidecar.context.protocol import (
     Breakdown,
     CalibrationInfo,
     ContextPart,
     ContextUsage,
     SessionInfo,
-    in_window,
 )
+from sidecar.context.window import level, severity
+from sidecar.counting.count import number_text
 from sidecar.messages.turns import is_assistant, parts
+from sidecar.text.printable import percent_text, printable
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
+    from sidecar.context.protocol import Alternative
     from sidecar.context.window import Window
     from sidecar.counting.count import Measure
+
 
 LARGEST_SHOWN = 5
 _TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
@@ -229,3 +236,62 @@ def _turn_label(conversation: Conversation, index: int) -> str:
 
 def _tokens(measure: Measure, factor: float) -> int:
     return sums_of(measure).tokens(factor)
+
+
+def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
+    """Return a usage with its relation to a window; only the window if the tokens are unknown."""
+    tokens = found.tokens
+    return msgspec.structs.replace(
+        found,
+        limit=window.limit.tokens,
+        limit_source=window.limit.source,
+        reserve=window.reserve,
+        usable=window.usable,
+        available=None if tokens is None else window.available(tokens),
+        percent=None if tokens is None else window.percent(tokens),
+        over=None if tokens is None else window.over(tokens),
+        should_prune=None if tokens is None else should_prune(tokens, window, warn_at),
+        severity=severity(tokens, window.usable, warn_at),
+    )
+
+
+def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
+    """Return whether the last threshold is crossed; without thresholds, the whole window."""
+    return tokens > window.usable * max(warn_at, default=1.0)
+
+
+def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
+    """Return how many thresholds are reached, and whether these are more than `before`."""
+    if usage.tokens is None or usage.usable is None:
+        return 0, False
+    now = level(usage.tokens, usage.usable, warn_at)
+    return now, now > before
+
+
+def budget_message(
+    usage: ContextUsage,
+    alternatives: Sequence[Alternative] = (),
+    heaviest: Sequence[tuple[str, int]] = (),
+) -> str:
+    """Return the text of a `budget` warning. Over the window, it suggests what to do."""
+    tokens = number_text(usage.tokens or 0, usage.method or "estimate")
+    room = f"{usage.usable or 0:,} tokens"
+    model = "" if usage.model is None else f", {usage.model}"
+    text = f"Context {percent_text(usage.percent or 0)} full: {tokens} of {room}{model}."
+    if not usage.over:
+        return text
+    return " ".join([text, *fallbacks(alternatives, heaviest)])
+
+
+def fallbacks(
+    alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
+) -> list[str]:
+    """Return what the user can do about a full window, one sentence each."""
+    sentences = []
+    if alternatives:
+        names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])
+        sentences.append(f"It would fit: {names}.")
+    if heaviest:
+        tools = ", ".join(f"{name} ({tokens:,})" for name, tokens in heaviest)
+        sentences.append(f"The heaviest tool schemas: {tools}.")
+    return [printable(sentence) for sentence in sentences]

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.context.counter import Calibration, Sums, summed, sums_of, with_hidden_tokens
-from sidecar.context.results import Alternative, PreflightResult, Reason, Verdict
+from sidecar.context.occupancy import fallbacks, should_prune
+from sidecar.context.protocol import Alternative, PreflightResult, Reason, Verdict
 from sidecar.context.sections import heaviest_tools
-from sidecar.context.thresholds import fallbacks
-from sidecar.context.usage import should_prune
 from sidecar.context.window import Window, usable
 from sidecar.messages.turns import Turn, parts
 from sidecar.models.catalogue import prompt_limit_of
@@ -19,7 +18,7 @@ from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
-    from sidecar.context.params import PreflightParams
+    from sidecar.context.protocol import PreflightParams
     from sidecar.counting.count import Measure
 
 ALTERNATIVES_SHOWN = 5

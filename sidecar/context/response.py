@@ -10,8 +10,8 @@ import msgspec
 from sidecar.context.counter import MARKS, Sums
 from sidecar.context.model_counts import Sample, UsageUpdate
 from sidecar.context.occupancy import calibration_info
-from sidecar.context.plans import make_plan
-from sidecar.context.results import CleanCall, Dropped, ResponseResult
+from sidecar.context.protocol import CleanCall, Dropped, ResponseResult
+from sidecar.context.pruning import make_plan
 from sidecar.context.sections import ToolSet
 from sidecar.context.window import Window, usable
 from sidecar.messages.tool_schemas import ToolSchema, read_tools

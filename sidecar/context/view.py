@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.usage import ViewRow
+from sidecar.context.protocol import ViewRow
 from sidecar.counting.count import banded_text, tokens_text
 from sidecar.text.printable import counted, markdown, percent_text, printable, usd_text
 from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
-    from sidecar.context.usage import ContextUsage, Forecast
+    from sidecar.context.protocol import ContextUsage, Forecast
 
 UNKNOWN = "?"
 """Shown instead of an unknown number."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sidecar.config.settings import AGENTS
 
 if TYPE_CHECKING:
-    from sidecar.context.usage import SessionRow
+    from sidecar.context.protocol import SessionRow
 
 _CLIENTS = {
     "codex-mcp-client": "codex",

@@ -22,7 +22,7 @@ from sidecar.workspace.workspace import SettingsChange
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage
     from sidecar.mcp.caller import Caller, FoundSession
     from sidecar.workspace.workspace import Workspace
 

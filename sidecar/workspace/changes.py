@@ -15,23 +15,23 @@ import msgspec
 from sidecar.context.conversation import Conversation, apply_set, apply_text_counts
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import estimated_prompt
-from sidecar.context.plans import fit
 from sidecar.context.preflight import merged, preflight
-from sidecar.context.response import ReplyOutcome, WarningKind, handle
-from sidecar.context.results import (
+from sidecar.context.protocol import (
     AssembleResult,
     FitResult,
     PreflightResult,
     Reason,
     ResponseResult,
 )
+from sidecar.context.pruning import fit
+from sidecar.context.response import ReplyOutcome, WarningKind, handle
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
 from sidecar.workspace.models import Alternatives, is_other_model
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
-    from sidecar.context import params as p
+    from sidecar.context import protocol as p
     from sidecar.context.model_counts import Sample
     from sidecar.context.window import Window
     from sidecar.cost.caps import CostVerdict

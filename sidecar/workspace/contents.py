@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.usage import ContextPart
+from sidecar.context.protocol import ContextPart
 from sidecar.workspace.sessions import CountedSession
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage
     from sidecar.workspace.shared import Shared
 
 TOOLS_NAMED = 4

@@ -25,9 +25,9 @@ import msgspec
 
 from sidecar.context.conversation import Conversation, uncounted_texts
 from sidecar.context.counter import ModelCounter
+from sidecar.context.occupancy import budget_message, crossed
 from sidecar.context.persist import restore, save
 from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
-from sidecar.context.thresholds import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.usage import Forecast
+from sidecar.context.protocol import Forecast
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage
     from sidecar.cost.book import CostBook
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from sidecar.context.occupancy import budget_message
 from sidecar.context.preflight import fitting as fitting_models
-from sidecar.context.results import Alternative
+from sidecar.context.protocol import Alternative
 from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
-from sidecar.context.thresholds import budget_message
 from sidecar.models import catalogue, families
 from sidecar.models.names import LOCAL_PROVIDERS, matches, parse
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.counter import Counter
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage
     from sidecar.endpoints.outcome import Capability
 
 _NO_CHAT = re.compile(

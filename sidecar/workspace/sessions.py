@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.context.thresholds import budget_message, crossed
-from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
+from sidecar.context.occupancy import budget_message, crossed, in_window
+from sidecar.context.protocol import ContextUsage, ContextWarning, SessionInfo, SessionRow
 from sidecar.context.window import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Method

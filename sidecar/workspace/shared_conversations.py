@@ -18,7 +18,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config.private import locked, make_folder, write
-from sidecar.context.usage import ContextUsage
+from sidecar.context.protocol import ContextUsage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

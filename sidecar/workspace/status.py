@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.budget.finding import percent_of, severity_of
-from sidecar.context.usage import ViewRow
+from sidecar.context.protocol import ViewRow
 from sidecar.context.view import (
     UNKNOWN,
     part_rows,
@@ -26,7 +26,7 @@ from sidecar.workspace.wording import unknown_model_text
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Problem
     from sidecar.config.settings import Show
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
 

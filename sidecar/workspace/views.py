@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.config.settings import LOWER_BOUND_AGENTS
-from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
+from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
 from sidecar.counting.count import number_text, tokens_text
 from sidecar.text.printable import percent_text, printable, usd_text

@@ -10,8 +10,7 @@ from sidecar.text.printable import counted, markdown, percent_text, printable, u
 from sidecar.text.tables import align_columns
 
 if TYPE_CHECKING:
-    from sidecar.context.results import FitResult, Removed
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage, FitResult, Removed
 
 _COMPARED = ("model", "tokens", "of window", "input cost", "method")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from sidecar.context.usage import ContextUsage, ContextWarning
+    from sidecar.context.protocol import ContextUsage, ContextWarning
     from sidecar.endpoints.outcome import MissKind
     from sidecar.workspace.documents import FollowedSection
 

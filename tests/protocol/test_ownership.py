@@ -44,7 +44,7 @@ from tests.protocol.test_one_number import MODEL, endpoint, opened, root, settle
 from tests.unit.endpoints_fake_server import Canned
 
 if TYPE_CHECKING:
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage
     from tests.unit.endpoints_fake_server import FakeServer
 
 __all__ = ["endpoint", "root"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.plans import apply_plan, fit, make_plan
+from sidecar.context.pruning import apply_plan, fit, make_plan
 from sidecar.context.window import Limit, Window
 from sidecar.counting.count import Measure, Method
 from sidecar.messages.turns import Turn
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sidecar.config.settings import Truncation
-    from sidecar.context.params import FitParams
-    from sidecar.context.results import FitResult
+    from sidecar.context.protocol import FitParams, FitResult
 
 ENVELOPE = 4
 PRIMING = 3

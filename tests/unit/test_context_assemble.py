@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from sidecar.context.assemble import PRESETS, Assembler, last_lines, render
 from sidecar.context.conversation import Conversation
-from sidecar.context.params import AssembleParams
+from sidecar.context.protocol import AssembleParams
 from sidecar.context.sections import Section, TextSource
 from tests.unit.context_fakes import FakeCounter
 
 if TYPE_CHECKING:
-    from sidecar.context.results import AssembleResult
+    from sidecar.context.protocol import AssembleResult
 
 ORDER = ["prefix", "mandates", "context", "logs", "user"]
 LOGS = "".join(f"line {number}\n" for number in range(50))

@@ -11,9 +11,9 @@ import pytest
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import MARKS, ModelCounter, Sums, summed
 from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
-from sidecar.context.params import PreflightParams
 from sidecar.context.persist import restore, save
 from sidecar.context.preflight import prompt_measure
+from sidecar.context.protocol import PreflightParams
 from sidecar.context.window import Limit, Window
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.kinds import kind_of

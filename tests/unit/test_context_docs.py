@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from sidecar.context import params as wire
+from sidecar.context import protocol as wire
 from sidecar.context.conversation import Conversation, apply_set
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import context_usage
-from sidecar.context.plans import fit
+from sidecar.context.pruning import fit
 from sidecar.context.response import handle
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers

@@ -14,7 +14,7 @@ from tests.fuzz.conversations import Case, cases, check
 from tests.unit.context_fakes import PRIMING, FakeCounter, Planner
 
 if TYPE_CHECKING:
-    from sidecar.context.results import FitResult
+    from sidecar.context.protocol import FitResult
 
 
 def fit_case(case: Case) -> FitResult:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from sidecar.context import plans as plans_module
+from sidecar.context import pruning as plans_module
 from sidecar.context.occupancy import context_usage, occupancy
-from sidecar.context.params import FitParams
-from sidecar.context.plans import apply_plan, make_plan
+from sidecar.context.protocol import FitParams
+from sidecar.context.pruning import apply_plan, make_plan
 from sidecar.context.summary import HEAD, summarise
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn

@@ -14,8 +14,8 @@ from sidecar.context.conversation import apply_set
 from sidecar.context.counter import Sums, summed
 from sidecar.context.model_counts import TurnCounts, shares
 from sidecar.context.occupancy import context_usage, estimated_prompt, occupancy
-from sidecar.context.params import SectionSpec, SetParams
 from sidecar.context.persist import from_json, restore, save, to_json
+from sidecar.context.protocol import SectionSpec, SetParams
 from sidecar.context.sections import OTHER_PERCENT, Section, TextSource
 from sidecar.counting.count import Measure
 from sidecar.errors import SidecarError

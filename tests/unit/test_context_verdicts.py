@@ -9,13 +9,16 @@ import msgspec
 import pytest
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.occupancy import context_usage, occupancy
-from sidecar.context.params import PreflightParams
+from sidecar.context.occupancy import budget_message, context_usage, crossed, occupancy
 from sidecar.context.preflight import fitting, merged, preflight
-from sidecar.context.results import Alternative, PreflightResult, Reason
+from sidecar.context.protocol import (
+    Alternative,
+    ContextUsage,
+    PreflightParams,
+    PreflightResult,
+    Reason,
+)
 from sidecar.context.sections import heaviest_tools
-from sidecar.context.thresholds import budget_message, crossed
-from sidecar.context.usage import ContextUsage
 from sidecar.context.window import level, severity
 from sidecar.counting.listing import search
 from sidecar.endpoints.outcome import Capability

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from sidecar.context.usage import ContextUsage, Forecast, SessionInfo
+from sidecar.context.protocol import ContextUsage, Forecast, SessionInfo
 from sidecar.context.view import context_rows, next_input_text
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from sidecar.context.usage import SessionRow
+from sidecar.context.protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, session_ids
 
 

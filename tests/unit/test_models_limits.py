@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.params import PreflightParams
 from sidecar.context.preflight import fitting, preflight
-from sidecar.context.results import Alternative
+from sidecar.context.protocol import Alternative, PreflightParams
 from sidecar.context.window import Window, resolve_limit
 from sidecar.models import catalogue
 from sidecar.models.catalogue import prompt_limit_of, usual_window, window_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.context.plans import stale_plan_error
+from sidecar.context.pruning import stale_plan_error
 from sidecar.context.sections import no_text
 from sidecar.cost.ledger import LedgerError, ReadCancelledError
 from sidecar.cost.price_list import UpdateError

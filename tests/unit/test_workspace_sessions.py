@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.usage import ContextUsage, SessionInfo
+from sidecar.context.protocol import ContextUsage, SessionInfo
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import PROTOCOL, CountedSession
 from sidecar.workspace.state import State

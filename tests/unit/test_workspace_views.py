@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
+from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.text.tables import align_columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status

@@ -16,7 +16,7 @@ from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
-    from sidecar.context.usage import ContextUsage
+    from sidecar.context.protocol import ContextUsage
     from sidecar.endpoints.outcome import MissKind
     from sidecar.server.scheduler import JobKey
     from sidecar.server.server import SidecarServer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from sidecar.context.occupancy import calibration_info
-from sidecar.context.usage import ContextUsage, SessionRow
+from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.usage import Usage, normalise_usage
@@ -31,8 +31,8 @@ from sidecar.workspace.views import session_rows, usage_report
 from sidecar.workspace.wording import fit_text, reset_text, undo_text
 
 if TYPE_CHECKING:
-    from sidecar.context import params as p
-    from sidecar.context.results import AssembleResult, FitResult, PreflightResult, ResponseResult
+    from sidecar.context import protocol as p
+    from sidecar.context.protocol import AssembleResult, FitResult, PreflightResult, ResponseResult
     from sidecar.cost.caps import CostVerdict
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.conversations import Conversations

@@ -104,7 +104,7 @@ def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
     ]
     taking_conversations = (
         "sidecar.context.conversation",
-        "sidecar.context.plans",
+        "sidecar.context.pruning",
         "sidecar.messages.turns",
     )
     assert of((*taking_conversations, "sidecar.workspace.conversations"), modules) == []
