@@ -26,7 +26,7 @@ from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.texts import texts
 from benchmarks.tokenx import tokenx
-from sidecar.counting.engines import engine
 from sidecar.counting.estimators import Chars4, Heuristic, Whitespace
+from sidecar.counting.exact_engines import engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -38,7 +38,7 @@ _BARE = """
 import sys
 from benchmarks.corpus import source_text
 from pygls.lsp.server import LanguageServer
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 server = LanguageServer("bare", "0")
 text = source_text(int(sys.argv[1])) if sys.argv[1:] else "some words"
 Reference("o200k_base").count(text)

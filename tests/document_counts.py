@@ -13,7 +13,7 @@ from sidecar.counting.incremental import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.document import TextDocument
 
 _ANY = 10**12

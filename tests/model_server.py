@@ -46,7 +46,7 @@ class Received(msgspec.Struct):
     """Set by the test where the server waits for it."""
 
 
-def message_tokens(message: dict[str, Any]) -> int:
+def count_message(message: dict[str, Any]) -> int:
     """Tokens of a message with what stands around it."""
     tokens = PER_MESSAGE + truth(message["role"])
     content = message.get("content")
@@ -60,7 +60,7 @@ def message_tokens(message: dict[str, Any]) -> int:
     return tokens
 
 
-def tools_tokens(tools: list[dict[str, Any]]) -> int:
+def count_tools(tools: list[dict[str, Any]]) -> int:
     """Tokens of the tools that a request brings."""
     if not tools:
         return 0
@@ -90,8 +90,8 @@ def _block(schema: Any) -> int:
 
 def request_tokens(body: dict[str, Any]) -> int:
     """What a whole request is worth."""
-    messages = sum(map(message_tokens, body["messages"]))
-    return messages + tools_tokens(body.get("tools") or []) + PRIMING
+    messages = sum(map(count_message, body["messages"]))
+    return messages + count_tools(body.get("tools") or []) + PRIMING
 
 
 def reply_tokens(reply: Reply) -> int:

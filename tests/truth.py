@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 
 if TYPE_CHECKING:
     import tiktoken

@@ -22,7 +22,7 @@ from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
     from benchmarks.fitting.fit import Corpus
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
 
 TURNS, PHASE, AFTER = 30, 10, 5
 SEEDS = 6

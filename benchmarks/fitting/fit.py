@@ -14,8 +14,7 @@ from benchmarks.fitting.environment import ROOT
 from benchmarks.fitting.truths import counted
 from benchmarks.fitting.unseen import unseen_documents
 from sidecar.counting.estimators import Chars4, Heuristic, Whitespace
-from sidecar.counting.features import features
-from sidecar.counting.kinds import KINDS, kind_of
+from sidecar.counting.text_features import KINDS, features, kind_of
 from sidecar.models.families import UNKNOWN
 
 if TYPE_CHECKING:

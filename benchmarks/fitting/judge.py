@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from benchmarks.fitting.environment import FOLDER
-from sidecar.counting import vocabularies
+from sidecar.counting import model_tokenizers
 from sidecar.counting.estimators import Chars4
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models.families import generation_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.fitting.fit import Corpus
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
 
 MODELS = (
     *("claude-3-7-sonnet", "claude-sonnet-4-5", "claude-haiku-4-5", "claude-opus-4-6"),
@@ -126,14 +126,14 @@ def _covered(tokenizer: Tokenizer, found: Corpus, names: Sequence[str]) -> list[
 
 def _without_extras() -> Tokenizers:
     """As on a machine where no optional package is installed."""
-    kept = dict(vocabularies.PACKAGED)
-    vocabularies.PACKAGED.clear()
-    vocabularies.packaged_file.cache_clear()
+    kept = dict(model_tokenizers.PACKAGED)
+    model_tokenizers.PACKAGED.clear()
+    model_tokenizers.packaged_file.cache_clear()
     made = Tokenizers()
     for model in MODELS:
         made.for_model(model)
-    vocabularies.PACKAGED.update(kept)
-    vocabularies.packaged_file.cache_clear()
+    model_tokenizers.PACKAGED.update(kept)
+    model_tokenizers.packaged_file.cache_clear()
     return made
 
 

@@ -14,8 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sidecar.counting.features import NAMES
-from sidecar.counting.kinds import KINDS
+from sidecar.counting.text_features import KINDS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.fitting.environment import FOLDER, NPM
-from sidecar.counting import vocabularies
-from sidecar.counting.engines import engine
+from sidecar.counting import model_tokenizers
+from sidecar.counting.exact_engines import engine
 from sidecar.counting.vocabulary_files import load
 from tests.e2e.llama.vocabularies import ensure_vocabularies
 
@@ -29,8 +29,8 @@ def counters() -> dict[str, Callable[[str], int]]:
     found: dict[str, Callable[[str], int]] = {
         name: engine(name, "bulk").count for name in ("o200k_base", "cl100k_base")
     }
-    for generation in vocabularies.PACKAGED:
-        file = vocabularies.packaged_file(generation)
+    for generation in model_tokenizers.PACKAGED:
+        file = model_tokenizers.packaged_file(generation)
         if file is not None:
             found[generation] = load(file, generation).count
     paths = ensure_vocabularies()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines import without_lone_surrogates
+from sidecar.counting.exact_engines import without_lone_surrogates
 from sidecar.counting.incremental import count_pieces
-from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
+from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.text.pieces import Piece, split, split_pieces
 
 if TYPE_CHECKING:

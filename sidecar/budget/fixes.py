@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
     from sidecar.counting.count import Measure
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.outline import Part
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]

@@ -115,7 +115,7 @@ def _load_settings(workspace: Path) -> Loaded:
 
 def list_problems(loaded: Loaded) -> list[str]:
     """Return the problems of the settings and of the tokenizer files that they name."""
-    from sidecar.counting.tokenizers import Tokenizers
+    from sidecar.counting.model_tokenizers import Tokenizers
 
     settings = loaded.settings
     problems = Tokenizers((), settings.tokenize.estimator).problems

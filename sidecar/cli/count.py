@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure, Method
-    from sidecar.counting.engines import Purpose
+    from sidecar.counting.exact_engines import Purpose
     from sidecar.workspace.counter_choice import CounterChooser
 
 BULK_BYTES = 16_000_000

@@ -19,7 +19,7 @@ from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
-    from sidecar.counting.engines import Purpose
+    from sidecar.counting.exact_engines import Purpose
     from sidecar.workspace.counts import Counts
     from sidecar.workspace.documents import Snapshot
 

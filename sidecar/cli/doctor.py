@@ -98,7 +98,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _check_vocabularies() -> list[dict[str, Any]]:
-    from sidecar.counting.engines import DamagedRanksError, engine, names
+    from sidecar.counting.exact_engines import DamagedRanksError, engine, names
 
     rows: list[dict[str, Any]] = []
     for name in names():

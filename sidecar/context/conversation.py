@@ -38,14 +38,14 @@ from sidecar.context.sections import (
     ToolSet,
     fixed_sums,
 )
-from sidecar.counting.messages import message_text
+from sidecar.counting.message_tokens import message_text
 from sidecar.errors import BadParamsError
 from sidecar.messages.turns import Turn, is_assistant, sends_reasoning
 from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
-    from sidecar.counting.kinds import Kind
+    from sidecar.counting.text_features import Kind
 
 
 SYSTEM = -1

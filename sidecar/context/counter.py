@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 import msgspec
 
 from sidecar.counting import fit as fitting
-from sidecar.counting import messages
+from sidecar.counting import message_tokens
 from sidecar.counting.count import Measure
 from sidecar.counting.incremental import measure_text
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
     from sidecar.counting.count import Method
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.messages.turns import Turn
 
 
@@ -230,7 +230,7 @@ class ModelCounter:
     def __init__(self, model: str, tokenizer: Tokenizer, server: str | None = None) -> None:
         self.key = model
         self._tokenizer, self._server = tokenizer, server
-        self.priming = messages.priming_tokens(model)
+        self.priming = message_tokens.priming_tokens(model)
 
     @property
     def tokenizer(self) -> str:
@@ -251,14 +251,14 @@ class ModelCounter:
         return measure_text(text, self._tokenizer)
 
     def message(self, turn: Turn) -> Measure:
-        return messages.message_tokens(msgspec.to_builtins(turn), self.key, self._tokenizer)
+        return message_tokens.count_message(msgspec.to_builtins(turn), self.key, self._tokenizer)
 
     def around(self, turn: Turn, counted: int) -> Measure:
         message = msgspec.to_builtins(turn)
-        return messages.message_tokens(message, self.key, self._tokenizer, counted)
+        return message_tokens.count_message(message, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        return messages.tools_tokens(tools, self.key, self._tokenizer)
+        return message_tokens.count_tools(tools, self.key, self._tokenizer)
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
         return fitting.fit(text, max_tokens, truncation, self._tokenizer).text

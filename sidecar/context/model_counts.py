@@ -14,7 +14,7 @@ from sidecar.context.counter import Counter, Sums, sums_of
 from sidecar.context.protocol import FitResult
 from sidecar.context.sections import RestoredPart
 from sidecar.counting.count import Measure
-from sidecar.counting.kinds import Kind, kind_of
+from sidecar.counting.text_features import Kind, kind_of
 from sidecar.messages.content import read_message
 from sidecar.messages.turns import Turn, own_text
 

@@ -13,7 +13,7 @@ from sidecar.context.conversation import Conversation
 from sidecar.context.model_counts import Anchor
 from sidecar.context.sections import RestoredPart, Section, SectionCount
 from sidecar.counting.count import Measure
-from sidecar.counting.kinds import Kind
+from sidecar.counting.text_features import Kind
 from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:

@@ -17,17 +17,86 @@ times faster than regular expressions. Its numbers add up: a text that is cut wh
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from sidecar.counting.estimates import Bands, bands_of
-from sidecar.counting.features import FOLLOWING, TABLE
-from sidecar.counting.tokenizer import Tokenizer
+import msgspec
+
+from sidecar import typed
+from sidecar.counting.text_features import FOLLOWING, TABLE, kind_of
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
     from sidecar.counting.count import Method
+
+WEIGHT_UNITS = 10_000
+"""Units of weight per token."""
+BASE_VOCABULARY = "o200k_base"
+
+
+class Bands(msgspec.Struct, frozen=True):
+    """Error bands by kind of text, as shares of the estimate."""
+
+    any: float
+    """For texts of unknown kind."""
+    short: float
+    """For a text of one token. It decreases with the square root of the tokens."""
+    kinds: dict[str, float]
+    """By `sidecar.counting.text_features.Kind`."""
+
+    def percent(self, tokens: int, sample: str = "") -> float:
+        """Return the 95 % error band of a count, in percent.
+
+        Args:
+            tokens: The count.
+            sample: The beginning of the text.
+        """
+        band = self.kinds.get(kind_of(sample), self.any) if sample else self.any
+        return round(100 * math.hypot(band, self.short / math.sqrt(max(1, tokens))), 1)
+
+
+class Approximation(msgspec.Struct, frozen=True):
+    """The estimate for one tokenizer generation."""
+
+    weights: tuple[int, ...]
+    """In `WEIGHT_UNITS`: per token of the base vocabulary, then per feature."""
+    bands: Bands
+    own: bool = True
+    """Whether it was fitted to the generation's own vocabulary instead of similar ones."""
+    method: Literal["calibrated", "estimate"] = "estimate"
+    """`calibrated` if it was fitted to a server's counts, as ctok reconstructs them."""
+
+
+class _Table(msgspec.Struct, frozen=True):
+    generations: dict[str, Approximation]
+    estimators: dict[str, Bands]
+    """The bands of each estimator for unknown models."""
+
+
+@cache
+def _band_table() -> _Table:
+    path = Path(__file__).with_name("estimates.json")
+    return typed.decode(path.read_bytes(), _Table)
+
+
+def approximation_of(generation: str) -> Approximation | None:
+    return _band_table().generations.get(generation)
+
+
+def generations() -> list[str]:
+    """Return the generations that have an approximation."""
+    return list(_band_table().generations)
+
+
+def bands_of(estimator: str) -> Bands | None:
+    """Return the error bands of an estimator over many vocabularies, or None for a plug-in."""
+    return _band_table().estimators.get(estimator)
+
 
 _SLICE = 65_536
 """Characters per step. A step takes 2 ms, in which no other thread runs."""
@@ -60,7 +129,7 @@ _AFTER_ASCII = 1450
 """Extra weight of a word that a Latin letter of another block interrupts."""
 
 
-UNITS = 1020
+HEURISTIC_UNITS = 1020
 """Units per token. Weights are thousandths, corrected because they were 2 % too high."""
 
 
@@ -75,7 +144,7 @@ def heuristic_units(text: str) -> int:
 
 def heuristic_tokens(units: int) -> int:
     """Convert units to tokens, rounded; at least 1 for any text."""
-    return max(1, (units + UNITS // 2) // UNITS) if units else 0
+    return max(1, (units + HEURISTIC_UNITS // 2) // HEURISTIC_UNITS) if units else 0
 
 
 def _cut_anywhere(part: str) -> list[str]:

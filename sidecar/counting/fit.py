@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
+from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:

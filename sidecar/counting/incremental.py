@@ -15,7 +15,7 @@ from sidecar.text.pieces import Piece, SplitText, split_pieces
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.document import TextDocument
 
 

@@ -138,8 +138,8 @@ _CLAUDE_NEW = (4, 7)
 def generation_of(model: str) -> str:
     """Return the tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
 
-    Returns `unknown` if no row matches the name or it is misspelt. `sidecar.counting.tokenizers`
-    decides whether that vocabulary can be run here, and what to use instead.
+    Returns `unknown` if no row matches the name or it is misspelt.
+    `sidecar.counting.model_tokenizers` chooses the tokenizer that counts for a generation.
     """
     return _find_row(parse(model).bare)[0]
 

@@ -168,7 +168,7 @@ REQUESTS: dict[str, CustomRequest] = {
     ),
     "models/list": CustomRequest(
         "sidecar.server.methods:ModelsParams",
-        "sidecar.counting.listing:ModelInfo",
+        "sidecar.counting.model_list:ModelInfo",
         "List the models of the catalogue, with their windows and tokenizers.",
         many=True,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.counting.incremental import measure_text
-from sidecar.counting.tokenizers import Tokenizers, calibrate
+from sidecar.counting.model_tokenizers import Tokenizers, calibrate
 from sidecar.endpoints.outcome import ENDPOINTS_OFF, NO_ENDPOINT, undeclared_reason
 from sidecar.models.names import matches
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Endpoint, Settings
     from sidecar.counting.count import Measure
-    from sidecar.counting.engines import Purpose
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.exact_engines import Purpose
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.calibrations import CalibrationStore
     from sidecar.workspace.documents import Snapshot
@@ -106,7 +106,7 @@ class CounterChooser:
         """
         if not uses_endpoints(settings) or not self.endpoints(settings).serves(model):
             return False
-        from sidecar.counting.engines import names
+        from sidecar.counting.exact_engines import names
 
         tokenizers = self.tokenizers(settings)
         return tokenizers.for_model(model).name not in names() and not tokenizers.is_user_file(

@@ -20,8 +20,8 @@ from sidecar.counting import fit as fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count import Count, Measure
 from sidecar.counting.fit import FitResult, Mode
-from sidecar.counting.tokenizer import SAMPLE_CHARACTERS
-from sidecar.counting.tokenizers import CalibratedTokenizer
+from sidecar.counting.model_tokenizers import CalibratedTokenizer
+from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
 from sidecar.endpoints.outcome import EndpointCount
 from sidecar.errors import WorkStoppedError
 from sidecar.waiting import SharedTasks
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.context.window import NamedLimits
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.outcome import MissKind
     from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
@@ -240,7 +240,7 @@ class Counts(CounterChooser):
         return may_later
 
     async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
-        from sidecar.counting.kinds import kind_of
+        from sidecar.counting.text_features import kind_of
 
         plain = self.tokenizers(settings).for_model(model)
         estimated = await self.workers.count(snapshot, plain)
@@ -366,7 +366,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
     ) -> Count:
         """Count a chat with its tools, by the endpoint if it has one, else by formula."""
-        from sidecar.counting import messages as chat_format
+        from sidecar.counting.message_tokens import count_messages
 
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
@@ -383,9 +383,7 @@ class Counts(CounterChooser):
                 return self.to_count(_measure_of(answer), name, characters, workspace)
             note = answer.reason
         tokenizer = self.tokenizer(name, settings, Snapshot(text=sample))
-        measure = await self.workers.run(
-            partial(chat_format.count_messages, messages, tools, name, tokenizer)
-        )
+        measure = await self.workers.run(partial(count_messages, messages, tools, name, tokenizer))
         return self.to_count(measure, name, characters, workspace, note)
 
     def to_count(

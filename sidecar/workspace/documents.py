@@ -16,7 +16,7 @@ from sidecar.counting.incremental import (
     count_uncounted_characters,
     countable_pieces,
 )
-from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
+from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece, SplitText, split_pieces

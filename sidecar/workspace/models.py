@@ -73,7 +73,7 @@ class Alternatives(NamedTuple):
     def all(self) -> list[Alternative]:
         """Return the other models of the same vendor, and those of endpoints that serve the
         model."""
-        from sidecar.counting.listing import search
+        from sidecar.counting.model_list import search
 
         provider = catalogue.provider_of(self.model)
         models = [

@@ -12,7 +12,7 @@ from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.shared import Shared
 
 if TYPE_CHECKING:
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
     from sidecar.workspace.agents import AgentSessions

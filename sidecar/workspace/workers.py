@@ -16,7 +16,7 @@ from sidecar.workspace.memory import release_memory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.document import TextDocument
     from sidecar.text.pieces import Piece
     from sidecar.workspace.documents import Documents, Snapshot

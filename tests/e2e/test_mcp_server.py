@@ -20,7 +20,7 @@ from mcp.client.stdio import StdioServerParameters
 from pydantic import FileUrl
 
 from benchmarks.agents.claude import ClaudeHome
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.mcp.schemas import TOOLS, describe_tools
 
 PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))

@@ -1,7 +1,7 @@
 """Where the fast engines differ from tiktoken: `python -m tests.fuzz.differences` (5 minutes).
 
 Compares the tokens, not only their number, of every code point in many contexts and of random
-texts of contractions. What it prints must be covered by `sidecar.counting.engines.disputed`;
+texts of contractions. What it prints must be covered by `sidecar.counting.exact_engines.disputed`;
 the exit code is 1 when something is not.
 """
 
@@ -11,7 +11,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sidecar.counting.engines import Reference, is_disputed
+from sidecar.counting.exact_engines import Reference, is_disputed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

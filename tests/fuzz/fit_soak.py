@@ -12,7 +12,7 @@ import sys
 import unicodedata
 
 from sidecar.counting.fit import MARKER, FitResult, Mode, fit
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 
 MODELS = ("gpt-5", "gpt-4", "claude-opus-4-7", "no-such-model")
 MODES: tuple[Mode, ...] = ("start", "middle", "end")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.client import SERVER, StdioClient
 from benchmarks.corpus import source_text
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 from sidecar.text.document import TextDocument
 from tests.fuzz import edits, oracle
 

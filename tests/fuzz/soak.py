@@ -14,8 +14,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines import Reference, engine
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.exact_engines import Reference, engine
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
 from tests.document_counts import document_tokens
 from tests.fuzz import edits, oracle

@@ -11,7 +11,7 @@ import random
 import sys
 import unicodedata
 
-from sidecar.counting import vocabularies
+from sidecar.counting import model_tokenizers
 from sidecar.counting.vocabulary_files import BytePairTokenizer, load
 from sidecar.text.pieces import split
 from tests.e2e.llama.vocabularies import FOLDER
@@ -22,7 +22,9 @@ BETWEEN = ["\n", "\n  ", "\t", "/", "'s", " ", "\r\n", "1", "é", "\u0301", "。
 
 def tokenizers() -> list[BytePairTokenizer]:
     """The vocabularies at hand that claim safe cuts."""
-    packaged = [vocabularies.packaged_file(generation) for generation in vocabularies.PACKAGED]
+    packaged = [
+        model_tokenizers.packaged_file(generation) for generation in model_tokenizers.PACKAGED
+    ]
     files = [file for file in packaged if file] + sorted(FOLDER.glob("ggml-vocab-*.gguf"))
     found = []
     for file in files:

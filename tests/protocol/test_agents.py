@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from sidecar.budget.finding import Finding
     from sidecar.cli.checking.report import ReportedFinding
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from tests.protocol.client import Client
 
 

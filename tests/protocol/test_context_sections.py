@@ -8,8 +8,8 @@ import pytest
 
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save
-from sidecar.counting.kinds import kind_of
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.text_features import kind_of
 from sidecar.workspace.wording import NO_CONTEXT
 from tests.protocol.client import URI, USER, Client, RpcError, edit
 from tests.truth import truth

@@ -12,7 +12,7 @@ import pytest
 
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import Calibrations, document_key
-from sidecar.counting.kinds import kind_of
+from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.server.server import create_server
 from tests.protocol.client import Client

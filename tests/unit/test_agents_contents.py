@@ -13,7 +13,7 @@ from benchmarks.agents.codex import CodexHome, usage
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.contents import ContextContents
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.workspace.contents import read_contents
 
 if TYPE_CHECKING:

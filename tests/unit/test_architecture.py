@@ -41,9 +41,9 @@ PURE = (
     "models/",
     "budget/",
     "context/",
-    *(f"counting/{name}.py" for name in ("calibration", "count", "features", "fit", "kinds")),
-    *(f"counting/{name}.py" for name in ("incremental", "media", "messages", "patterns")),
-    "counting/tokenizer.py",
+    *(f"counting/{name}.py" for name in ("calibration", "count", "fit", "incremental")),
+    *(f"counting/{name}.py" for name in ("media_tokens", "message_tokens", "text_features")),
+    "counting/tokenizer_interface.py",
     *(f"cost/{name}.py" for name in ("days", "events", "protocol")),
 )
 IO_MODULES = {

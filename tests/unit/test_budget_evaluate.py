@@ -14,8 +14,8 @@ from sidecar.budget.evaluate import evaluate
 from sidecar.budget.finding import Together, severity_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.config.settings import Budget, Settings
-from sidecar.counting.engines import VOCABULARIES, Purpose, engine, load_ranks
-from sidecar.counting.tokenizer import Tokenizer
+from sidecar.counting.exact_engines import VOCABULARIES, Purpose, engine, load_ranks
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split_pieces
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from sidecar.budget.fixes import (
 from sidecar.budget.rules import Rules
 from sidecar.budget.scopes import minimal_edit
 from sidecar.config.settings import Budget, Settings
-from sidecar.counting.engines import engine
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.exact_engines import engine
+from sidecar.counting.model_tokenizers import Tokenizers
 
 if TYPE_CHECKING:
     from sidecar.budget.finding import Finding

@@ -15,7 +15,7 @@ from sidecar.budget.finding import Together
 from sidecar.budget.rules import Rules
 from sidecar.cli.check import check_paths as run
 from sidecar.config.load import load
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
 from sidecar.text.outline import has_ignore_mark
 from sidecar.text.positions import Range

@@ -16,8 +16,8 @@ from sidecar.cli.checking import cache, reading
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save
-from sidecar.counting.engines import FastEngine
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.exact_engines import FastEngine
+from sidecar.counting.model_tokenizers import Tokenizers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from sidecar.cli import output
 from sidecar.cli.count import count
 from sidecar.cli.counters import local_counters
 from sidecar.config.settings import Settings
-from sidecar.counting.engines import FastEngine, engine
+from sidecar.counting.exact_engines import FastEngine, engine
 from sidecar.workspace.documents import Snapshot
 from tests.fuzz import edits
 

@@ -23,7 +23,7 @@ from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import save
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostRecordParams
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.workspace.state import State
 from tests.unit.test_text_printable import forged, is_plain

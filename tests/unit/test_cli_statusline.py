@@ -15,7 +15,7 @@ from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.workspace.prompt_files import find_imports
 from sidecar.workspace.statuslines import FILE_NAME
 from tests.truth import truth

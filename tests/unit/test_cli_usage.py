@@ -18,7 +18,7 @@ from sidecar.cli import main
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import save
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.workspace.state import State
 

@@ -16,8 +16,8 @@ from sidecar.context.preflight import prompt_measure
 from sidecar.context.protocol import PreflightParams
 from sidecar.context.window import Limit, Window
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.counting.kinds import kind_of
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.text_features import kind_of
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from tests.unit.held_out import DOCUMENTS

@@ -16,7 +16,7 @@ from sidecar.context.occupancy import context_usage
 from sidecar.context.pruning import fit
 from sidecar.context.response import handle
 from sidecar.context.window import Window, resolve_limit
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
 from sidecar.workspace.sessions import DEFAULT_ID
 

@@ -13,7 +13,7 @@ from sidecar.counting.calibration import (
     document_key,
     dominant_kind,
 )
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from tests.unit.context_fakes import calls, output, reply, user

@@ -14,8 +14,8 @@ from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.sections import Section, TextSource
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count import Measure
-from sidecar.counting.messages import count_messages
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.message_tokens import count_messages
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from tests.unit.context_fakes import Planner, calls, output, reply, user, window

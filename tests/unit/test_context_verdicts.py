@@ -20,7 +20,7 @@ from sidecar.context.protocol import (
 )
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.window import level, severity
-from sidecar.counting.listing import search
+from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
 from sidecar.workspace.models import Alternatives

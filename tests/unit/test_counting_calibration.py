@@ -21,12 +21,12 @@ from sidecar.counting.calibration import (
     document_key,
     key_of,
 )
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
 
 TOKENIZERS = Tokenizers()
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.counting import estimates, vocabularies
-from sidecar.counting.engines import engine
-from sidecar.counting.features import NAMES, features
-from sidecar.counting.kinds import kind_of
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting import estimators, model_tokenizers
+from sidecar.counting.exact_engines import engine
+from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.text_features import NAMES, features, kind_of
 from sidecar.models import families
 from tests.unit.held_out import DOCUMENTS
 
@@ -45,10 +44,10 @@ OTHERS = ("qwen2", "claude", "claude-4.7", "mistral-v3", "llama2")
 @pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Hide optional packages."""
-    monkeypatch.setattr(vocabularies, "PACKAGED", {})
-    vocabularies.packaged_file.cache_clear()
+    monkeypatch.setattr(model_tokenizers, "PACKAGED", {})
+    model_tokenizers.packaged_file.cache_clear()
     yield
-    vocabularies.packaged_file.cache_clear()
+    model_tokenizers.packaged_file.cache_clear()
 
 
 @pytest.mark.usefixtures("without_extras")
@@ -137,14 +136,14 @@ def test_every_generation_that_a_name_can_have_is_counted_or_approximated() -> N
     inside = {generation for _, generation in families._INSIDE}
 
     for generation in rows | inside | {"claude", "claude-4.7", families.UNKNOWN}:
-        assert generation in vocabularies.ENGINES or estimates.approximation_of(generation), (
+        assert generation in model_tokenizers.ENGINES or estimators.approximation_of(generation), (
             generation
         )
 
 
 def test_every_generation_has_a_band_for_every_kind() -> None:
-    for generation in estimates.generations():
-        row = estimates.approximation_of(generation)
+    for generation in estimators.generations():
+        row = estimators.approximation_of(generation)
         assert row is not None
         assert len(row.weights) == 1 + len(NAMES)
         for document in DOCUMENTS:
@@ -179,16 +178,16 @@ def test_a_text_is_known_by_its_beginning(text: str, kind: str) -> None:
     assert kind_of(text) == kind
 
 
-@pytest.mark.parametrize("generation", estimates.generations())
+@pytest.mark.parametrize("generation", estimators.generations())
 def test_no_character_lowers_an_estimate(generation: str) -> None:
     """Emoji, rare Han and styled letters had weights that few documents had spoken of: an ordinary
     text with seven emoji came out as one token."""
-    found, base = estimates.approximation_of(generation), engine(estimates.BASE_VOCABULARY)
+    found, base = estimators.approximation_of(generation), engine(estimators.BASE_VOCABULARY)
     assert found is not None
 
     def estimate(text: str) -> float:
         terms = (base.count(text), *features(text))
-        return float(sum(map(mul, found.weights, terms))) / estimates.UNITS
+        return float(sum(map(mul, found.weights, terms))) / estimators.WEIGHT_UNITS
 
     plain = "A line of ordinary prose that says something.\n" * 20
     for character in "😀🚀🇩🇪𠮷𝗛é中한あяعאเกकবதతಕമසລབქღሀខñßłşЖЎґΩ–“→✅ﬁＡܐދ\u0301\u0308":

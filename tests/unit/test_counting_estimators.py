@@ -18,7 +18,7 @@ from sidecar.counting.estimators import (
     heuristic_units,
 )
 from sidecar.counting.fit import allowance, fit
-from sidecar.counting.tokenizers import CalibratedTokenizer, Tokenizers
+from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
 from tests.unit.held_out import DOCUMENTS
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.counting.fit import Mode, allowance, fit
-from sidecar.counting.tokenizer import Tokenizer
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_interface import Tokenizer
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Method

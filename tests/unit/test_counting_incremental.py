@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.engines import Reference, engine
+from sidecar.counting.exact_engines import Reference, engine
 from sidecar.counting.incremental import SLOW, count_pieces, count_text, countable_pieces
-from sidecar.counting.tokenizer import Tokenizer
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.errors import WorkStoppedError
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import PIECE_CHARACTERS

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.config.settings import TokenizerFile
-from sidecar.counting import estimates, patterns, vocabularies
+from sidecar.counting import estimators, model_tokenizers, vocabulary_files
 from sidecar.counting.incremental import count_text
-from sidecar.counting.listing import model_info
-from sidecar.counting.tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
+from sidecar.counting.model_list import model_info
+from sidecar.counting.model_tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.models.families import UNKNOWN
 from sidecar.text.document import TextDocument
 from tests.document_counts import document_tokens
@@ -21,7 +21,7 @@ from tests.unit.test_counting_vocabularies import rank_lines, trained
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
 
 
 def test_openai_models_are_exact() -> None:
@@ -70,7 +70,7 @@ def test_the_users_estimator_counts_what_nothing_knows(name: str) -> None:
 
 
 def test_the_users_file_wins_over_everything(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(trained(patterns.LLAMA3))
+    (tmp_path / "tokenizer.json").write_bytes(trained(vocabulary_files.LLAMA3))
     written = str(tmp_path / "tokenizer.json")
     tokenizers = Tokenizers([TokenizerFile(models=("gpt-*", "mine*"), file=written)])
 
@@ -120,7 +120,7 @@ def test_a_folder_or_home_path_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "t.json").write_bytes(trained(patterns.QWEN2))
+    (tmp_path / "t.json").write_bytes(trained(vocabulary_files.QWEN2))
     tokenizers = Tokenizers(
         [
             TokenizerFile(models=("a",), file="~/t.json"),
@@ -148,7 +148,7 @@ def test_nothing_is_loaded_before_it_counts(tmp_path: Path) -> None:
 def test_many_threads_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sidecar.counting import vocabulary_files
 
-    (tmp_path / "tokenizer.json").write_bytes(trained(patterns.LLAMA3))
+    (tmp_path / "tokenizer.json").write_bytes(trained(vocabulary_files.LLAMA3))
     loads: list[str] = []
     real = vocabulary_files.load
 
@@ -175,7 +175,7 @@ def test_many_threads_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_package_that_is_not_there_is_approximated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabularies, "packaged_file", lambda _generation: None)
+    monkeypatch.setattr(model_tokenizers, "packaged_file", lambda _generation: None)
     tokenizer = Tokenizers().for_model("qwen3-8b")
 
     assert (tokenizer.name, tokenizer.method) == ("qwen2~o200k_base", "estimate")
@@ -184,7 +184,7 @@ def test_a_package_that_is_not_there_is_approximated(monkeypatch: pytest.MonkeyP
 def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "qwen.tiktoken").write_text("damaged")
     monkeypatch.setattr(
-        vocabularies, "packaged_file", lambda _generation: tmp_path / "qwen.tiktoken"
+        model_tokenizers, "packaged_file", lambda _generation: tmp_path / "qwen.tiktoken"
     )
     tokenizers = Tokenizers()
 
@@ -195,7 +195,7 @@ def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_generation_has_a_tokenizer() -> None:
     tokenizers = Tokenizers()
-    for generation in (*estimates.generations(), *vocabularies.ENGINES, UNKNOWN):
+    for generation in (*estimators.generations(), *model_tokenizers.ENGINES, UNKNOWN):
         tokenizer = tokenizers._for_generation(generation)
         assert tokenizer.count("hello world, this is a sentence of some words") > 5
 
@@ -223,7 +223,7 @@ def test_names_at_random_fill_no_memory() -> None:
 
 
 def test_settings_entries_serve_as_they_are(tmp_path: Path) -> None:
-    spec = json.loads(trained(patterns.LLAMA3))
+    spec = json.loads(trained(vocabulary_files.LLAMA3))
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     entry = TokenizerFile(models=("mine",), file=str(tmp_path / "tokenizer.json"))
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from sidecar.counting import patterns, vocabularies
-from sidecar.counting.engines import without_lone_surrogates
-from sidecar.counting.patterns import PATTERNS, Pattern
+from sidecar.counting import model_tokenizers, vocabulary_files
+from sidecar.counting.exact_engines import without_lone_surrogates
 from sidecar.counting.vocabulary_files import (
+    PATTERNS,
     BytePairTokenizer,
     HuggingFaceTokenizer,
+    Pattern,
     VocabularyError,
     as_byte_pairs,
     load,
@@ -98,8 +99,10 @@ def trained(pattern: Pattern) -> bytes:
     """Return a small `tokenizer.json` that splits by `pattern`."""
     tokenizer = Tokenizer(models.BPE())
     splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pattern.splits[0]]
-    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is patterns.GPT2)
-    steps = [] if pattern is patterns.GPT2 else splits
+    last = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=pattern is vocabulary_files.GPT2
+    )
+    steps = [] if pattern is vocabulary_files.GPT2 else splits
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, last])
     if pattern.nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -140,7 +143,7 @@ def test_every_pattern_claims_what_was_proven() -> None:
 def test_a_tokenizer_json_needs_the_library_only_where_tiktoken_is_not_the_same(
     tmp_path: Path,
 ) -> None:
-    spec = json.loads(trained(patterns.LLAMA3))
+    spec = json.loads(trained(vocabulary_files.LLAMA3))
     variants: list[tuple[type, dict[str, Any]]] = [
         (BytePairTokenizer, {}),
         (HuggingFaceTokenizer, {"normalizer": {"type": "Lowercase"}}),
@@ -156,14 +159,14 @@ def test_a_tokenizer_json_needs_the_library_only_where_tiktoken_is_not_the_same(
 
 
 def test_merges_out_of_order_are_left_to_the_library() -> None:
-    spec = json.loads(trained(patterns.LLAMA3))
+    spec = json.loads(trained(vocabulary_files.LLAMA3))
     spec["model"]["merges"].reverse()
 
     assert as_byte_pairs(spec, "mine") is None
 
 
 def test_special_tokens_in_text_are_text() -> None:
-    tokenizer = Tokenizer.from_buffer(trained(patterns.LLAMA3))
+    tokenizer = Tokenizer.from_buffer(trained(vocabulary_files.LLAMA3))
     tokenizer.add_special_tokens(["<|end|>"])
     data = tokenizer.to_str().encode()
     fast, library = as_byte_pairs(json.loads(data), "mine"), HuggingFaceTokenizer("mine", data)
@@ -173,17 +176,17 @@ def test_special_tokens_in_text_are_text() -> None:
 
 
 def test_truncation_and_padding_in_the_file_do_not_count() -> None:
-    tokenizer = Tokenizer.from_buffer(trained(patterns.QWEN2))
+    tokenizer = Tokenizer.from_buffer(trained(vocabulary_files.QWEN2))
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=64)
     changed = HuggingFaceTokenizer("mine", tokenizer.to_str().encode())
 
-    assert changed.count("a b c d e f") == both(patterns.QWEN2)[1].count("a b c d e f") < 64
+    assert changed.count("a b c d e f") == both(vocabulary_files.QWEN2)[1].count("a b c d e f") < 64
 
 
 @pytest.mark.parametrize("text", ["\ud83d", "a\udc00b", "\ud83d\ude00"])
 def test_lone_surrogates_count_as_the_replacement_character(text: str) -> None:
-    fast, library = both(patterns.LLAMA3)
+    fast, library = both(vocabulary_files.LLAMA3)
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     assert fast.count(text) == library.count(text) == library.count(clean)
@@ -242,7 +245,7 @@ def test_a_tekken_file_uses_as_many_tokens_as_it_says(tmp_path: Path) -> None:
         for rank, token in enumerate(tokens)
     ]
     config = {
-        "pattern": patterns.TEKKEN.expression,
+        "pattern": vocabulary_files.TEKKEN.expression,
         "default_vocab_size": 267,
         "default_num_special_tokens": 10,
     }
@@ -279,7 +282,7 @@ def gguf(pattern: Pattern, pre: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "pre"), [(patterns.GPT2, "gpt-2"), (patterns.LLAMA3, "llama-bpe")]
+    ("pattern", "pre"), [(vocabulary_files.GPT2, "gpt-2"), (vocabulary_files.LLAMA3, "llama-bpe")]
 )
 def test_a_gguf_counts_as_its_tokenizer_json(tmp_path: Path, pattern: Pattern, pre: str) -> None:
     (tmp_path / "model.gguf").write_bytes(gguf(pattern, pre) + bytes(64))
@@ -295,7 +298,7 @@ def test_a_gguf_counts_as_its_tokenizer_json(tmp_path: Path, pattern: Pattern, p
 def test_a_damaged_gguf_is_refused_or_read(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[int]
 ) -> None:
-    data = bytearray(gguf(patterns.GPT2, "gpt-2"))
+    data = bytearray(gguf(vocabulary_files.GPT2, "gpt-2"))
     for flip in flips:
         data[flip % len(data)] ^= 0xFF
     file = tmp_path_factory.getbasetemp() / "damaged.gguf"
@@ -309,18 +312,18 @@ def test_a_damaged_gguf_is_refused_or_read(
 
 @pytest.mark.parametrize("generation", ["qwen2", "qwen3.5", "deepseek"])
 def test_packaged_vocabularies_are_found_and_exact(generation: str) -> None:
-    file = vocabularies.packaged_file(generation)
+    file = model_tokenizers.packaged_file(generation)
     assert file is not None
     tokenizer = load(file, generation)
 
     assert isinstance(tokenizer, BytePairTokenizer)
     assert tokenizer.has_safe_cuts
     assert tokenizer.count("hello world") == 2
-    assert vocabularies.counted_by(generation) == (generation, "exact")
+    assert model_tokenizers.counted_by(generation) == (generation, "exact")
 
 
 def test_deepseek_counts_as_its_own_tokenizer_json() -> None:
-    file = vocabularies.packaged_file("deepseek")
+    file = model_tokenizers.packaged_file("deepseek")
     assert file is not None
     fast, library = load(file, "deepseek"), HuggingFaceTokenizer("deepseek", file.read_bytes())
 

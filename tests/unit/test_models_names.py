@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.listing import model_info
+from sidecar.counting.model_list import model_info
 from sidecar.models.catalogue import provider_of
 from sidecar.models.families import UNKNOWN, generation_of, is_misspelt
 from sidecar.models.names import matches, parse, same_model

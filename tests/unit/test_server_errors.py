@@ -8,7 +8,7 @@ from sidecar.context.pruning import stale_plan_error
 from sidecar.context.sections import no_text
 from sidecar.cost.ledger import LedgerError, ReadCancelledError
 from sidecar.cost.price_list import UpdateError
-from sidecar.counting.engines import DamagedRanksError
+from sidecar.counting.exact_engines import DamagedRanksError
 from sidecar.counting.vocabulary_files import VocabularyError
 from sidecar.errors import BadParamsError, RequestError, SidecarError, VendorFormatError
 from sidecar.server.errors import error_body

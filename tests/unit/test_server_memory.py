@@ -7,7 +7,7 @@ import sys
 
 _CHECK = r"""
 import sys
-from sidecar.counting.engines import engine
+from sidecar.counting.exact_engines import engine
 from sidecar.workspace.memory import release_memory, library_tables
 tokenizer = engine("o200k_base", "interactive")
 text = "a few words, and äöü 中文 too " * 50

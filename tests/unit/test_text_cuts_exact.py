@@ -8,15 +8,15 @@ from functools import cache
 import pytest
 import tiktoken
 
-from sidecar.counting import patterns
-from sidecar.counting.engines import VOCABULARIES, Reference, load_ranks
-from sidecar.counting.patterns import Pattern
+from sidecar.counting import vocabulary_files
+from sidecar.counting.exact_engines import VOCABULARIES, Reference, load_ranks
+from sidecar.counting.vocabulary_files import Pattern
 from sidecar.text.cuts import is_cut
 from tests.fuzz import edits
 
 PATTERNS = {
     pattern.name: pattern
-    for pattern in vars(patterns).values()
+    for pattern in vars(vocabulary_files).values()
     if isinstance(pattern, Pattern) and pattern.has_safe_cuts
 }
 # Few enough characters that every neighbourhood of two or three comes up often.
@@ -63,7 +63,7 @@ def test_every_safe_cut_is_exact(name: str) -> None:
 
 def test_line_cuts_are_not_for_gpt2() -> None:
     encode = tiktoken.Encoding(
-        "gpt2", pat_str=patterns.GPT2.expression, mergeable_ranks=ranks(), special_tokens={}
+        "gpt2", pat_str=vocabulary_files.GPT2.expression, mergeable_ranks=ranks(), special_tokens={}
     ).encode_ordinary
     assert is_cut(";\n\n", "a")
     assert encode(";\n\n") + encode("a") != encode(";\n\na")

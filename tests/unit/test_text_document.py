@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.engines import engine
+from sidecar.counting.exact_engines import engine
 from sidecar.text import cuts
 from sidecar.text.cuts import is_cut
 from sidecar.text.document import TextDocument

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.counting.tokenizer import Tokenizer
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.document import TextDocument
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.workers import GIANT_CHARACTERS, Workers

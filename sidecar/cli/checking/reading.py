@@ -17,7 +17,7 @@ from sidecar.cli.checking.cache import (
 from sidecar.cli.checking.report import FileRange, FileReport, report_finding
 from sidecar.cli.counters import map_batches
 from sidecar.cli.output import with_progress
-from sidecar.counting.engines import names
+from sidecar.counting.exact_engines import names
 from sidecar.text.outline import has_ignore_mark
 from sidecar.workspace.budgets import Subject, findings
 from sidecar.workspace.documents import Snapshot
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.targets import Target
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sidecar.cli.checking.reading import FileReader
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
-    from sidecar.counting.engines import Purpose
+    from sidecar.counting.exact_engines import Purpose
 
 BULK_BYTES = 4_000_000
 """From this size on, the bulk engine is faster although it takes half a second to load."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.counting.listing import ModelInfo, choices, search
+from sidecar.counting.model_list import ModelInfo, choices, search
 from sidecar.errors import BadParamsError
 from sidecar.server.methods import (
     CountParams,

@@ -16,7 +16,7 @@ from benchmarks.client import SERVER, StdioClient
 from sidecar.budget.fixes import raised
 from sidecar.counting.calibration import Calibrations, document_key, key_of
 from sidecar.counting.calibration_file import save
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from tests.e2e.llama.own import text_tokens
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import subprocess
 
 from benchmarks.client import SERVER, URI, StdioClient
 from benchmarks.corpus import source_text
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 
 SIZE = 4_000_000
 

@@ -42,7 +42,7 @@ LIBRARIES = (
 ROOMS = (
     "sidecar.agents.readers", "sidecar.budget.evaluate", "sidecar.cli", "sidecar.config.load",
     "sidecar.context.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
-    "sidecar.counting.kinds", "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
+    "sidecar.counting.text_features", "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
     "sidecar.endpoints.http", "sidecar.messages.content", "sidecar.server.schema",
     "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.history",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 from tests.e2e.vscode.harness import wait_for
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 from tests.e2e.vscode.harness import wait_for
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 from tests.e2e.vscode.harness import Window, wait_for
 
 if TYPE_CHECKING:

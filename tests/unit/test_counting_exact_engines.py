@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting import engines
-from sidecar.counting.engines import (
+from sidecar.counting import exact_engines
+from sidecar.counting.exact_engines import (
     VOCABULARIES,
     DamagedRanksError,
     Reference,
@@ -24,13 +24,13 @@ from sidecar.counting.engines import (
     load_ranks,
     names,
 )
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.model_tokenizers import Tokenizers
 from tests.fuzz import differences, edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.counting.engines import Purpose
+    from sidecar.counting.exact_engines import Purpose
 
 TEXTS = st.lists(
     st.one_of(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), st.text(max_size=8)), max_size=10
@@ -89,14 +89,14 @@ def test_what_an_engine_gets_wrong_goes_to_the_reference() -> None:
     text = "'ſ'ſ and \U00010940x\u088f"
     assert is_disputed(text)
     for name in BASES:
-        wrong = engines.FastEngine(name, lambda _: -1)
+        wrong = exact_engines.FastEngine(name, lambda _: -1)
         assert wrong.count(text) == Reference(name).count_whole(text)
         assert wrong.count("plain") == -1
 
 
 def test_every_disputed_character_is_found() -> None:
     """The search for first bytes in UTF-8 misses no character of the expression."""
-    known = engines._DISPUTED.findall("".join(differences.code_points()))
+    known = exact_engines._DISPUTED.findall("".join(differences.code_points()))
     assert len(known) == 4_700
     assert all(is_disputed(f"plain {character} text") for character in known)
     assert not is_disputed("Ünïcödé 字 😀 \u1ac0 \ua7c1 \U0001093f \U0001e6fd")
@@ -118,9 +118,11 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("make", [engines.rs_bpe, engines.toktok])
+@pytest.mark.parametrize("make", [exact_engines.rs_bpe, exact_engines.toktok])
 @pytest.mark.parametrize("character", RUNS)
-def test_a_million_of_the_same(character: str, make: Callable[[str], engines.FastEngine]) -> None:
+def test_a_million_of_the_same(
+    character: str, make: Callable[[str], exact_engines.FastEngine]
+) -> None:
     for name, tokens in zip(BASES, RUNS[character], strict=True):
         assert make(name).count(character * MILLION) == tokens
 
@@ -142,9 +144,9 @@ def test_runs_of_blanks_are_cut_out_exactly(
     """Tested on short runs, which tiktoken can still count as a whole."""
     few = text.format(*[" \t" * 40] * 2)
     truth = len(Reference(name).tokens(few))
-    blanks = f"[{engines.BLANK}]"
-    monkeypatch.setattr(engines, "MANY_BLANKS", 20)
-    monkeypatch.setattr(engines, "LONG_BLANKS", re.compile(f"(?<!{blanks}){blanks}{{20,}}+"))
+    blanks = f"[{exact_engines.BLANK}]"
+    monkeypatch.setattr(exact_engines, "MANY_BLANKS", 20)
+    monkeypatch.setattr(exact_engines, "LONG_BLANKS", re.compile(f"(?<!{blanks}){blanks}{{20,}}+"))
     assert Reference(name).count_whole(few) == truth
 
 
@@ -157,7 +159,7 @@ def test_tiktoken_alone_survives_a_million_blanks(name: str, text: str) -> None:
 
 def test_slow_pieces_are_known_before_they_are_counted() -> None:
     interactive = engine("o200k_base")
-    assert isinstance(interactive, engines.FastEngine)
+    assert isinstance(interactive, exact_engines.FastEngine)
     assert interactive.is_slow("ſ")
     assert interactive.is_slow("a" * 70_000)
     assert not interactive.is_slow("plain " * 1_000)
@@ -168,9 +170,9 @@ def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatc
     def missing(*_: Any) -> Any:
         raise ImportError
 
-    monkeypatch.setattr(engines, "rs_bpe", missing)
-    monkeypatch.setattr(engines, "toktok", missing)
-    monkeypatch.setattr("sidecar.counting.engines._engines", {})
+    monkeypatch.setattr(exact_engines, "rs_bpe", missing)
+    monkeypatch.setattr(exact_engines, "toktok", missing)
+    monkeypatch.setattr("sidecar.counting.exact_engines._engines", {})
     for purpose in PURPOSES:
         assert isinstance(engine("cl100k_base", purpose), Reference)
         assert engine("cl100k_base", purpose).count("hello world") == 2
@@ -178,14 +180,14 @@ def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatc
 
 def test_an_engine_is_loaded_by_its_first_count_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listing models names their engines without loading 33 MB of tables."""
-    loads, real = list[str](), engines._rs_bpe
+    loads, real = list[str](), exact_engines._rs_bpe
 
     def load(name: str) -> Any:
         loads.append(name)
         return real(name)
 
-    monkeypatch.setattr(engines, "_rs_bpe", load)
-    monkeypatch.setattr("sidecar.counting.engines._engines", {})
+    monkeypatch.setattr(exact_engines, "_rs_bpe", load)
+    monkeypatch.setattr("sidecar.counting.exact_engines._engines", {})
     tokenizers = Tokenizers()
     assert tokenizers.describe("gpt-4") == ("cl100k_base", "exact")
     assert tokenizers.describe("claude-sonnet-4-5")[1] != "exact"
@@ -244,7 +246,7 @@ import socket, sys
 def refuse(*a, **k): raise OSError("no network")
 socket.socket.connect = refuse
 socket.getaddrinfo = refuse
-from sidecar.counting.engines import engine
+from sidecar.counting.exact_engines import engine
 assert engine("o200k_base").count("hello world") == 2
 print([m for m in ("tiktoken", "toktok", "requests", "urllib3") if m in sys.modules])
 assert engine("cl100k_base", "reference").count("hello world") == 2

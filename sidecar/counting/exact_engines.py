@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.counting.tokenizer import Tokenizer
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.errors import SidecarError
 from sidecar.text.pieces import PIECE_CHARACTERS, split
 

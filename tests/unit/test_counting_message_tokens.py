@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.counting.count import Measure
-from sidecar.counting.messages import count_messages, message_tokens, tools_tokens
-from sidecar.counting.tokenizer import Tokenizer
-from sidecar.counting.tokenizers import CalibratedTokenizer, Tokenizers
+from sidecar.counting.message_tokens import count_message, count_messages, count_tools
+from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.messages.media import size_of
 
 TOKENIZERS = Tokenizers()
@@ -107,7 +107,7 @@ def test_tools_count_as_the_api_reported(model: str, tokens: int) -> None:
 
 def test_nothing_is_0_and_exact() -> None:
     assert count([]) == Measure(0, "exact", "o200k_base", 0.0)
-    assert tools_tokens([], "gpt-5", TOKENIZERS.for_model("gpt-5")).tokens == 0
+    assert count_tools([], "gpt-5", TOKENIZERS.for_model("gpt-5")).tokens == 0
 
 
 def test_a_formula_that_nobody_compared_is_an_estimate() -> None:
@@ -140,7 +140,7 @@ FORMS: list[list[Any]] = [
 @pytest.mark.parametrize("model", ["gpt-5", "claude-opus-4-7", "qwen3:8b", "gemini-2.5-pro"])
 def test_a_tool_costs_the_same_in_every_form(model: str) -> None:
     tokenizer = TOKENIZERS.for_model(model)
-    counts = {tools_tokens(form, model, tokenizer).tokens for form in FORMS}
+    counts = {count_tools(form, model, tokenizer).tokens for form in FORMS}
 
     assert len(counts) == 1
     assert counts.pop() > 40
@@ -161,9 +161,9 @@ class Watched(Tokenizer):
 
 def test_a_tool_set_is_counted_once() -> None:
     watched = Watched()
-    first = tools_tokens(FORMS[0], "gpt-5", watched)
+    first = count_tools(FORMS[0], "gpt-5", watched)
     asked = len(watched.asked)
-    again = tools_tokens(msgspec.json.decode(msgspec.json.encode(FORMS[0])), "gpt-5", watched)
+    again = count_tools(msgspec.json.decode(msgspec.json.encode(FORMS[0])), "gpt-5", watched)
 
     assert again == first
     assert len(watched.asked) == asked > 0
@@ -173,7 +173,7 @@ def test_a_tool_set_has_the_band_of_its_tokenizer_as_it_is_now() -> None:
     """Reports that confirm a factor leave it unchanged and narrow its band."""
     plain = TOKENIZERS.for_model("llama-3.3-70b")
     first, then = (
-        tools_tokens(
+        count_tools(
             FORMS[0], "llama-3.3-70b", CalibratedTokenizer(plain, 1.1, spread)
         ).error_percent
         for spread in (1.0, 0.5)
@@ -190,7 +190,7 @@ def test_priming_tokens_widen_the_band() -> None:
     def doubt(model: str) -> float:
         tokenizer = TOKENIZERS.for_model(model)
         whole = count_messages([message], None, model, tokenizer)
-        alone = message_tokens(message, model, tokenizer)
+        alone = count_message(message, model, tokenizer)
         assert whole.error_percent is not None
         assert alone.error_percent is not None
         return whole.tokens * whole.error_percent / 100 - alone.tokens * alone.error_percent / 100

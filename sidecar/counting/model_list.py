@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sidecar.counting.count import Method
-from sidecar.counting.vocabularies import counted_by
+from sidecar.counting.model_tokenizers import counted_by
 from sidecar.models import catalogue, families
 from sidecar.models.catalogue import known_window, provider_of, usual_window
 from sidecar.models.limits import max_output_of

@@ -26,7 +26,7 @@ from cachetools import LRUCache
 
 from sidecar.counting.count import Measure, Method
 from sidecar.counting.incremental import measure_text
-from sidecar.counting.media import UncertainTokens, clip_tokens, image_tokens
+from sidecar.counting.media_tokens import UncertainTokens, clip_tokens, image_tokens
 from sidecar.messages.content import Block, read_message
 from sidecar.messages.tool_schemas import ToolSchema, as_json, properties_of, read_tools
 from sidecar.models import families
@@ -34,7 +34,7 @@ from sidecar.models.families import claude_version
 from sidecar.models.names import parse
 
 if TYPE_CHECKING:
-    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.counting.tokenizer_interface import Tokenizer
 
 _TOOL_CHOICE_MARGIN = 130
 """How many more tokens the prompt may have if the request forces a tool call."""
@@ -140,9 +140,9 @@ def count_messages(
     """
     if not messages and not tools:
         return tokenizer.measure(0)
-    parts = [message_tokens(message, model, tokenizer) for message in messages]
+    parts = [count_message(message, model, tokenizer) for message in messages]
     if tools:
-        parts.append(tools_tokens(tools, model, tokenizer))
+        parts.append(count_tools(tools, model, tokenizer))
     priming = priming_tokens(model) if messages else 0
     tokens = sum([part.tokens for part in parts]) + priming
     methods = {part.method for part in parts}
@@ -159,7 +159,7 @@ def message_text(message: Any) -> str:
     return "\n".join([part for part in (read.name, *read.texts, *written) if part])
 
 
-def message_tokens(
+def count_message(
     message: Any, model: str, tokenizer: Tokenizer, counted: int | None = None
 ) -> Measure:
     """Count one message with the template's tokens. Never raises.
@@ -238,7 +238,7 @@ def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> floa
     return round(100 * margin / max(1, tokens), 1)
 
 
-def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measure:
+def count_tools(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measure:
     """Count a set of tool schemas. Counts are cached by set. Never raises.
 
     For OpenAI this is the cookbook's formula. For others it is each schema's compact JSON, and
@@ -254,13 +254,13 @@ def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Meas
         cached = _tool_sets.get(key)
     if cached is not None:
         return cached
-    measure = _count_tools(read_tools(tools), model, tokenizer)
+    measure = _count_tool_schemas(read_tools(tools), model, tokenizer)
     with _cache_lock:
         _tool_sets[key] = measure
     return measure
 
 
-def _count_tools(tools: Sequence[ToolSchema], model: str, tokenizer: Tokenizer) -> Measure:
+def _count_tool_schemas(tools: Sequence[ToolSchema], model: str, tokenizer: Tokenizer) -> Measure:
     around = template_tokens(model)
     overhead = around.tool * len(tools) + around.tools
     parts: list[Measure] = []
