@@ -1,17 +1,22 @@
 """What fills a session's context, by kind: estimated from the sizes of its parts.
 
-A reader's `contents` adds up the parts since the last compaction. Texts are not kept: only the
-length of their JSON counts. `ContextContents.split` scales the sizes to the exact number of tokens.
-What was in the first prompt besides the parts is the system prompt with its tools.
+A reader's `contents` yields a session's parts in order. `ContextContents` adds up those since the
+last compaction. Only the lengths of their JSON count, and `split` scales them to the exact number
+of tokens. What was in the first prompt besides the parts is the system prompt with its tools.
+
+`first_prompt` returns the words of the first prompt, for users who enable `agents.labels`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from sidecar import typed
 from sidecar.agents.fields import Record
 
 ContentKind = Literal["instructions", "user", "assistant", "call", "result", "attachment"]
@@ -22,6 +27,31 @@ _ENOUGH_BYTES = 2_000
 """With less growth between calls, the bytes per token are not derived from it."""
 _ATTACHMENT_BYTES = 6_000
 """Counted for a picture or file, whose tokens do not depend on its bytes."""
+_SEARCHED_FOR_PROMPT = 200
+_LONGEST_PROMPT = 80
+"""How many characters of the first prompt are shown."""
+
+
+class Part(NamedTuple):
+    """A part of a conversation."""
+
+    kind: ContentKind
+    json: bytes | msgspec.Raw = b""
+    """The part's text, as JSON."""
+    tool: str = ""
+
+
+class PromptSize(NamedTuple):
+    """The prompt tokens of a call. Comes before or after the parts of the call's reply."""
+
+    tokens: int
+
+
+class Compaction(NamedTuple):
+    """A summary has replaced all parts so far."""
+
+
+ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
@@ -35,27 +65,31 @@ class Share(NamedTuple):
 class ContextContents:
     """Adds up the parts of a context."""
 
-    def __init__(self) -> None:
-        self.compact()
+    def __init__(self, entries: Iterable[ContentEntry] = ()) -> None:
+        self._compact()
+        for entry in entries:
+            if isinstance(entry, Part):
+                self._add(entry)
+            elif isinstance(entry, PromptSize):
+                self._add_call(entry.tokens)
+            else:
+                self._compact()
 
-    def compact(self) -> None:
-        """Forget all parts, because a summary replaces them."""
+    def _compact(self) -> None:
         self._sizes: Counter[tuple[ContentKind, str]] = Counter()
         self._size = 0
         self._reply_start: int | None = None
         self._first: tuple[int, int] | None = None
         """Tokens of the first prompt, and the size of the parts in it."""
 
-    def add(self, kind: ContentKind, size: int, tool: str = "") -> None:
-        """Add a part of so many bytes."""
-        if kind in ("assistant", "call") and self._reply_start is None:
+    def _add(self, part: Part) -> None:
+        if part.kind in ("assistant", "call") and self._reply_start is None:
             self._reply_start = self._size
-        size = _ATTACHMENT_BYTES if kind == "attachment" else size
-        self._sizes[kind, tool] += size
+        size = _ATTACHMENT_BYTES if part.kind == "attachment" else len(bytes(part.json))
+        self._sizes[part.kind, part.tool] += size
         self._size += size
 
-    def add_call(self, prompt_tokens: int) -> None:
-        """Add the prompt size of a call, before or after the parts of its reply."""
+    def _add_call(self, prompt_tokens: int) -> None:
         if self._first is None and prompt_tokens:
             start = self._size if self._reply_start is None else self._reply_start
             self._first = prompt_tokens, start
@@ -91,3 +125,35 @@ class Block(Record):
     thinking: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
     content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _TextBlock(Record):
+    text: str | None = None
+
+
+_Text = str | list[_TextBlock] | _TextBlock
+_decode_text: Callable[[bytes], _Text] = typed.decoder(_Text)  # type: ignore[arg-type]
+
+
+def first_prompt(entries: Iterable[ContentEntry]) -> str | None:
+    """Return the beginning of the first prompt on one line, or None if there is no prompt yet.
+
+    Skips text in tags, which agents add to prompts and write for their own commands.
+    """
+    for entry in islice(entries, _SEARCHED_FOR_PROMPT):
+        if isinstance(entry, Part) and entry.kind == "user":
+            words = " ".join(_text_of(entry.json).split())
+            if words and not words.startswith("<"):
+                return words[:_LONGEST_PROMPT]
+    return None
+
+
+def _text_of(json: bytes | msgspec.Raw) -> str:
+    try:
+        found = _decode_text(bytes(json))
+    except msgspec.DecodeError:
+        return ""
+    if isinstance(found, str):
+        return found
+    blocks = found if isinstance(found, list) else [found]
+    return next((block.text for block in blocks if block.text), "")

@@ -23,7 +23,7 @@ import msgspec
 from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
-    from sidecar.agents.contents import ContextContents
+    from sidecar.agents.contents import ContentEntry
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -82,6 +82,11 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     title: str | None = None
     """The title that the agent stored, never text of a message."""
+    branch: str | None = None
+    """The branch of the repository that the agent works on, if the store names it."""
+    began_at: datetime | None = None
+    first_prompt: str | None = None
+    """The beginning of the first prompt, only with `agents.labels = "first-prompt"`."""
     occupancy: Occupancy = Occupancy()
     parent: str | None = None
     """The session that this one was forked from."""
@@ -179,6 +184,10 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Error band (±%, 95 %) of `tokens`; 0 if they are exact."""
     note: str | None = None
     compacted: bool = False
+    branch: str | None = None
+    """The branch of the repository that the agent works on, if the store names it."""
+    began_at: int | None = None
+    """Time of the first line, in milliseconds since 1970."""
     updated_at: int | None = None
     """Time of the newest line, in milliseconds since 1970."""
     active: bool | None = None
@@ -261,6 +270,6 @@ class StoreReader(Protocol):
         """Return the context window in the agent's settings, for stores that do not contain it."""
         return None
 
-    def contents(self, path: str, session: str) -> ContextContents | None:  # noqa: ARG002
-        """Read what fills the context of a session, or return None if this is not supported."""
-        return None
+    def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
+        """Read the parts of a session in order; nothing if the store does not contain them."""
+        return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sidecar.agents.events import Store, StoreRead, StoreReader
@@ -13,6 +13,7 @@ from sidecar.agents.places import agent_folders
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sidecar.agents.contents import ContentEntry
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
@@ -173,6 +174,9 @@ class TwoStores(StoreReader):
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         return self._reader_of(session).window(places, session)
+
+    def contents(self, path: str, session: str) -> Iterable[ContentEntry]:
+        return (self._old if self._is_old(path) else self._new).contents(path, session)
 
     def _reader_of(self, stored: Store | StoredSession) -> StoreReader:
         return self._old if self._is_old(stored.path) else self._new

@@ -159,7 +159,11 @@ class SessionState(msgspec.Struct):
     first_folder: str | None = None
     """As in `SessionSnapshot`."""
     folder: str | None = None
+    branch: str | None = None
+    """As in `SessionSnapshot`."""
+    began: datetime | None = None
     at: datetime | None = None
+    """Time of the newest line."""
     model: str | None = None
     """The model if the newest call in `track` names none."""
     track: ContextTrack = ContextTrack()
@@ -170,6 +174,11 @@ class SessionState(msgspec.Struct):
     parent: str | None = None
     ended: bool = False
     rank: int = 0
+
+    def touch(self, at: datetime | None) -> None:
+        """Set the time of the newest line, and at first the session's start, unless it is None."""
+        if at is not None:
+            self.began, self.at = self.began or at, at
 
     def work_in(self, folder: str | None) -> None:
         """Set the current folder, unless the argument is empty or None."""
@@ -196,12 +205,18 @@ class SessionState(msgspec.Struct):
             error_percent=size.error_percent,
             note=size.note,
             compacted=size.compacted,
-            updated_at=None if self.at is None else int(self.at.timestamp() * 1000),
+            branch=self.branch,
+            began_at=_milliseconds(self.began),
+            updated_at=_milliseconds(self.at),
             active=self.active,
             ended=self.ended,
             rank=self.rank,
             title_at=self.title_at,
         )
+
+
+def _milliseconds(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * 1000)
 
 
 class Lines:

@@ -117,7 +117,15 @@ def print_json(value: object) -> None:
 
 
 _ASCII = str.maketrans(
-    {**dict.fromkeys(EIGHTHS.strip(" █"), ""), "█": "#", "░": ".", "●": "*", "≥": ">="}
+    {
+        **dict.fromkeys(EIGHTHS.strip(" █"), ""),
+        "█": "#",
+        "░": ".",
+        "●": "*",
+        "≥": ">=",
+        "·": "-",
+        "…": "~",
+    }
 )
 
 

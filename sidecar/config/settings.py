@@ -115,12 +115,14 @@ class LedgerSettings(Table, frozen=True):
 class Agents(Table, frozen=True):
     """Reading of coding agents' session files on this machine. Trusted.
 
-    `sources` are the agents to read, None for all. `paths` adds a folder per agent.
+    `sources` are the agents to read, None for all. `paths` adds a folder per agent. `labels` names
+    sessions without a title: by branch and start time, or by the first words of the first prompt.
     """
 
     enabled: bool = True
     sources: tuple[NonEmpty, ...] | None = None
     paths: dict[str, NonEmpty] = {}
+    labels: Literal["branch", "first-prompt"] = "branch"
 
 
 class Budget(Table, frozen=True):

@@ -213,12 +213,16 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     source: str
     """`protocol`, or the agent whose files were read."""
     updated_at: str
+    label: str = ""
+    """The name of an agent's session; otherwise empty."""
 
     @classmethod
-    def of(cls, session_id: str, source: str, updated_at: datetime) -> SessionInfo:
+    def of(
+        cls, session_id: str, source: str, updated_at: datetime, *, label: str = ""
+    ) -> SessionInfo:
         """Create it, with the time as in the contract."""
         at = updated_at.isoformat().replace("+00:00", "Z")
-        return cls(id=session_id, source=source, updated_at=at)
+        return cls(id=session_id, source=source, updated_at=at, label=label)
 
 
 class CalibrationInfo(Result, frozen=True, kw_only=True):
@@ -318,10 +322,13 @@ class SessionRow(Result, frozen=True, kw_only=True):
     """Whether the status shows this session."""
     pinned: bool = False
     """Whether `context/select` chose it."""
+    severity: Severity = "ok"
+    """`warning` from the first threshold of `context.warn-at` on, `error` from the last."""
     label: str = ""
-    """Title or agent. This and the fields below are only in answers to `context/sessions`."""
+    """The name to show: the title, else the branch or agent with the start time, or with
+    `agents.labels = "first-prompt"` the first words of the first prompt."""
     detail: str = ""
-    """Bar, cost, age, state, model and agent: `43 % ██▏░░ · $1.92 · 3 min · …`."""
+    """Percent, cost, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""
     text: str = ""
     """Label and detail on one line, aligned with the other rows."""
 

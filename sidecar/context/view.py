@@ -221,5 +221,6 @@ def _window_cell(usage: ContextUsage) -> str:
 def _session_cell(usage: ContextUsage) -> str:
     source = "" if usage.session is None else usage.session.source
     agent = "" if source == "protocol" else source
+    label = "" if usage.session is None else usage.session.label
     turns = "" if usage.turns is None else counted(usage.turns, "turn")
-    return ", ".join(filter(None, (agent, turns)))
+    return ", ".join(filter(None, (label, agent, turns)))

@@ -125,6 +125,15 @@ def _parse_name(model: str) -> Name:
     return _parse_with_slash(text, head.lower(), rest)
 
 
+_DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
+
+
+def short_name(model: str) -> str:
+    """Return a model's name without provider, date and `claude-`: `opus-5`."""
+    name = _DATE.sub("", parse(model).bare).removesuffix("[1m]")
+    return name.removeprefix("claude-") or model
+
+
 def same_model(asked: str, loaded: str) -> bool:
     """Return whether both names mean the same model, as far as tokens are concerned.
 

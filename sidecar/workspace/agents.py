@@ -49,6 +49,8 @@ class Sources(msgspec.Struct, frozen=True):
     readers: tuple[StoreReader, ...]
     places: Places
     roots: Roots
+    with_prompts: bool = False
+    """Whether first prompts name sessions without a title (`agents.labels`)."""
 
     @classmethod
     def of(cls, settings: Agents, *folders: str) -> Sources | None:
@@ -56,7 +58,8 @@ class Sources(msgspec.Struct, frozen=True):
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)
-        return cls(readers_here(settings, places, roots), places, roots)
+        with_prompts = settings.labels == "first-prompt"
+        return cls(readers_here(settings, places, roots), places, roots, with_prompts)
 
     def stores(self, *, mine: bool = True) -> list[Store]:
         """List the stores without opening them. Blocking.
@@ -98,7 +101,13 @@ class _SessionReading:
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
         since_ms = 0 if since is None else int(since.timestamp() * 1000)
-        return self._index.sessions(sources.readers, sources.places, sources.roots, since_ms)
+        return self._index.sessions(
+            sources.readers,
+            sources.places,
+            sources.roots,
+            since_ms,
+            with_prompts=sources.with_prompts,
+        )
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read the new contents of some stores. Returns whether there were any.
@@ -376,6 +385,9 @@ def _counted_session(
         source=session.source,
         updated_at=session.updated_at,
         title=session.title,
+        branch=session.branch,
+        began_at=session.began_at,
+        first_prompt=session.first_prompt,
         model=session.model,
         tokens=size.tokens,
         quality=method,

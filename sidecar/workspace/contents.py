@@ -45,15 +45,16 @@ def read_contents(agent: str, path: str, session: str, tokens: int) -> list[Cont
 
     The result is empty if the store cannot be read or does not show the parts.
     """
+    from sidecar.agents.contents import ContextContents
     from sidecar.agents.registry import reader_of
 
     try:
-        contents = reader_of(agent).contents(path, session)
+        contents = ContextContents(reader_of(agent).contents(path, session))
     except OSError:
         return []
     parts: Counter[str] = Counter()
     named = 0
-    for share in contents.split(tokens) if contents is not None else ():
+    for share in contents.split(tokens):
         label = _LABELS.get(share.kind)
         if label is None:
             named += 1

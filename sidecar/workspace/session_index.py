@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5
@@ -245,17 +245,24 @@ class SessionIndex:
                 )
 
     def sessions(
-        self, readers: Sequence[StoreReader], places: Places, roots: Roots, since_ms: int = 0
+        self,
+        readers: Sequence[StoreReader],
+        places: Places,
+        roots: Roots,
+        since_ms: int = 0,
+        *,
+        with_prompts: bool = False,
     ) -> list[StoredSession]:
         """Return the sessions of the roots, each from its best store, newest first.
 
-        Titles are read from the stores.
+        Titles and first prompts are read from the stores.
 
         Args:
             readers: The readers of the agents.
             places: Where agents keep files.
             roots: The workspace's folders.
             since_ms: Leaves out older sessions, except the newest of each agent.
+            with_prompts: Whether to read the first prompts of sessions without a title.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -281,7 +288,10 @@ class SessionIndex:
             limit = session.occupancy.limit or reader.window(places, session)
             size = msgspec.structs.replace(session.occupancy, limit=limit)
             title = next(filter(None, (_read_title(reader, row) for row in rows)), None)
-            shown.append(msgspec.structs.replace(session, occupancy=size, title=title))
+            prompt = _first_prompt(rows) if with_prompts and title is None else None
+            shown.append(
+                msgspec.structs.replace(session, occupancy=size, title=title, first_prompt=prompt)
+            )
         return shown
 
     def _rows_of(self, stores: Sequence[Store]) -> dict[str, StoreRow]:
@@ -398,6 +408,7 @@ def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
         folder=_text_or_none(session.folder),
         model=session.model if _is_name(session.model) else None,
         parent=session.parent if _is_name(session.parent) else None,
+        branch=session.branch if _is_name(session.branch) else None,
         title_at=session.title_at if _is_name(session.title_at) else None,
         tokens=_tokens_or_none(session.tokens),
         window=_tokens_or_none(session.window),
@@ -506,6 +517,7 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
         found = (getattr(one.session, field) for one in rows)
         return next((value for value in found if value is not None), None)
 
+    began_at = first("began_at")
     session = StoredSession(
         id=best.session.name,
         source=best.store.agent,
@@ -521,6 +533,8 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
             compacted=size.compacted,
             note=size.note,
         ),
+        branch=first("branch"),
+        began_at=None if began_at is None else datetime.fromtimestamp(began_at / 1000, UTC),
         parent=best.session.parent,
         active=first("active"),
         ended=best.session.ended,
@@ -549,6 +563,31 @@ def _read_title(reader: StoreReader, row: _Row) -> str | None:
     except Exception as exc:
         log_defect(exc, f"a session file of {row.store.agent}")
         return None
+
+
+def _first_prompt(rows: Sequence[_Row]) -> str | None:
+    for row in rows:
+        try:
+            prompt = _read_first_prompt(
+                row.store.agent, row.store.path, row.session.name, row.store.mtime_ns
+            )
+        except OSError:
+            continue
+        except Exception as exc:
+            log_defect(exc, f"a session file of {row.store.agent}")
+            continue
+        if prompt:
+            return prompt
+    return None
+
+
+@lru_cache(maxsize=256)
+def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> str | None:
+    """Read a first prompt. The time is a key of the cache."""
+    from sidecar.agents.contents import first_prompt
+    from sidecar.agents.registry import reader_of
+
+    return first_prompt(reader_of(agent).contents(path, session))
 
 
 def _is_copy(reader: StoreReader, store: Store) -> bool:

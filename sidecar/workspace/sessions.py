@@ -7,6 +7,7 @@ agents' sessions.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -46,6 +47,21 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 """The time of a session that must not be shown by its age."""
 
 
+_UNNAMED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
+"""An id that no person chose, such as a UUID."""
+
+
+def _conversation_label(session_id: str, updated_at: datetime) -> str:
+    if _UNNAMED_ID.fullmatch(session_id):
+        return f"conversation · {_local_time(updated_at)}"
+    return session_id
+
+
+def _local_time(at: datetime) -> str:
+    at = at.astimezone()
+    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%d %b %H:%M}"
+
+
 class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session without text: an agent's, or a conversation of another server."""
 
@@ -54,6 +70,10 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's name, or `PROTOCOL`."""
     updated_at: datetime
     title: str | None = None
+    branch: str | None = None
+    began_at: datetime | None = None
+    first_prompt: str | None = None
+    """As in `StoredSession`."""
     model: str | None = None
     tokens: int | None = None
     quality: Method = "exact"
@@ -71,6 +91,17 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     """The store of an agent's session."""
     usage: ContextUsage | None = None
     """The usage that another server computed; None for an agent's session."""
+
+    @property
+    def label(self) -> str:
+        """The session's name: title, first prompt, or branch (else agent) and start time."""
+        if self.source == PROTOCOL:
+            return _conversation_label(self.id, self.updated_at)
+        if named := self.title or self.first_prompt:
+            return " ".join(named.split())
+        branch = self.branch if self.branch not in (None, "HEAD") else self.source
+        began = "" if self.began_at is None else _local_time(self.began_at)
+        return " · ".join(filter(None, (branch, began)))
 
 
 def session_of(usage: ContextUsage) -> CountedSession | None:
@@ -322,12 +353,14 @@ class SessionRegistry:
             id=info.id if info else "",
             source=info.source if info else "",
             title=counted.title if counted else None,
+            label=_label_of(session),
             model=usage.model,
             tokens=usage.tokens,
             limit=usage.limit,
             percent=usage.percent,
             method=usage.method,
             note=usage.note,
+            severity=usage.severity,
             state=counted.state if counted else "idle",
             parent=counted.parent if counted else None,
             cost_usd=usage.cost_usd,
@@ -398,7 +431,9 @@ class SessionRegistry:
             method=None if tokens is None else session.quality,
             error_percent=None if tokens is None else session.error_percent,
             model=session.model,
-            session=SessionInfo.of(session.id, session.source, session.updated_at),
+            session=SessionInfo.of(
+                session.id, session.source, session.updated_at, label=session.label
+            ),
             compacted=session.compacted,
             cost_usd=cost,
             note=session.note or (NO_REPLY if is_unanswered else None),
@@ -503,6 +538,12 @@ class SessionRegistry:
             usage=usage,
         )
         self._services.publish(Event("warning", self._workspace, warning=warning))
+
+
+def _label_of(session: Conversation | CountedSession) -> str:
+    if isinstance(session, CountedSession):
+        return session.label
+    return _conversation_label(session.id, session.updated_at)
 
 
 def _updated_at(session: Conversation | CountedSession) -> datetime:

@@ -11,7 +11,8 @@ import msgspec
 from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
-from sidecar.counting.count import number_text, tokens_text
+from sidecar.counting.count import tokens_text
+from sidecar.models.names import short_name
 from sidecar.text.printable import percent_text, printable, usd_text
 from sidecar.text.tables import align_columns, draw_gauge
 from sidecar.workspace.wording import NO_CONTEXT
@@ -26,10 +27,10 @@ NOT_READ = "not read yet"
 AT_LEAST = "≥"
 """Marks a cost that may lack calls."""
 
-_BAR, _SHORT_BAR = 10, 5
-"""Width of a bar in cells, in a terminal and in an editor's tree."""
-_TITLE, _SHORT_TITLE = 40, 24
-"""Longest title in characters, in a terminal and in an editor's tree."""
+_BAR = 10
+"""Width of a bar in a terminal, in cells."""
+_LABEL = 32
+"""Longest label in a terminal, in characters."""
 _SHORT_ID = 8
 """How many characters of a session's id are shown."""
 
@@ -62,17 +63,20 @@ def usage_report(
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Return the rows with their texts: label and detail for a tree, a line for a terminal."""
+    """Return the rows with their texts: detail for a tree, a line for a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)
     cells = [_row_cells(row, costs, now) for row in rows]
     lines = align_columns(
-        [_terminal_cells(row, *each) for row, each in zip(rows, cells, strict=True)], left=3
+        [_terminal_cells(row, *each) for row, each in zip(rows, cells, strict=True)], left=2
     )
     return [
         msgspec.structs.replace(
-            row, label=_short_label(row), detail=_tree_detail(row, *each), text=line
+            row,
+            label=printable(row.label or row.source),
+            detail=_tree_detail(row, *each),
+            text=line,
         )
         for row, each, line in zip(rows, cells, lines, strict=True)
     ]
@@ -80,53 +84,40 @@ def session_rows(
 
 def _row_cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str, str]:
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
-    state = f"{row.state}, pinned" if row.pinned else row.state
-    model = printable(row.model or "")
+    states = ("running" if row.state == "running" else "", "pinned" if row.pinned else "")
     cost = session_cost(costs, info)
     if cost in (BEING_READ, NOT_READ):
         cost = f"cost {cost}"
-    return cost, age_text(row.updated_at, now), state, model
+    model = printable(short_name(row.model)) if row.model else ""
+    return cost, age_text(row.updated_at, now), model, ", ".join(filter(None, states))
 
 
-def _terminal_cells(row: SessionRow, cost: str, age: str, state: str, model: str) -> list[str]:
+def _terminal_cells(row: SessionRow, cost: str, age: str, model: str, state: str) -> list[str]:
     mark = "●" if row.shown else " "
-    tokens, fill = "", _size_text(row, _BAR)
-    if row.percent is not None:
-        tokens = number_text(row.tokens or 0, row.method or "estimate")
-    identity = _short_id(row) if row.title else ""
-    head = [mark, row.source, _short_title(row, _TITLE), tokens, fill]
-    return [*head, cost, age, state, "  ".join(filter(None, (model, identity)))]
+    rest = "  ".join(filter(None, (model, row.source, state, printable(row.id[:_SHORT_ID]))))
+    return [mark, _short_label(row), _size_text(row, _BAR), cost, age, rest]
 
 
-def _tree_detail(row: SessionRow, cost: str, age: str, state: str, model: str) -> str:
-    rest = row.source if row.title else _short_id(row)
-    parts = (_size_text(row, _SHORT_BAR), cost, age, state, model, rest)
-    return " · ".join(part for part in parts if part)
+def _tree_detail(row: SessionRow, cost: str, age: str, model: str, state: str) -> str:
+    return " · ".join(part for part in (_size_text(row), cost, age, model, state) if part)
 
 
 def _short_label(row: SessionRow) -> str:
-    return _short_title(row, _SHORT_TITLE) if row.title else row.source
+    label = printable(row.label or row.source)
+    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
-def _short_id(row: SessionRow) -> str:
-    return printable(row.id[:_SHORT_ID])
-
-
-def _short_title(row: SessionRow, longest: int) -> str:
-    title = printable(" ".join(row.title.split())) if row.title else _short_id(row)
-    return title if len(title) <= longest else f"{title[: longest - 1]}…"
-
-
-def _size_text(row: SessionRow, width: int) -> str:
+def _size_text(row: SessionRow, width: int = 0) -> str:
+    """Return the share of the window, with a bar of so many cells, or why it is unknown."""
     if row.tokens is None or row.method is None:
         return row.note or "size unknown"
     if row.percent is None:
         return tokens_text(row.tokens, row.method)
     mark = "" if row.method in ("exact", "endpoint") else "~"
     share = f"{mark}{percent_text(row.percent)}"
-    if width == _BAR:
-        share = share.rjust(len("~100 %"))
-    return f"{share} {draw_gauge(row.percent, width)}"
+    if not width:
+        return share
+    return f"{share.rjust(len('~100 %'))} {draw_gauge(row.percent, width)}"
 
 
 def age_text(updated_at: str, now: datetime) -> str:

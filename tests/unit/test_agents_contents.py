@@ -12,7 +12,7 @@ from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome, usage
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
-from sidecar.agents.contents import ContextContents
+from sidecar.agents.contents import ContextContents, Part, PromptSize
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.workspace.contents import read_contents
 
@@ -167,19 +167,16 @@ def test_each_share_is_within_five_points_and_the_sum_exact(
 
 
 def test_without_a_call_nothing_is_known() -> None:
-    contents = ContextContents()
-    contents.add("user", 500)
+    contents = ContextContents([Part("user", b"x" * 500)])
     assert contents.split(1_000) == []
 
 
 def test_results_of_many_tools_are_added_up(tmp_path: Path) -> None:
-    contents = ContextContents()
-    contents.add_call(1_000)
-    for number in range(9):
-        contents.add("result", 1_000 * (number + 1), f"tool{number}")
+    results = [Part("result", b"x" * 1_000 * size, f"tool{size}") for size in range(1, 10)]
+    contents = ContextContents([PromptSize(1_000), *results])
     shares = contents.split(20_000)
     assert sum(share.tokens for share in shares) == 20_000
-    assert [share.tool for share in shares[:2]] == ["tool8", "tool7"]
+    assert [share.tool for share in shares[:2]] == ["tool9", "tool8"]
 
 
 def test_a_missing_or_unsupported_store_has_no_contents(tmp_path: Path) -> None:

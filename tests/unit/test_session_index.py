@@ -214,7 +214,7 @@ def test_an_index_of_another_form_is_made_anew(
     monkeypatch.setattr(
         session_index,
         "_TABLES",
-        (*session_index._TABLES[:-1], "INSERT INTO index_form VALUES (2)"),
+        (*session_index._TABLES[:-1], "INSERT INTO index_form VALUES (3)"),
     )
     assert world.sessions() == {}
     world.read()

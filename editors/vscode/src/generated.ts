@@ -675,6 +675,7 @@ export interface SessionInfo {
   id: string;
   source: string;
   updatedAt: string;
+  label: string;
 }
 
 /**
@@ -696,6 +697,7 @@ export interface SessionRow {
   updatedAt: string;
   shown: boolean;
   pinned: boolean;
+  severity: "error" | "ok" | "warning";
   label: string;
   detail: string;
   text: string;

@@ -120,6 +120,7 @@ class _History(msgspec.Struct, dict=True):
         with suppress(ValueError):
             self.started = datetime.fromisoformat(started).astimezone()
         self.chat = SessionState(f"{self.folder}#{started}", self.folder, self.folder)
+        self.chat.began = self.started
 
     def _make_calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
         prompt, write, read, output = _parse_counts(numbers)

@@ -118,14 +118,15 @@ READER = Amp()
 def _parse_thread(stem: str, data: bytes) -> StoreContents:
     thread = decode_document(data, _Thread)
     folders = thread.folders
-    session = SessionState(thread.id or stem, at=time_from_ms(thread.created))
+    session = SessionState(thread.id or stem)
+    session.touch(time_from_ms(thread.created))
     session.work_in("\n".join(folders))
     session.title_at = session.id if thread.title else None
     calls = []
     for request, one in thread.replies:
         usage, session.model, at = one.usage, one.model, one.at
         window = token_count(one.max_input_tokens) or None
-        session.at = at or session.at
+        session.touch(at)
         session.track = session.track.call(CallSize.of(usage, one.model, window))
         at = at or time_from_ms(thread.created)
         if at is None:

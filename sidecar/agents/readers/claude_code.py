@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Block, ContentKind, ContextContents
+from sidecar.agents.contents import Block, Compaction, ContentKind, Part, PromptSize
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
+    from sidecar.agents.contents import ContentEntry
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
@@ -156,6 +157,7 @@ class TranscriptLine(CamelRecord):
     session_kind: str | None = None
     request_id: str | None = None
     cwd: str | None = None
+    git_branch: str | None = None
     is_sidechain: bool | None = None
     is_compact_summary: bool | None = None
     is_api_error_message: bool | None = None
@@ -278,40 +280,39 @@ decode_content_line = typed.decoder(_ContentLine)
 _decode_blocks = typed.decoder(list[Block])
 
 
-def add_content_line(line: _ContentLine, contents: ContextContents, tools: dict[str, str]) -> None:
-    """Add the parts of a line. `tools` collects the names of called tools by the call's id."""
+def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
+    """Yield the parts of a line. `tools` collects the names of called tools by the call's id."""
     if line.is_sidechain:
         return
     if line.subtype == "compact_boundary" or line.is_compact_summary:
-        contents.compact()
+        yield Compaction()
     if line.type == "attachment":
-        contents.add("instructions", len(line.attachment))
+        yield Part("instructions", line.attachment)
     if line.message is None or line.type not in ("user", "assistant"):
         return
     if line.type == "assistant" and line.message.usage is not None:
-        contents.add_call(reading_of(line.message, line.message.usage).prompt)
-    own: ContentKind = "instructions" if line.is_meta else "user"
+        yield PromptSize(reading_of(line.message, line.message.usage).prompt)
+    own: ContentKind = "instructions" if line.is_meta or line.is_compact_summary else "user"
     text: ContentKind = "assistant" if line.type == "assistant" else own
     raw = bytes(line.message.content)
     if not raw.startswith(b"["):
-        contents.add(text, len(raw))
+        yield Part(text, raw)
         return
     for block in _decode_blocks(raw):
-        _add_block(block, text, contents, tools)
+        yield from _parts_of_block(block, text, tools)
 
 
-def _add_block(
-    block: Block, text: ContentKind, contents: ContextContents, tools: dict[str, str]
-) -> None:
+def _parts_of_block(block: Block, text: ContentKind, tools: dict[str, str]) -> Iterator[Part]:
     if block.type == "tool_use":
         tools[block.id or ""] = block.name or ""
-        contents.add("call", len(block.input), block.name or "")
+        yield Part("call", block.input, block.name or "")
     elif block.type == "tool_result":
-        contents.add("result", len(block.content), tools.get(block.tool_use_id or "", ""))
+        yield Part("result", block.content, tools.get(block.tool_use_id or "", ""))
     elif block.type in ("image", "document"):
-        contents.add("attachment", 0)
+        yield Part("attachment")
     else:
-        contents.add(text, len(block.text) + len(block.thinking))
+        yield Part(text, block.text)
+        yield Part(text, block.thinking)
 
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
@@ -473,11 +474,10 @@ class ClaudeCode(StoreReader):
         line = record_at(store, title_at, decode)
         return line.title if line else None
 
-    def contents(self, path: str, session: str) -> ContextContents:  # noqa: ARG002
-        contents, tools = ContextContents(), dict[str, str]()
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        tools = dict[str, str]()
         for line in read_records(path, decode_content_line):
-            add_content_line(line, contents, tools)
-        return contents
+            yield from content_entries(line, tools)
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         small = places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT")
@@ -551,8 +551,9 @@ class _Transcript(msgspec.Struct):
             self.titles[title_kind] = lines.position
         if line.is_sidechain:
             return
-        session.at = parse_iso_time(line.timestamp) or session.at
+        session.touch(parse_iso_time(line.timestamp))
         session.work_in(line.cwd)
+        session.branch = line.git_branch or session.branch
         if line.type in ("user", "assistant"):
             session.active = not line.ends_turn
         if line.subtype == "compact_boundary":

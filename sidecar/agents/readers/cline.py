@@ -144,7 +144,8 @@ def _parse_task(agent: str, path: Path, data: bytes) -> StoreContents:
     messages, models = decode_document(data, list[_Message]), _read_models(path)
     session, calls = SessionState(path.parent.name), list[CallFinished]()
     session.work_in(_folder_of_task(path.parent))
-    session.at = time_from_ms(messages[-1].ts if messages else None)
+    for message in messages[:1] + messages[-1:]:
+        session.touch(time_from_ms(message.ts))
     for message in messages:
         if message.say == "condense_context" and not message.partial:
             session.track = _after_summary(session.track, message)
@@ -304,7 +305,7 @@ def _parse_session(store: Store, data: bytes) -> StoreContents:
     calls = []
     for reply in document.messages or ():
         usage, at = reply.usage, time_from_ms(reply.ts)
-        session.at = at or session.at
+        session.touch(at)
         if usage is None:
             continue
         if reply.model_info is not None:

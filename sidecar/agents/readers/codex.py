@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContextContents
+from sidecar.agents.contents import Compaction, Part, PromptSize
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -39,6 +39,7 @@ from sidecar.agents.stores import Lines, SessionState, read_lines, read_records,
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
+    from sidecar.agents.contents import ContentEntry
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -89,6 +90,10 @@ class ThreadSettings(Record):
     cwd: str | None = None
 
 
+class _Git(Record):
+    branch: str | None = None
+
+
 class Payload(Record):
     """Fields of all lines' payloads."""
 
@@ -96,6 +101,7 @@ class Payload(Record):
     id: str | None = None
     timestamp: str | None = None
     cwd: str | None = None
+    git: _Git | None = None
     model: str | None = None
     model_provider: str | None = None
     source: msgspec.Raw = msgspec.Raw(b"")
@@ -277,32 +283,33 @@ _INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS
 """Codex sends its own context as messages of the user."""
 
 
-def add_content_line(line: _ContentLine, contents: ContextContents, tools: dict[str, str]) -> None:
-    """Add the parts of a line. `tools` collects the names of called tools by the call's id."""
+def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
+    """Yield the parts of a line. `tools` collects the names of called tools by the call's id."""
     item = line.payload
     if line.type == "compacted":
-        contents.compact()
+        yield Compaction()
     elif item is not None and line.type == "response_item":
-        _add_item(item, contents, tools)
+        yield from _parts_of_item(item, tools)
     elif item is not None:
         newest = item.info.last_token_usage if item.info else item.usage
         if newest is not None:
-            contents.add_call(_size_of_call(newest, None, None).prompt)
+            yield PromptSize(_size_of_call(newest, None, None).prompt)
 
 
-def _add_item(item: _Item, contents: ContextContents, tools: dict[str, str]) -> None:
+def _parts_of_item(item: _Item, tools: dict[str, str]) -> Iterator[Part]:
     kind = item.type or ""
     if kind == "message" and item.role == "assistant":
-        contents.add("assistant", len(item.content))
+        yield Part("assistant", item.content)
     elif kind == "message":
         is_own = item.role != "user" or _INSTRUCTIONS.match(bytes(item.content))
-        contents.add("instructions" if is_own else "user", len(item.content))
+        yield Part("instructions" if is_own else "user", item.content)
     elif kind.endswith("_output"):
-        contents.add("result", len(item.output), tools.get(item.call_id or "", ""))
+        yield Part("result", item.output, tools.get(item.call_id or "", ""))
     elif kind.endswith("_call"):
         name = item.name or kind.removesuffix("_call")
         tools[item.call_id or ""] = name
-        contents.add("call", len(item.arguments) + len(item.input) + len(item.action), name)
+        for given in (item.arguments, item.input, item.action):
+            yield Part("call", given, name)
 
 
 _PAUSE = timedelta(seconds=2)
@@ -438,11 +445,10 @@ class Codex(LineFiles, StoreReader):
         line = record_at(store, title_at, entry)
         return line.payload.thread_name if line and line.payload else None
 
-    def contents(self, path: str, session: str) -> ContextContents:  # noqa: ARG002
-        contents, tools = ContextContents(), dict[str, str]()
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        tools = dict[str, str]()
         for line in read_records(path, decode_content_line):
-            add_content_line(line, contents, tools)
-        return contents
+            yield from content_entries(line, tools)
 
 
 READER = Codex()
@@ -482,7 +488,7 @@ class _Rollout(RolloutState):
     def _apply(self, line: RolloutLine, payload: Payload, position: str) -> CallFinished | None:
         """Apply a line. Returns the call that it reports, unless it is known."""
         kind, session = line.kind, self.session
-        session.at = parse_iso_time(line.timestamp) or session.at
+        session.touch(parse_iso_time(line.timestamp))
         session.window = payload.model_context_window or session.window
         session.active = _TURN.get(kind or "", session.active)
         if self.subagent and self.own and payload.is_persons is not None:
@@ -495,6 +501,7 @@ class _Rollout(RolloutState):
         if kind == "session_meta":
             if not self.named:
                 session.work_in(payload.cwd)
+                session.branch = payload.git.branch if payload.git else None
                 session.parent = payload.forked_from_id
             self.begin(payload, line.timestamp)
         elif kind in ("turn_context", "thread_settings_applied"):

@@ -17,7 +17,7 @@ from sidecar import typed
 from sidecar.agents import mutations
 from sidecar.agents.databases import read_database
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import decode_file, time_from_ns
+from sidecar.agents.fields import decode_file, time_from_ms, time_from_ns
 from sidecar.agents.file_reading import LONGEST_LINE, open_quietly
 from sidecar.agents.finding import database_store, list_folder, store_from_path
 from sidecar.agents.places import editor_folders
@@ -179,6 +179,7 @@ class _State(msgspec.Struct):
         folders = (*_project_of(self.path).named_folders, own or "")
         session.id = chat.session_id or session.id
         session.first_folder = session.folder = "\n".join(filter(None, folders)) or None
+        session.began = time_from_ms(chat.turns[0].timestamp)
         session.at = newest.ended_at or time_from_ns(os.stat(self.path).st_mtime_ns)
         session.model, session.active, session.track = newest.model, newest.is_live, chat.track
         session.window = _window_of_model(self.path, chat)

@@ -193,7 +193,7 @@ class _Rows(msgspec.Struct):
         session = self.sessions.get(row.session)
         if session is None:
             session = self.sessions[row.session] = SessionState(row.session, rank=1)
-        session.at = row.at or session.at
+        session.touch(row.at)
         if row.category == "summary":
             session.track = session.track.compaction()
         elif row.category == "main":
@@ -290,7 +290,7 @@ class _Events(msgspec.Struct):
         begins = parse_iso_time(self.until)
         for event in lines.records(_event):
             at, data = parse_iso_time(event.timestamp), event.data or _Data()
-            session.at = at or session.at
+            session.touch(at)
             session.active = _TURN.get(event.type or "", session.active)
             session.model = data.new_model or session.model or data.selected_model or data.model
             session.window = data.token_limit or session.window

@@ -90,7 +90,7 @@ class LogState(msgspec.Struct):
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
         for line in lines.records(_line):
-            session.at = time_from_ms(line.ts) or session.at
+            session.touch(time_from_ms(line.ts))
             if line.type in _TURN:
                 session.active = line.type != "turn_end"
             if line.type != "llm_request" or line.attrs is None:
@@ -243,7 +243,10 @@ def trace_events(
         name, at = span.parent or span.session, time_from_ms(span.at_ms)
         if not span.parent and span.usage.prompt_tokens and not _is_aside(span.name):
             track = ContextTrack(newest=CallSize.of(span.usage, span.model))
-            session = SessionState(name, at=at, model=span.model, track=track, rank=TRACE_RANK)
+            before = state.sessions.get(name)
+            session = SessionState(name, model=span.model, track=track, rank=TRACE_RANK)
+            session.began = before.began if before else None
+            session.touch(at)
             session.work_in("\n".join(project(name).named_folders))
             state.sessions[name] = session
         if at is not None:

@@ -118,6 +118,7 @@ def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None
     if not prompt and row.get("summary_message_id"):
         track = track.compaction()
     session = SessionState(name, at=_time_of(row["updated_at"]), model=model, track=track)
+    session.began = _time_of(row.get("created_at"))
     session.work_in(folder)
     session.title_at = name if row.get("title") else None
     return session

@@ -236,7 +236,7 @@ class _Log(msgspec.Struct):
 
     def _note(self, message: _Message) -> None:
         session = self.session
-        session.at = parse_iso_time(message.timestamp) or session.at
+        session.touch(parse_iso_time(message.timestamp))
         if message.type in ("user", "gemini"):
             session.active = not message.ends_turn
         if message.type == "gemini":

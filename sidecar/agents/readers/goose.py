@@ -82,6 +82,7 @@ class Goose(OneDatabase):
         reading = CallSize(prompt or total, output if prompt else 0, config.model_name)
         session = SessionState(
             name,
+            began=_time_of(row.get("created_at")),
             at=_time_of(row.get("updated_at")),
             model=config.model_name,
             track=ContextTrack().call(reading),

@@ -112,7 +112,7 @@ class _Wire(msgspec.Struct):
         session = self.session
         for entry in lines.records(_entry):
             kind = entry.message.type if entry.message else None
-            session.at = entry.at or session.at
+            session.touch(entry.at)
             session.active = session.active if kind is None else kind != "TurnEnd"
             if kind in _COMPACTIONS:
                 session.track = session.track.compaction()

@@ -166,7 +166,7 @@ class _Wire(msgspec.Struct):
 
     def _apply(self, line: _Line) -> CallFinished | None:
         session, kind = self.session, line.type or ""
-        session.at = time_from_ms(line.time) or session.at
+        session.touch(time_from_ms(line.time))
         if kind == "llm.request":
             session.model, self.provider = line.model, line.provider
         elif kind == "turn.prompt":

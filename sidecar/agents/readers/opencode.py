@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContextContents
+from sidecar.agents.contents import Compaction, Part, PromptSize
 from sidecar.agents.databases import columns, read_database, read_only
 from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
@@ -49,6 +49,7 @@ from sidecar.messages.usage import Usage, usage_from_parts
 if TYPE_CHECKING:
     import sqlite3
 
+    from sidecar.agents.contents import ContentEntry
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
@@ -164,18 +165,18 @@ class _Part(Record):
 _decode_part = typed.decoder(_Part)
 
 
-def add_part(role: str | None, data: bytes, contents: ContextContents) -> None:
-    """Add a part of a message. Raises msgspec.DecodeError."""
+def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
+    """Yield a part of a message. Raises msgspec.DecodeError."""
     part = _decode_part(data)
     if part.type == "compaction":
-        contents.compact()
+        yield Compaction()
     elif part.type == "tool" and part.state is not None:
-        contents.add("call", len(part.state.input), part.tool or "")
-        contents.add("result", len(part.state.output), part.tool or "")
+        yield Part("call", part.state.input, part.tool or "")
+        yield Part("result", part.state.output, part.tool or "")
     elif part.type == "file":
-        contents.add("attachment", 0)
+        yield Part("attachment")
     elif part.type in ("text", "reasoning"):
-        contents.add("assistant" if role == "assistant" else "user", len(part.text))
+        yield Part("assistant" if role == "assistant" else "user", part.text)
 
 
 _NAMES = ("{0}.jsonc", "{0}.json", "config.json")
@@ -249,6 +250,8 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     """Time in milliseconds since 1970."""
     forked: str | None = None
     boundary: int | str | None = None
+    created: Number = None
+    """Time in milliseconds since 1970."""
 
 
 class _State(msgspec.Struct):
@@ -330,11 +333,10 @@ class OpenCode(StoreReader):
     def title(self, store: Store, title_at: str) -> str | None:
         return _read_titles(store).get(title_at)
 
-    def contents(self, path: str, session: str) -> ContextContents | None:
-        if path.endswith(".json"):
-            return None
-        with read_only(path) as connection:
-            return _read_contents(connection, session)
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+        if not path.endswith(".json"):
+            with read_only(path) as connection:
+                yield from _read_contents(connection, session)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         """Return the context window of the session's model in the user's settings."""
@@ -407,7 +409,10 @@ READER = OpenCode("opencode")
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
     found: dict[str, _Row] = {}
-    wanted = ("parent_id", "title", "time_updated", "fork_session_id", "fork_boundary")
+    wanted = (
+        "parent_id", "title", "time_updated", "fork_session_id", "fork_boundary",
+        "time_created",
+    )  # fmt: skip
     for table in ("session", "session_v2"):
         known = columns(connection, table)
         if not {"id", "directory"} <= known:
@@ -462,6 +467,7 @@ def _changed_messages(
 def _make_session(row: _Row, rank: int) -> SessionState:
     session = SessionState(
         row.id,
+        began=time_from_ms(row.created),
         at=time_from_ms(row.updated),
         title_at=row.id if row.title else None,
         parent=row.forked,
@@ -532,11 +538,11 @@ def _newest_messages(
             return
 
 
-def _read_contents(connection: sqlite3.Connection, session: str) -> ContextContents | None:
+def _read_contents(connection: sqlite3.Connection, session: str) -> Iterator[ContentEntry]:
     needed = {"id", "session_id", "data"}
     if not (needed <= columns(connection, "message") and needed <= columns(connection, "part")):
-        return None
-    contents, known = ContextContents(), ""
+        return
+    known = ""
     rows = connection.execute(
         "SELECT message.id, CAST(message.data AS BLOB), CAST(part.data AS BLOB)"
         " FROM message LEFT JOIN part ON part.message_id = message.id"
@@ -550,12 +556,11 @@ def _read_contents(connection: sqlite3.Connection, session: str) -> ContextConte
                 known, message = name, decode(data or b"")
                 role = message.role
                 if message.is_summary:
-                    contents.compact()
+                    yield Compaction()
                 elif role == "assistant" and message.tokens is not None:
-                    contents.add_call(message.tokens.usage.prompt_tokens)
+                    yield PromptSize(message.tokens.usage.prompt_tokens)
             if part is not None:
-                add_part(role, part, contents)
-    return contents
+                yield from part_entries(role, part)
 
 
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:

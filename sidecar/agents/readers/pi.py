@@ -178,7 +178,7 @@ class _Session(msgspec.Struct, dict=True):
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
         for entry in lines.records(_entry):
-            session.at = parse_iso_time(entry.timestamp) or session.at
+            session.touch(parse_iso_time(entry.timestamp))
             if entry.type == "session":
                 session.id = entry.id or session.id
                 session.work_in(entry.cwd)

@@ -111,6 +111,7 @@ class _Line(CamelRecord):
     session_id: str | None = None
     timestamp: str | None = None
     cwd: str | None = None
+    git_branch: str | None = None
     model: str | None = None
     context_window_size: TokenCount = None
     custom_title: str | None = None
@@ -174,8 +175,9 @@ class _Chat(msgspec.Struct):
         session, payload = self.session, line.system_payload or _Payload()
         session.id = line.session_id or session.id
         session.work_in(line.cwd)
+        session.branch = line.git_branch or session.branch
         if line.type in ("user", "assistant", "tool_result"):
-            session.at = parse_iso_time(line.timestamp) or session.at
+            session.touch(parse_iso_time(line.timestamp))
             session.active = line.type != "assistant" or line.calls_tools
             yield from self._categorise_pending("main")
         if line.type == "assistant" and line.usage_metadata is not None:

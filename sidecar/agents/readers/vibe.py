@@ -200,6 +200,8 @@ class _ModelName(Record):
 
 class _Meta(Record):
     parent_session_id: str | None = None
+    git_branch: str | None = None
+    start_time: str | None = None
     end_time: str | None = None
     title: str | None = None
     title_source: str | None = None
@@ -314,6 +316,8 @@ class _Session(msgspec.Struct):
     def _describe(self, meta: _Meta) -> None:
         session = self.session
         session.work_in(meta.folder)
+        session.branch = meta.git_branch
+        session.began = parse_iso_time(meta.start_time) or session.began
         session.at = session.at or parse_iso_time(meta.end_time)
         session.model = meta.model
         session.title_at = _META if meta.own_title else None
@@ -341,7 +345,7 @@ class _Session(msgspec.Struct):
         given, shape = payload.input or _Input(), payload.transition_shape or _Shape()
         session, self.sequence = self.session, sequence
         determinism = given.determinism or _Determinism()
-        session.at = time_from_ms(determinism.time_unix_ms) or session.at
+        session.touch(time_from_ms(determinism.time_unix_ms))
         session.active = shape.turn == "running"
         command = given.command or _Command()
         parts = _split_tokens(command.result.usage if command.result else None)

@@ -515,6 +515,7 @@
 ---@field id string
 ---@field source string
 ---@field updatedAt string
+---@field label string
 
 --- A session of a workspace, from a client or an agent.
 ---@class token_sidecar.SessionRow
@@ -533,6 +534,7 @@
 ---@field updatedAt string
 ---@field shown boolean
 ---@field pinned boolean
+---@field severity "error"|"ok"|"warning"
 ---@field label string
 ---@field detail string
 ---@field text string

@@ -1,0 +1,142 @@
+"""Sessions have names: their title, their branch and start, or the first words if asked for."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.codex import CodexHome
+from benchmarks.agents.truth import Tokens
+from sidecar.agents.roots import Roots
+from sidecar.models.names import short_name
+from sidecar.workspace.agents import count_sessions
+from sidecar.workspace.sessions import CountedSession
+from tests.unit.agents_world import World
+from tests.unit.test_agents_written import RUNS, Written, install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sidecar.agents.events import StoredSession
+
+PROMPT = "Mend the zebra crossing\nof the parser"
+
+
+def read_sessions(world: World, *, with_prompts: bool = False) -> list[StoredSession]:
+    world.ingest()
+    return world.index.sessions(
+        world.readers, world.places, Roots.of([world.root]), with_prompts=with_prompts
+    )
+
+
+def labels(world: World, *, with_prompts: bool = False) -> list[str]:
+    return [
+        one.label for one in count_sessions(read_sessions(world, with_prompts=with_prompts), {})
+    ]
+
+
+def test_an_ai_title_before_the_newest_call_names_a_session_of_claude_code(tmp_path: Path) -> None:
+    world = World(tmp_path, "claude-code")
+    session = ClaudeHome(tmp_path / ".claude").session(world.root)
+    session.user()
+    session.write({"type": "ai-title", "aiTitle": "Mend the\ncrossing", "sessionId": session.id})
+    for _ in range(50):
+        session.reply()
+    assert labels(world) == ["Mend the crossing"]
+
+
+def test_a_thread_name_at_the_head_names_a_session_of_codex(tmp_path: Path) -> None:
+    world = World(tmp_path, "codex")
+    thread = CodexHome(tmp_path / ".codex").thread(world.root)
+    thread.event("thread_name_updated", thread_id=thread.id, thread_name="Mend the crossing")
+    for size in range(1_000, 9_000, 100):
+        thread.count(Tokens(size, output=10))
+    assert labels(world) == ["Mend the crossing"]
+
+
+def test_without_a_title_branch_and_start_name_a_session(tmp_path: Path) -> None:
+    world = World(tmp_path, "claude-code")
+    session = ClaudeHome(tmp_path / ".claude").session(world.root)
+    began = session.clock.now
+    session.user()
+    session.reply()
+    (label,) = labels(world)
+    assert re.fullmatch(r"main · (\d\d [A-Z][a-z]{2} )?\d\d:\d\d", label)
+    (stored,) = read_sessions(world)
+    assert stored.began_at is not None
+    assert abs((stored.began_at - began).total_seconds()) < 60
+
+
+@pytest.mark.parametrize(
+    ("branch", "label"), [("fix/x", "fix/x"), ("HEAD", "codex"), (None, "codex")]
+)
+def test_a_detached_head_is_no_branch(branch: str | None, label: str) -> None:
+    now = datetime.now(UTC)
+    session = CountedSession(id="a", source="codex", branch=branch, began_at=now, updated_at=now)
+    assert session.label == f"{label} · {now.astimezone():%H:%M}"
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.folder)
+def test_sessions_that_agents_wrote_have_names(run: Written, tmp_path: Path) -> None:
+    world = World(tmp_path, run.agent)
+    install(world, run.folder)
+    found = read_sessions(world)
+    assert len(found) == len(run.contexts)
+    for session, label in zip(found, labels(world), strict=True):
+        assert label
+        assert session.id[:8] not in label
+
+
+def test_first_prompts_name_sessions_only_if_asked_for_and_are_never_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, "claude-code")
+    session = ClaudeHome(tmp_path / ".claude").session(world.root)
+    for text in ("<command-name>/clear</command-name>", PROMPT, "later words"):
+        session.write(session.line("user", message={"role": "user", "content": text}))
+    session.reply()
+    assert not any("zebra" in label for label in labels(world))
+    with caplog.at_level(0):
+        assert labels(world, with_prompts=True) == ["Mend the zebra crossing of the parser"]
+    assert "zebra" not in caplog.text
+    world.ledger.close()
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "state").iterdir())
+    assert session.id.encode() in kept
+    assert b"zebra" not in kept
+
+
+def test_a_title_comes_before_the_first_prompt(tmp_path: Path) -> None:
+    world = World(tmp_path, "claude-code")
+    session = ClaudeHome(tmp_path / ".claude").session(world.root)
+    session.write(session.line("user", message={"role": "user", "content": PROMPT}))
+    session.reply()
+    session.write({"type": "custom-title", "customTitle": "Crossings"})
+    assert labels(world, with_prompts=True) == ["Crossings"]
+
+
+def test_codex_own_context_is_no_first_prompt(tmp_path: Path) -> None:
+    world = World(tmp_path, "codex")
+    thread = CodexHome(tmp_path / ".codex").thread(world.root)
+    for text in ("<environment_context>cwd</environment_context>", PROMPT):
+        content = [{"type": "input_text", "text": text}]
+        thread.write("response_item", {"type": "message", "role": "user", "content": content})
+    thread.count(Tokens(1_000, output=10))
+    assert labels(world, with_prompts=True) == ["Mend the zebra crossing of the parser"]
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    [
+        ("claude-opus-5", "opus-5"),
+        ("anthropic/claude-sonnet-4-5-20250929", "sonnet-4-5"),
+        ("gpt-5-2025-08-07", "gpt-5"),
+        ("us.anthropic.claude-opus-4-20250514-v1:0", "opus-4"),
+        ("gemini-2.5-pro", "gemini-2.5-pro"),
+    ],
+)
+def test_short_names_of_models(model: str, short: str) -> None:
+    assert short_name(model) == short
