@@ -15,6 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 EXTRAS = "test"
+ELSEWHERE = ("win32", "darwin")
+"""Systems whose branches of the code are checked by their types."""
+MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
 
 
 def main(arguments: list[str]) -> int:
@@ -25,7 +28,9 @@ def main(arguments: list[str]) -> int:
         arguments = [argument for argument in arguments if argument != "--no-install"]
     elif code := _install(python):
         return code
-    for check in (["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"], ["mypy"]):
+    types_elsewhere = [["mypy", "--platform", name, *MYPY_CACHE, "sidecar"] for name in ELSEWHERE]
+    checks = [["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"], ["mypy"]]
+    for check in checks + types_elsewhere:
         if code := _run([python, "-m", *check]):
             return code
     # One process for each of two cores, also where there are more: editors need air to breathe.

@@ -8,19 +8,14 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
+from sidecar.operating_system import NO_ATIME, open_to_read
+
 CHUNK = 256 << 10
 """Bytes per read. A longer line gets a larger chunk."""
 LONGEST_LINE = 64 << 20
 """Longer lines, in bytes, are skipped."""
 HEAD = 1 << 20
 _TAIL = 32 << 10
-_NO_TRACE = getattr(os, "O_NOATIME", 0)
-_FLAGS = (
-    os.O_RDONLY
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would block
-)
 
 
 def open_quietly(path: str) -> IO[bytes]:
@@ -32,11 +27,11 @@ def open_quietly(path: str) -> IO[bytes]:
         OSError: The file cannot be opened or is not a regular file.
     """
     try:
-        number = os.open(path, _FLAGS | _NO_TRACE)
+        number = open_to_read(path, NO_ATIME)
     except PermissionError:  # only a file's owner may keep its access time
-        if not _NO_TRACE:
+        if not NO_ATIME:
             raise
-        number = os.open(path, _FLAGS)
+        number = open_to_read(path)
     plain = os.fdopen(number, "rb", buffering=0)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         plain.close()

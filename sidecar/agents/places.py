@@ -7,12 +7,13 @@ imported here, so that only those of existing files are loaded.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+
+from sidecar.operating_system import HOME_VARIABLE, PLATFORM
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
@@ -24,13 +25,13 @@ class Places(msgspec.Struct, frozen=True):
     home: Path
     env: Mapping[str, str] = {}
     paths: Mapping[str, str] = {}
-    platform: str = sys.platform
+    platform: str = PLATFORM
 
     @classmethod
     def of(cls, settings: Agents, env: Mapping[str, str] | None = None) -> Places:
         """Return the places of the current user."""
         env = dict(os.environ if env is None else env)
-        home = env.get("USERPROFILE" if os.name == "nt" else "HOME")
+        home = env.get(HOME_VARIABLE)
         return cls(Path(home) if home else Path.home(), env, settings.paths)
 
     def folders(self, agent: str, variable: str | None, *defaults: Path) -> tuple[Path, ...]:

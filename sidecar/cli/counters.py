@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.cli.output import print_problems, warn
 from sidecar.config.paths import state_dir
+from sidecar.operating_system import count_cores
 from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.counter_choice import CounterChoice, CounterChooser
 from sidecar.workspace.files import STDIN
@@ -43,7 +43,7 @@ def map_batches(
         items: All items.
         threads: Number of threads; 0 means one per core.
     """
-    threads = threads or _count_cores()
+    threads = threads or count_cores()
     size = max(1, min(BATCH, len(items) // threads))
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     if len(batches) <= 1 or threads == 1:
@@ -53,11 +53,6 @@ def map_batches(
     with ThreadPoolExecutor(threads) as pool:
         for results in pool.map(work, batches):
             yield from results
-
-
-def _count_cores() -> int:
-    get_affinity = getattr(os, "sched_getaffinity", None)
-    return len(get_affinity(0)) if get_affinity else os.cpu_count() or 1
 
 
 def load_settings_for(path: str) -> tuple[Settings, bool]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from sidecar.operating_system import use_utf8
 from sidecar.text.printable import json_text, printable, printable_lines
 from sidecar.text.tables import EIGHTHS
 
@@ -43,6 +44,7 @@ def prepare_output() -> None:
 def escape_unencodable(stream: object) -> None:
     """Escape characters that the stream's encoding lacks instead of failing."""
     if isinstance(stream, io.TextIOWrapper):
+        use_utf8(stream)
         stream.reconfigure(errors="backslashreplace")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from sidecar.operating_system import IS_LINUX
 
 APP = "token-sidecar"
 LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
@@ -64,7 +65,7 @@ def _xdg_folder(variable: str, usual: str) -> Path | None:
 
     Importing platformdirs would slow down every start.
     """
-    if sys.platform != "linux":
+    if not IS_LINUX:
         return None
     named = os.environ.get(variable, "") or os.path.join(os.environ.get("HOME", ""), usual)
     return Path(named, APP) if _PLAIN(named) else None

@@ -7,9 +7,10 @@ import contextlib
 import errno
 import logging
 import os
-import stat
 import time
 from typing import TYPE_CHECKING
+
+from sidecar.operating_system import replace_file, restrict_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ def make_folder(folder: Path) -> None:
         with contextlib.suppress(FileExistsError):
             missing.mkdir(mode=0o700)
     with contextlib.suppress(OSError):
-        _restrict_access(folder)
+        restrict_folder(folder)
 
 
 def create(path: Path) -> None:
@@ -48,7 +49,7 @@ def write(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(name, path)
+        replace_file(name, path)
     except BaseException:
         os.unlink(name)
         raise
@@ -92,13 +93,3 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
         logger.warning("%s cannot be used and could not be renamed: %s", path, why)
     else:
         logger.warning("%s could not be used and was renamed to %s: %s", path, aside.name, why)
-
-
-def _restrict_access(folder: Path) -> None:
-    """Remove others' access to a folder, unless it is a shared folder such as /tmp."""
-    if os.name == "nt":
-        return  # folders in the user's profile are private already
-    status = folder.stat()
-    shared = status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX
-    if status.st_mode & 0o077 and not shared:
-        folder.chmod(0o700)

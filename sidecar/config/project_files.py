@@ -12,20 +12,12 @@ import stat
 from typing import TYPE_CHECKING
 
 from sidecar.errors import SidecarError
+from sidecar.operating_system import NO_FOLLOW, open_to_read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 1_000_000
-
-_FLAGS = (
-    os.O_RDONLY
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
 
 
 class RefusedError(SidecarError, OSError):
@@ -54,7 +46,7 @@ def read_file(path: Path, root: Path | None = None) -> bytes:
 def read_regular(path: Path | str) -> bytes:
     """Return the contents of a regular file that is not a link. Raises like `read_file`."""
     _check_is_regular(os.lstat(path))  # checked before opening: opening a device may have effects
-    descriptor = os.open(path, _FLAGS)
+    descriptor = open_to_read(path, NO_FOLLOW)
     with open(descriptor, "rb") as file:
         _check_is_regular(os.fstat(descriptor))
         data = file.read(MAX_BYTES + 1)

@@ -6,7 +6,6 @@ log. With `synchronous=NORMAL`, a power cut may lose the last moments but never 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
@@ -33,6 +32,7 @@ from sidecar.cost.events import (
 )
 from sidecar.errors import SidecarError
 from sidecar.messages.bounds import LONGEST_ID
+from sidecar.operating_system import IS_WINDOWS, windows_path
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -803,9 +803,10 @@ def _local_path(named: str) -> PurePath | None:
     if "://" not in named:
         return PurePath(named) if named else None
     parts = urlsplit(named)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+    if parts.scheme != "file":
         return None
     path = unquote(parts.path)
-    if os.name == "nt" or (path[2:3] == ":" and path[1:2].isalpha()):
-        return PureWindowsPath(path.lstrip("/")[:1].upper() + path.lstrip("/")[1:])
-    return PurePosixPath(path)
+    if IS_WINDOWS or (path[2:3] == ":" and path[1:2].isalpha()):
+        found = str(windows_path(parts.netloc, path))
+        return PureWindowsPath(found[:1].upper() + found[1:])
+    return PurePosixPath(path) if parts.netloc in ("", "localhost") else None

@@ -16,6 +16,7 @@ from sidecar.config.paths import state_dir
 from sidecar.config.private import locked, write
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
+from sidecar.operating_system import PROGRAM_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,7 @@ def own_command() -> list[str]:
     """Return the command that starts this program: its name if it is on PATH, else its path."""
     if shutil.which(NAME) is not None:
         return [NAME]
-    script = Path(sys.executable).with_name(NAME + (".exe" if os.name == "nt" else ""))
+    script = Path(sys.executable).with_name(NAME + PROGRAM_SUFFIX)
     return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "sidecar"]
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import select
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from sidecar.defects import log_defect
+from sidecar.operating_system import SURE_WRITE_BYTES, is_writable
 from sidecar.server.framing import BadFrame, Body, Framer
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sidecar.server.scheduler import Scheduler
     from sidecar.server.server import SidecarServer
 
-# A pipe that poll() reports as writable accepts this much without blocking (POSIX PIPE_BUF).
-_SURE_BYTES = 4096 if sys.platform != "win32" else 0
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """If the client leaves more output than this unread, no more input is read."""
 ROOM_SECONDS = 0.05
@@ -44,9 +42,6 @@ class Writer:
         self._waiting = 0  # bytes
         self._lock = threading.Lock()
         self._closed = False
-        self._room = select.poll() if _SURE_BYTES else None
-        if self._room is not None:
-            self._room.register(fd, select.POLLOUT)
 
     @property
     def full(self) -> bool:
@@ -58,23 +53,13 @@ class Writer:
             return
         with self._lock:
             idle = self._waiting == 0
-        if idle and len(data) <= _SURE_BYTES and self._has_room():
+        if idle and len(data) <= SURE_WRITE_BYTES and is_writable(self._fd):
             self._write_all(data)
             return
         with self._lock:
             self._waiting += len(data)
         self._start()
         self._queue.put(data)
-
-    def _has_room(self) -> bool:
-        """Return whether a write would not block. Writing to a closed pipe fails at once."""
-        return self._room is not None and bool(self._room.poll(0))
-
-    def _await_room(self) -> None:
-        if self._room is None:
-            time.sleep(ROOM_SECONDS)
-        else:
-            self._room.poll()
 
     def close(self) -> None:
         """Write queued frames for at most a second, and drop the others."""
@@ -101,7 +86,7 @@ class Writer:
                 try:
                     view = view[os.write(self._fd, view) :]
                 except BlockingIOError:  # the client made the pipe non-blocking
-                    self._await_room()
+                    is_writable(self._fd, ROOM_SECONDS)
         except OSError:
             self._closed = True  # the client is gone; the reader will see the end of input
 

@@ -11,13 +11,13 @@ import logging
 import math
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.defects import log_defect
+from sidecar.operating_system import IS_LINUX, IS_MACOS
 from sidecar.workspace.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Subscription:
         return {
             _nearest_folder(path)
             for path, stamp in self._stamps.items()
-            if stamp is not None or sys.platform != "darwin"
+            if stamp is not None or not IS_MACOS
         }
 
     def find_paths(self) -> None:
@@ -326,7 +326,7 @@ class _Watches:
         if self._has_failed:
             return
         self._has_failed = True
-        limit = _LIMITS.get(error.errno or 0) if sys.platform == "linux" else None
+        limit = _LIMITS.get(error.errno or 0) if IS_LINUX else None
         logger.warning(
             "cannot watch files for changes: %s. Settings and other single files are checked "
             "every %.0f s instead, folders every %.0f s.%s",

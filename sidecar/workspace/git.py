@@ -7,11 +7,12 @@ import subprocess
 from pathlib import Path
 
 from sidecar.errors import SidecarError
+from sidecar.operating_system import NO_WINDOW, PROGRAM_SUFFIX
 
 TIMEOUT_SECONDS = 120.0
 """Time limit for git, which would wait forever for a `.gitignore` that is a FIFO."""
 
-_PROGRAM = "git.exe" if os.name == "nt" else "git"
+_PROGRAM = f"git{PROGRAM_SUFFIX}"
 _OPTIONS = (
     "--no-pager",
     *("-c", "core.fsmonitor=false"),
@@ -99,6 +100,7 @@ def _run_git(
             capture_output=True,
             check=False,
             timeout=TIMEOUT_SECONDS,
+            creationflags=NO_WINDOW,
         )
     except subprocess.TimeoutExpired as error:
         raise GitError(f"git did not answer within {TIMEOUT_SECONDS:g} seconds") from error

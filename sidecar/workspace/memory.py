@@ -10,9 +10,10 @@ tiktoken, and 18 % of a large document's memory remains after it is closed.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
+
+from sidecar.operating_system import call_libc
 
 _M_ARENA_MAX = -8
 _MADV_DONTNEED = 4
@@ -23,7 +24,7 @@ _KILOBYTES = re.compile(r"(\w+): +(\d+) kB")
 
 def use_one_arena() -> None:
     """Make all threads share one glibc arena. Call it before starting a thread."""
-    _call_libc("mallopt", _M_ARENA_MAX, 1)
+    call_libc("mallopt", _M_ARENA_MAX, 1)
 
 
 def release_memory() -> None:
@@ -31,9 +32,9 @@ def release_memory() -> None:
 
     Blocks for some milliseconds.
     """
-    _call_libc("malloc_trim", 0)
+    call_libc("malloc_trim", 0)
     for start, length in library_tables():
-        _call_libc("madvise", start, length, _MADV_DONTNEED)
+        call_libc("madvise", start, length, _MADV_DONTNEED)
 
 
 def library_tables() -> Iterator[tuple[int, int]]:
@@ -48,12 +49,3 @@ def library_tables() -> Iterator[tuple[int, int]]:
             if size.get("Rss", 0) >= _LARGE and not written:
                 start, end = int(found[1], 16), int(found[2], 16)
                 yield start, end - start
-
-
-def _call_libc(name: str, *arguments: int) -> None:
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    with suppress(AttributeError, OSError):  # musl lacks mallopt and malloc_trim
-        getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ssize_t, arguments))

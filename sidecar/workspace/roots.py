@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
 from sidecar.errors import BadParamsError
+from sidecar.operating_system import IS_WINDOWS, windows_path
 from sidecar.workspace.workspace import Workspace
 
 
@@ -20,9 +20,7 @@ def path_of(uri: str) -> PurePath | None:
     if parts.scheme != "file":
         return None
     path = unquote(parts.path)
-    if os.name == "nt" and len(path) > 2 and path[0] == "/" and path[2] == ":":
-        path = path[1:]
-    return PurePath(path)
+    return windows_path(parts.netloc, path) if IS_WINDOWS else PurePath(path)
 
 
 _DOCUMENTS_KEPT = 4_096

@@ -32,7 +32,7 @@ BELOW = {
     "text": set(),
     "config": set(),
 }
-BASE = {"text", "config", "defects", "errors", "typed", "waiting", ""}
+BASE = {"text", "config", "defects", "errors", "operating_system", "typed", "waiting", ""}
 
 # Rooms, or files of rooms, that do no I/O at all.
 PURE = (

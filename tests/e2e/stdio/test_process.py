@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.client import SERVER, URI, StdioClient
-from sidecar.server.client_process import is_alive
+from sidecar.operating_system import is_alive
 from sidecar.server.framing import MAX_FRAME_BYTES
 from tests.truth import truth
 
