@@ -30,7 +30,7 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 class SidecarError(Exception):
     """Base class of this package's errors. Messages are for users and quote no text.
 
-    Clients get `kind` and `retryable` (see `sidecar.server.errors`).
+    Clients get `kind` and `retryable` (see `sidecar.server.protocol`).
     """
 
     kind: ErrorKind = "internal"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import Store, StoreReader
 from sidecar.agents.fields import time_from_ns
 from sidecar.agents.places import Places, has_files, possible_paths, project_files
 from sidecar.agents.roots import Roots
@@ -19,9 +20,7 @@ from sidecar.config.settings import AGENTS, Agents
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sidecar.agents.events import Store, StoreReader
+    from collections.abc import Collection, Iterable
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
@@ -128,3 +127,36 @@ def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | No
         log_defect(exc, f"a session file of {store.agent}")
         return calls, skipped, "has an unknown format"
     return calls, skipped, None
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """The readers to use, the folders to read from, and the workspace's root folders."""
+
+    readers: tuple[StoreReader, ...]
+    places: Places
+    roots: Roots
+    with_prompts: bool = False
+    """Whether first prompts name sessions without a title (`agents.labels`)."""
+
+    @classmethod
+    def of(cls, settings: Agents, *folders: str) -> Sources | None:
+        """Return the sources for some root folders, or None if agents are disabled. Blocking."""
+        if not settings.enabled:
+            return None
+        places, roots = Places.of(settings), Roots.of(folders)
+        with_prompts = settings.labels == "first-prompt"
+        return cls(readers_here(settings, places, roots), places, roots, with_prompts)
+
+    def stores(self, *, mine: bool = True) -> list[Store]:
+        """List the stores without opening them. Blocking.
+
+        Args:
+            mine: Whether to leave out stores that cannot belong to the roots.
+        """
+        roots = self.roots if mine else None
+        return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
+
+    def stores_at(self, changed: Collection[str]) -> list[Store]:
+        """Return the stores that the changed files belong to. Blocking."""
+        found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
+        return list({store.path: store for store in found if store is not None}.values())

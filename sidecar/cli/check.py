@@ -129,7 +129,7 @@ def check_paths(
         click.UsageError: `base` is not a revision, or a path is outside the root.
     """
     from sidecar.config.load import load
-    from sidecar.workspace.targets import group_by_root
+    from sidecar.workspace.files import group_by_root
 
     fixed = None if location.root is None else Path(os.path.abspath(location.root))
     try:
@@ -212,7 +212,7 @@ def _root_report(
 ) -> Report:
     from sidecar.cli.checking.cache import CheckCache, load_cache, save_cache
     from sidecar.cli.checking.run import Checker
-    from sidecar.workspace.targets import Targets
+    from sidecar.workspace.files import Targets
 
     use_cache = use_cache and choose is None  # an endpoint may serve a different model now
     cache = load_cache(root) if use_cache else CheckCache()
@@ -251,7 +251,7 @@ def _stdin_report(
     from sidecar.cli.checking.cache import CheckCache
     from sidecar.cli.checking.reading import decode_text, report_binary
     from sidecar.cli.checking.run import Checker, unreadable
-    from sidecar.workspace.targets import Target
+    from sidecar.workspace.files import Target
 
     checker = Checker(settings, model, CheckCache(), choose)
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())

@@ -181,7 +181,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
 
 
 def _path_text(uri: str, root: Path) -> str:
-    from sidecar.workspace.roots import path_of
+    from sidecar.workspace.workspace import path_of
 
     path = path_of(uri)
     if path is None:
@@ -196,9 +196,9 @@ def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
 
 
 def _ingest_agents(book: CostBook, workspace: Path | None) -> None:
+    from sidecar.agents.registry import Sources
     from sidecar.config.load import find_root
-    from sidecar.workspace.agents import Sources
-    from sidecar.workspace.history import ingest_all
+    from sidecar.workspace.session_index import ingest_all
 
     root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
     sources = Sources.of(_load_settings().agents, str(root))

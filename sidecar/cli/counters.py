@@ -13,7 +13,7 @@ from sidecar.cli.output import print_problems, warn
 from sidecar.config.paths import state_dir
 from sidecar.operating_system import count_cores
 from sidecar.workspace.calibrations import CalibrationStore
-from sidecar.workspace.counter_choice import CounterChoice, CounterChooser
+from sidecar.workspace.counts import CounterChoice, CounterChooser
 from sidecar.workspace.files import STDIN
 from sidecar.workspace.state import State
 
@@ -69,8 +69,8 @@ def warn_if_unknown_model(model: str, settings: Settings) -> None:
 
     if model == DEFAULT_MODEL:  # the lookup would take a tenth of a short run
         return
+    from sidecar.workspace.views import unknown_model_text
     from sidecar.workspace.windows import similar_models
-    from sidecar.workspace.wording import unknown_model_text
 
     similar = similar_models(model, settings)
     if similar is not None:

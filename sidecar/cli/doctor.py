@@ -14,7 +14,7 @@ from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines
 from sidecar.endpoints.outcome import undeclared_reason
 from sidecar.text.printable import counted
-from sidecar.workspace.wording import NO_ENDPOINTS
+from sidecar.workspace.views import NO_ENDPOINTS
 
 if TYPE_CHECKING:
     from pathlib import Path

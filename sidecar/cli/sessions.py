@@ -12,11 +12,10 @@ from sidecar.config.load import load
 from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
-from sidecar.workspace import shared_conversations
-from sidecar.workspace.contents import add_contents
-from sidecar.workspace.forecasts import add_forecast
-from sidecar.workspace.history import is_read
 from sidecar.workspace.services import Services
+from sidecar.workspace.session_index import is_read
+from sidecar.workspace.state import read_shared
+from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import session_rows, usage_report
 from sidecar.workspace.workspace import SettingsChange
 
@@ -54,7 +53,7 @@ class SessionsView:
 
     def files(self, since: str | None) -> list[FileCost]:
         """Return the costs of prompt files."""
-        from sidecar.workspace.prompt_costs import file_costs
+        from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since)
         return self._runner.run(file_costs(self.services, self.workspace, params))
@@ -109,7 +108,7 @@ class SessionsView:
         self.services.forget_conversations(workspace)  # another process may have changed them
         await self.services.agents.find_sessions(workspace)
         uri = workspace.uri or ""
-        live = await run(partial(shared_conversations.read, self.services.live.folder, uri))
+        live = await run(partial(read_shared, self.services.live.folder, uri))
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)

@@ -17,7 +17,7 @@ from sidecar.text.printable import percent_text, printable, usd_text
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Context
-    from sidecar.workspace.statuslines import Quota, RateLimits, StatuslineInput
+    from sidecar.workspace.claude_statusline import Quota, RateLimits, StatuslineInput
 
 CHAIN_SECONDS = 5.0
 _MAX_NAME = 100
@@ -42,7 +42,7 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
 
     Exit code: always 0; if there is nothing to show, the line is empty.
     """
-    from sidecar.workspace.statuslines import read_input
+    from sidecar.workspace.claude_statusline import read_input
 
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_BYTES)
     status = read_input(data) if data.strip() else None
@@ -58,7 +58,7 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
 def _claude_code_line(sent: StatuslineInput) -> str:
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
-    from sidecar.workspace.statuslines import save
+    from sidecar.workspace.claude_statusline import save
 
     with contextlib.suppress(OSError):  # the line is shown even if the disk is full
         save(state_dir(), sent)

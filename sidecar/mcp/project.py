@@ -14,9 +14,8 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import find_session
 from sidecar.models import catalogue
 from sidecar.waiting import SharedTasks
-from sidecar.workspace.contents import add_contents
-from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.services import Services
+from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:

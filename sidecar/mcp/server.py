@@ -118,7 +118,7 @@ async def _client_roots(session: ServerSession) -> list[Path]:
     capabilities = session.client_capabilities
     if capabilities is None or capabilities.roots is None or not session.can_send_request:
         return []
-    from sidecar.workspace.roots import path_of
+    from sidecar.workspace.workspace import path_of
 
     try:
         with anyio.fail_after(_ROOTS_SECONDS):

@@ -1,9 +1,29 @@
-"""Entry point of `token-sidecar serve`."""
+"""Entry point of `token-sidecar serve`, and its logs, which never contain text of documents."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import sys
+
+from sidecar.text.printable import printable_lines
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def set_up_logging(level: str = "WARNING") -> None:
+    """Log records of `sidecar` from `level` on to stderr, without those of libraries."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter(_FORMAT))
+    logger = logging.getLogger("sidecar")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
 
 
 def run(log_level: str = "WARNING") -> int:
@@ -13,7 +33,6 @@ def run(log_level: str = "WARNING") -> int:
     # Importing LSP's types creates about 100,000 permanent objects: that is 10 % faster without
     # collections, which never traverse frozen objects later.
     gc.disable()
-    from sidecar.server.logging import set_up_logging
 
     set_up_logging(log_level)
     from sidecar.server.server import create_server

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from sidecar.errors import ERROR_KINDS
-from sidecar.server.framing import MAX_DEPTH, MAX_FRAME_BYTES
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
+from sidecar.server.stdio import MAX_DEPTH, MAX_FRAME_BYTES
 
 _REF = "#/$defs/{name}"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

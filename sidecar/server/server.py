@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,19 +12,8 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from sidecar import __version__
-from sidecar.server.codec import strict_converter
-from sidecar.server.features import (
-    code_actions,
-    commands,
-    configuration,
-    counting,
-    diagnostics,
-    documents,
-    hover,
-    section_counts,
-    workspaces,
-)
-from sidecar.server.features.agents import AgentSessionWatcher
+from sidecar.server.features import configuration, counting, diagnostics, documents, sections
+from sidecar.server.features.agents import AgentSessionWatcher, HistoryRecorder
 from sidecar.server.features.background import (
     CalibrationSync,
     ContextUpdates,
@@ -33,12 +23,10 @@ from sidecar.server.features.background import (
 )
 from sidecar.server.features.configuration import SettingsLoader
 from sidecar.server.features.diagnostics import DiagnosticsPublisher
-from sidecar.server.features.history import HistoryRecorder
-from sidecar.server.features.section_counts import ProviderRegistry
+from sidecar.server.features.sections import ProviderRegistry
 from sidecar.server.features.status import StatusPublisher
-from sidecar.server.logging import silence_libraries
 from sidecar.server.methods import REQUESTS
-from sidecar.server.protocol import SidecarProtocol
+from sidecar.server.protocol import SidecarProtocol, strict_converter
 from sidecar.server.scheduler import Scheduler
 from sidecar.workspace.file_watcher import POLL_SECONDS, FileWatcher
 from sidecar.workspace.services import Services
@@ -52,17 +40,7 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.5
 """Delay before files are watched, so that importing the watcher does not delay the first count."""
 
-FEATURES = (
-    workspaces,
-    configuration,
-    documents,
-    counting,
-    hover,
-    section_counts,
-    diagnostics,
-    code_actions,
-    commands,
-)
+FEATURES = (configuration, documents, counting, sections, diagnostics)
 
 
 class SidecarServer(LanguageServer):
@@ -71,7 +49,7 @@ class SidecarServer(LanguageServer):
     protocol: SidecarProtocol
 
     def __init__(self, services: Services) -> None:
-        silence_libraries()
+        _silence_libraries()
         self.services = services
         super().__init__(
             "token-sidecar",
@@ -209,3 +187,12 @@ def feature_of(method: str) -> Any:
 
 def _feature_name(method: str) -> str:
     return method.partition("/")[0]
+
+
+def _silence_libraries() -> None:
+    """Silence the libraries' loggers, because their messages quote contents."""
+    for name in ("pygls", "asyncio", "httpx", "httpcore", "watchdog"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.CRITICAL + 1)
+        logger.propagate = False
+        logger.handlers[:] = [logging.NullHandler()]

@@ -14,20 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-import msgspec
-
-from sidecar.agents.events import Store, StoreReader
-from sidecar.agents.places import Places
-from sidecar.agents.registry import readers_here, stores_of
-from sidecar.agents.roots import Roots
+from sidecar.agents.events import Store
+from sidecar.agents.registry import Sources
+from sidecar.workspace.claude_statusline import SavedWindow, load, with_window
 from sidecar.workspace.sessions import RECENT, CountedSession
-from sidecar.workspace.statuslines import SavedWindow, load, with_window
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.agents.events import StoredSession
-    from sidecar.config.settings import Agents
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
     from sidecar.counting.count import Method
@@ -41,39 +36,6 @@ _log = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
 """How many older stores of an agent are searched for a session of the workspace."""
-
-
-class Sources(msgspec.Struct, frozen=True):
-    """The readers to use, the folders to read from, and the workspace's root folders."""
-
-    readers: tuple[StoreReader, ...]
-    places: Places
-    roots: Roots
-    with_prompts: bool = False
-    """Whether first prompts name sessions without a title (`agents.labels`)."""
-
-    @classmethod
-    def of(cls, settings: Agents, *folders: str) -> Sources | None:
-        """Return the sources for some root folders, or None if agents are disabled. Blocking."""
-        if not settings.enabled:
-            return None
-        places, roots = Places.of(settings), Roots.of(folders)
-        with_prompts = settings.labels == "first-prompt"
-        return cls(readers_here(settings, places, roots), places, roots, with_prompts)
-
-    def stores(self, *, mine: bool = True) -> list[Store]:
-        """List the stores without opening them. Blocking.
-
-        Args:
-            mine: Whether to leave out stores that cannot belong to the roots.
-        """
-        roots = self.roots if mine else None
-        return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
-
-    def stores_at(self, changed: Collection[str]) -> list[Store]:
-        """Return the stores that the changed files belong to. Blocking."""
-        found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
-        return list({store.path: store for store in found if store is not None}.values())
 
 
 class SeenSessions(NamedTuple):

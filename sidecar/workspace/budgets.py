@@ -15,14 +15,13 @@ from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.text.outline import FIRST_LINES, MARK_START, has_ignore_mark
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.files import File, Stamp, Text, read, stamp_of
-from sidecar.workspace.roots import Workspaces, path_of
+from sidecar.workspace.workspace import Workspaces, path_of
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding, Together
-    from sidecar.workspace.counter_choice import CounterChoice
-    from sidecar.workspace.counts import Counts
-    from sidecar.workspace.targets import Target
+    from sidecar.workspace.counts import CounterChoice, Counts
+    from sidecar.workspace.files import Target
     from sidecar.workspace.workspace import Workspace
 
 LISTING_SECONDS = 10.0
@@ -91,7 +90,7 @@ class Budgets:
         from sidecar.budget.finding import Together
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
-        from sidecar.workspace.targets import other_targets  # the worker has imported it
+        from sidecar.workspace.files import other_targets  # the worker has imported it
 
         for rule in sums:
             model = rule.budget.model or subject.model
@@ -240,7 +239,7 @@ def _is_marked(snapshot: Snapshot) -> bool:
 
 
 def _find_targets(root: str) -> list[Target]:
-    from sidecar.workspace.targets import Targets
+    from sidecar.workspace.files import Targets
 
     return [target for target in Targets(Path(root)).of([root]) if target.fault is None]
 

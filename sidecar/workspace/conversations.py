@@ -32,19 +32,17 @@ from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage
 from sidecar.waiting import wait_or_fall_back
-from sidecar.workspace.changes import ApplyCounts, Change, Draft, Outcome, Recount
+from sidecar.workspace.changes import Alternatives, ApplyCounts, Change, Draft, Outcome, Recount
 from sidecar.workspace.documents import Documents, FollowedText, Snapshot
-from sidecar.workspace.models import Alternatives
 from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO, CountedSession
-from sidecar.workspace.wording import NO_CONTEXT
+from sidecar.workspace.views import NO_CONTEXT
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.response import WarningKind
     from sidecar.endpoints.registry import Endpoints
-    from sidecar.workspace.counter_choice import CounterChoice
-    from sidecar.workspace.counts import Counts
+    from sidecar.workspace.counts import CounterChoice, Counts
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace

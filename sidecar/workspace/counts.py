@@ -1,4 +1,4 @@
-"""Counts texts, documents and chats.
+"""Chooses how to count texts, documents and chats, and counts them.
 
 The status, diagnostics, hints, fixes, fitting and the command line all count here.
 `Counts.choose_counter` chooses the tokenizer, decides whether to ask the user's endpoint first,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -18,14 +19,16 @@ from cachetools import LRUCache
 
 from sidecar.counting import fit as fitting
 from sidecar.counting.calibration import document_key
-from sidecar.counting.count import Count, Measure
+from sidecar.counting.count import Count, Measure, Method
 from sidecar.counting.fit import FitResult, Mode
-from sidecar.counting.model_tokenizers import CalibratedTokenizer
+from sidecar.counting.incremental import count_text, measure_text
+from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers, calibrate
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
-from sidecar.endpoints.outcome import EndpointCount
+from sidecar.endpoints.outcome import ENDPOINTS_OFF, NO_ENDPOINT, EndpointCount, undeclared_reason
 from sidecar.errors import WorkStoppedError
+from sidecar.models.names import matches
+from sidecar.text.outline import Part, find_parts
 from sidecar.waiting import SharedTasks
-from sidecar.workspace.counter_choice import CounterChoice, CounterChooser, uses_endpoints
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.windows import Windows, look_up
 from sidecar.workspace.workspace import Event, Missed
@@ -33,8 +36,9 @@ from sidecar.workspace.workspace import Event, Missed
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Endpoint, Settings
     from sidecar.context.window import NamedLimits
+    from sidecar.counting.exact_engines import Purpose
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.outcome import MissKind
     from sidecar.endpoints.registry import Endpoints
@@ -42,6 +46,142 @@ if TYPE_CHECKING:
     from sidecar.workspace.calibrations import CalibrationStore
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
+
+
+class CounterChoice(NamedTuple):
+    """How to count one text for one model."""
+
+    model: str
+    tokenizer: Tokenizer
+    """Calibrated. It counts parts of the text, and the whole text if `whole` is None."""
+    whole: Measure | None = None
+    """A count of the whole text, such as an endpoint's."""
+    note: str | None = None
+    """Why the endpoint gave no count."""
+
+    def measure(self, text: str) -> Measure:
+        """Count the text. Blocking."""
+        if self.whole is not None:
+            return self.whole
+        return measure_text(text, self.tokenizer)
+
+
+class CounterChooser:
+    """Chooses how texts are counted. Thread-safe while no calibration changes."""
+
+    def __init__(
+        self,
+        calibrations: CalibrationStore,
+        purpose: Purpose = "interactive",
+        *,
+        roots: Iterable[Workspace] | None = None,
+    ) -> None:
+        """Args:
+        calibrations: Corrections for estimates.
+        purpose: Selects among the shipped engines.
+        roots: Workspaces whose endpoints may be asked; by default all.
+        """
+        self.calibrations = calibrations
+        self._purpose: Purpose = purpose
+        self._tokenizers: dict[Any, Tokenizers] = {}
+        self._endpoints: dict[Any, Endpoints] = {}
+        self._roots = roots
+
+    def tokenizers(self, settings: Settings) -> Tokenizers:
+        """Return the tokenizers of some settings, shared by all settings that name the same
+        files."""
+        key = (settings.tokenizers, settings.tokenize.estimator)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = Tokenizers(*key, self._purpose)
+        return self._tokenizers[key]
+
+    def endpoints(self, settings: Settings) -> Endpoints:
+        """Return the endpoints of some settings, or no endpoints if the settings have changed."""
+        from sidecar.endpoints.registry import Endpoints
+
+        if not self._is_in_force(settings):
+            return Endpoints((), use_endpoint=False)
+        key = endpoint_key(settings)
+        if key not in self._endpoints:
+            self._endpoints[key] = Endpoints(*key[:2], window=settings.tokenize.endpoint_window)
+        return self._endpoints[key]
+
+    def _is_in_force(self, settings: Settings) -> bool:
+        """Return whether a root still declares these endpoints.
+
+        Work that began with older settings must not send text to a removed endpoint.
+        """
+        declared, roots = endpoint_key(settings), self._roots
+        return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
+
+    async def keep_endpoints(self, used: Iterable[Settings]) -> None:
+        """Close the endpoints that no settings declare any more."""
+        keys = {endpoint_key(settings) for settings in used}
+        gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
+        for endpoints in gone:
+            await endpoints.aclose()
+
+    async def aclose(self) -> None:
+        for endpoints in [*self._endpoints.values()]:
+            await endpoints.aclose()
+
+    def asks_endpoint(self, model: str, settings: Settings) -> bool:
+        """Return whether an endpoint counts texts for the model.
+
+        None does if the model's own tokenizer is available.
+        """
+        if not uses_endpoints(settings) or not self.endpoints(settings).serves(model):
+            return False
+        from sidecar.counting.exact_engines import names
+
+        tokenizers = self.tokenizers(settings)
+        return tokenizers.for_model(model).name not in names() and not tokenizers.is_user_file(
+            model
+        )
+
+    def known_limit(self, model: str, settings: Settings) -> int | None:
+        """Return the context window in tokens that an endpoint has reported. Sends no request."""
+        return self.endpoints(settings).known_limit(model) if settings.endpoints else None
+
+    def why_unasked(self, model: str, settings: Settings) -> str | None:
+        """Return why the declared endpoint does not count for the model, or None if it does."""
+        how = settings.tokenize
+        served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
+        if how.use_endpoint:
+            if not settings.endpoints:
+                return NO_ENDPOINT
+            return None if served else undeclared_reason(model)
+        return ENDPOINTS_OFF if served and not how.endpoint_window else None
+
+    def is_window_due(self, model: str, settings: Settings) -> bool:
+        """Return whether to ask an endpoint for the model's context window."""
+        return bool(settings.endpoints) and self.endpoints(settings).is_window_due(model)
+
+    def tokenizer(self, model: str, settings: Settings, snapshot: Snapshot) -> Tokenizer:
+        """Return a model's tokenizer, calibrated for the kind of text."""
+        plain = self.tokenizers(settings).for_model(model)
+        calibrations = self.calibrations.known
+        if calibrations is None or plain.method == "exact":
+            return plain
+        return calibrate(plain, calibrations, model, snapshot.sample)
+
+    def choose_local_counter(
+        self, snapshot: Snapshot, model: str, settings: Settings
+    ) -> CounterChoice:
+        """Choose how to count a text without an endpoint."""
+        return CounterChoice(model, self.tokenizer(model, settings, snapshot))
+
+
+def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
+    """Return a key of all settings that endpoints depend on."""
+    how = settings.tokenize
+    return settings.endpoints, how.use_endpoint, how.endpoint_window
+
+
+def uses_endpoints(settings: Settings) -> bool:
+    """Return whether endpoints are declared and enabled."""
+    return bool(settings.tokenize.use_endpoint and settings.endpoints)
+
 
 ENDPOINT_SECONDS = 2.0
 """How long an editor waits for an endpoint's count."""
@@ -429,3 +569,39 @@ def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
 
     texts = [text for message in messages for text in read_message(message).texts]
     return sum(map(len, texts)), max(texts, key=len, default="")[:SAMPLE_CHARACTERS]
+
+
+PartCounts: TypeAlias = dict[tuple[str, int, int], int]
+"""Uncalibrated counts by tokenizer name, text hash and text length."""
+
+
+class CountedPart(msgspec.Struct, frozen=True):
+    """A part of a document, its tokens, and how they were counted."""
+
+    part: Part
+    tokens: int
+    method: Method
+
+
+def count_parts(
+    snapshot: Snapshot, choice: CounterChoice, before: Mapping[tuple[str, int, int], int]
+) -> tuple[tuple[CountedPart, ...], PartCounts]:
+    """Count the parts of a document. Blocking.
+
+    Args:
+        snapshot: The document.
+        choice: How to count the document.
+        before: Counts from the last call, which are reused for unchanged parts.
+    """
+    base, counts, counted = choice.tokenizer.base, PartCounts(), []
+    for part in find_parts(snapshot.text, snapshot.uri, snapshot.language_id):
+        if choice.whole is not None and part.end - part.start == snapshot.characters:
+            measure = choice.whole
+        else:
+            text = snapshot.text[part.start : part.end]
+            key = (base.name, hash(text), len(text))
+            tokens = before.get(key)
+            counts[key] = count_text(text, base) if tokens is None else tokens
+            measure = choice.tokenizer.measure_base(counts[key], text)
+        counted.append(CountedPart(part, measure.tokens, measure.method))
+    return tuple(counted), counts

@@ -1,7 +1,9 @@
-"""Finds and reads the text files that are named on the command line.
+"""Finds and reads text files for the command line and for budgets over several files.
 
 Files in a folder are left out if `.gitignore` excludes them, as are `.git`, binary files and
-symbolic links. A file that the user names is always included.
+symbolic links. A file that the user names is always included. Because repositories may be
+hostile, the number and length of `.gitignore` patterns are limited, and `check` also reads tracked
+files that a `.gitignore`, a symbolic link or a root marker in a subfolder would hide.
 """
 
 from __future__ import annotations
@@ -11,18 +13,124 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-from sidecar.workspace.ignoring import (
-    NAME,
-    IgnoreRules,
-    is_ignored_at,
-    read_parent_rules,
-    read_rules,
-    with_slashes,
-)
+from sidecar.config.load import find_root, is_root
+from sidecar.config.project_files import RefusedError, read_regular
+from sidecar.text.globs import IgnoreGlobs, path_glob_problem
+from sidecar.workspace.git import tracked_files
+
+NAME = ".gitignore"
+MAX_LINES = 10_000
+MAX_WILDCARDS = 500
+"""Most wildcards in a folder's `.gitignore` and those of its parents together.
+
+The star of `*.end` does not count, because such patterns are looked up by name.
+"""
+
+
+class IgnoreRules(NamedTuple):
+    """The patterns of one `.gitignore`, for paths that start with `prefix`.
+
+    `problem` says why some patterns were not read.
+    """
+
+    prefix: str
+    globs: IgnoreGlobs
+    problem: str | None = None
+    lines: int = 0
+    wildcards: int = 0
+
+
+def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
+    """Read a folder's own rules, within the limits that the rules of its parents leave."""
+    path = os.path.join(folder, NAME)
+    if os.path.islink(path):
+        return []
+    prefix = with_slashes(os.path.abspath(folder)).rstrip("/") + "/"
+    try:
+        data = read_regular(path)
+    except RefusedError as error:
+        return [IgnoreRules(prefix, IgnoreGlobs(()), error.strerror)]
+    except OSError:
+        return []
+    return [_parse_rules(prefix, _split_lines(data), above)]
+
+
+def read_parent_rules(folder: str) -> list[IgnoreRules]:
+    """Read the rules of a folder's parents in its repository.
+
+    Returns no rules if they exclude the folder itself: the user has named it.
+    """
+    rules: list[IgnoreRules] = []
+    for parent in work_tree_parents(folder):
+        rules += read_rules(parent, rules)
+    return [] if is_ignored(folder, True, rules) else rules
+
+
+def work_tree_parents(folder: str) -> list[str]:
+    """Return the parent folders inside the git work tree, topmost first."""
+    found: list[str] = []
+    at = os.path.abspath(folder)
+    while not os.path.exists(os.path.join(at, ".git")):
+        parent = os.path.dirname(at)
+        if parent == at:
+            return []
+        found.append(parent)
+        at = parent
+    return found[::-1]
+
+
+def is_ignored(path: str, folder: bool, rules: list[IgnoreRules]) -> bool:
+    """Return whether a path is ignored. The deepest `.gitignore` that matches decides."""
+    return bool(rules) and is_ignored_at(with_slashes(os.path.abspath(path)), folder, rules)
+
+
+def is_ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool:
+    """Return whether an absolute path, with `/` as separator, is ignored."""
+    for rule in reversed(rules):
+        verdict = rule.globs.verdict(absolute[len(rule.prefix) :], folder=folder)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _split_lines(data: bytes) -> list[str]:
+    text = os.fsdecode(data).removeprefix("\ufeff")
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def _parse_rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> IgnoreRules:
+    most_lines = MAX_LINES - sum(rule.lines for rule in above)
+    most_wildcards = MAX_WILDCARDS - sum(rule.wildcards for rule in above)
+    problem = f"there are more than {MAX_LINES:,} lines" if len(lines) > most_lines else None
+    kept, used = [], 0
+    for line in lines[: max(0, most_lines)]:
+        if line.startswith("#"):
+            continue
+        wrong, more = path_glob_problem(line), _count_wildcards(line)
+        if used + more > most_wildcards:
+            wrong = wrong or f"there are more than {MAX_WILDCARDS:,} wildcards"
+        problem = problem or wrong
+        if not wrong:
+            kept.append(line)
+            used += more
+    cut = problem and f"not read in full: {problem}"
+    return IgnoreRules(prefix, IgnoreGlobs(kept), cut, min(len(lines), max(0, most_lines)), used)
+
+
+def _count_wildcards(line: str) -> int:
+    pattern = line.removeprefix("!")
+    known = "/" not in pattern[:-1] and pattern.startswith("*")
+    return sum(pattern.count(wildcard) for wildcard in "*?[") - known
+
+
+def with_slashes(path: str) -> str:
+    return path.replace(os.sep, "/")
+
 
 STDIN = "-"
 _BINARY_SEARCHED = 8_000  # bytes: as many as git looks at
@@ -211,3 +319,157 @@ def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
 
 def _reason_of(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+OUTSIDE = "a link out of the project, not followed"
+LINKED_FOLDER = "a link to a folder, not followed"
+IRREGULAR = "not a regular file"
+
+
+class Target(NamedTuple):
+    """A file to check: the path as requested, and relative to the root with `/`.
+
+    `relative` ends in `/` for a folder that cannot be read.
+    """
+
+    path: str
+    relative: str
+    link: bool = False
+    """Whether it is a symbolic link in a folder. Links are only checked if they have a budget."""
+    fault: Skipped | None = None
+    """Why the file is not read."""
+
+
+def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
+    """Group paths by their root.
+
+    Args:
+        paths: The paths.
+        fixed: The root of all paths, if the user named one.
+
+    Raises:
+        ValueError: A path is outside `fixed`.
+    """
+
+    here = find_root(Path.cwd())
+    current = here if fixed is None and is_root(here) else fixed
+    roots: dict[Path, list[str]] = {}
+    for path in paths:
+        roots.setdefault(root_of(path, current, only=fixed is not None), []).append(path)
+    return roots
+
+
+def root_of(path: str, current: Path | None, *, only: bool) -> Path:
+    """Return a path's root: the current project if it contains the path, else the path's own.
+
+    Raises:
+        ValueError: With `only`, the path is outside the current project.
+    """
+
+    absolute = Path(os.path.abspath(path))
+    if current is not None and absolute.is_relative_to(current):
+        return current
+    if only:
+        raise ValueError(f"{path} is not inside {current}")
+    return find_root(absolute)
+
+
+class Targets:
+    """Lists the files of one root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._real = os.path.realpath(root)
+        self._top = f"{with_slashes(str(root)).rstrip('/')}/"
+        self.git_failed = False
+        """Whether git failed to list the tracked files."""
+
+    def of(self, paths: Sequence[str]) -> Iterator[Target]:
+        """Yield each file of these paths once."""
+        seen: set[str] = set()
+        for path in paths:
+            for target in self._targets_below(os.path.normpath(path)):
+                if target.relative not in seen:
+                    seen.add(target.relative)
+                    yield target
+
+    def _targets_below(self, start: str) -> Iterator[Target]:
+        if os.path.isdir(start) and self._is_inside(start):
+            yield from self._targets_in_folder(start)
+            return
+        for entry in find([start]):
+            if isinstance(entry, File):
+                yield self._link_target(start, self._relative_name(start))
+            else:
+                yield Target(start, self._relative_name(start), fault=entry)
+
+    def _targets_in_folder(self, start: str) -> Iterator[Target]:
+        strip = 0 if start == os.curdir else len(os.path.join(start, ""))
+        below = f"{self._relative_name(start)}/".removeprefix("/")
+        walked: set[str] = set()
+        for file in walk(start):
+            if isinstance(file, str):
+                walked.add(file)
+                yield Target(file, below + with_slashes(file[strip:]))
+            elif isinstance(file, Link):
+                yield self._link_target(
+                    file.path, below + with_slashes(file.path[strip:]), is_link=True
+                )
+            else:
+                end = "/" if os.path.isdir(file.path) else ""  # else a .gitignore that is refused
+                relative = f"{below}{with_slashes(file.path[strip:])}{end}"
+                yield Target(file.path, relative, fault=file)
+        yield from self._tracked_targets(start, below, walked)
+
+    def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
+        """Yield tracked files that walking leaves out, such as those in a `.gitignore`."""
+        names = tracked_files(start)
+        self.git_failed = self.git_failed or names is None
+        for name in names or ():
+            path = name if start == os.curdir else os.path.join(start, name)
+            if path in walked:
+                continue
+            link = os.path.islink(path)
+            if link or (os.path.exists(path) and not os.path.isdir(path)):
+                yield self._link_target(path, below + with_slashes(name), is_link=link)
+
+    def _link_target(self, path: str, relative: str, *, is_link: bool = False) -> Target:
+        folder = os.path.isdir(path)
+        fault = None
+        if not self._is_inside(path):
+            fault = Skipped(path, OUTSIDE, failed=False)
+        elif folder:
+            fault = Skipped(path, LINKED_FOLDER, failed=False)
+        elif os.path.exists(path) and not os.path.isfile(path):  # reading a FIFO may block
+            fault = Skipped(path, IRREGULAR, failed=False)
+        return Target(path, f"{relative}/" if folder else relative, link=is_link, fault=fault)
+
+    def _is_inside(self, path: str) -> bool:
+        return Path(os.path.realpath(path)).is_relative_to(self._real)
+
+    def _relative_name(self, path: str) -> str:
+        absolute = with_slashes(os.path.abspath(path))
+        return f"{absolute.rstrip('/')}/".removeprefix(self._top).rstrip("/")
+
+
+def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
+    """Drop links to other targets, so that each text counts once. Blocking."""
+    every = list(targets)
+    files = [one for one in every if not one.link]
+    if len(files) == len(every):
+        return files
+    known = {os.path.realpath(one.path) for one in files}
+    for one in every:
+        if one.link and (real := os.path.realpath(one.path)) not in known:
+            known.add(real)
+            files.append(one)
+    return files
+
+
+def other_targets(targets: Iterable[Target], path: str) -> list[Target]:
+    """Return each file once, except the one at `path`. Blocking."""
+    every = drop_duplicates(targets)
+    if not os.path.islink(path):
+        return [one for one in every if one.path != path]
+    real = os.path.realpath(path)
+    return [one for one in every if os.path.realpath(one.path) != real]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
     from sidecar.config.options import Origin
-    from sidecar.workspace.counter_choice import CounterChoice
+    from sidecar.workspace.counts import CounterChoice
 
 _TRIES = 100
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.agents import AgentSessions
     from sidecar.workspace.budgets import Budgets
     from sidecar.workspace.conversations import Conversations
-    from sidecar.workspace.parts import CountedPart, PartCounts
+    from sidecar.workspace.counts import CountedPart, PartCounts
     from sidecar.workspace.sessions import SessionRegistry
-    from sidecar.workspace.shared_conversations import SharedConversations
+    from sidecar.workspace.state import SharedConversations
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
 
@@ -72,7 +72,7 @@ class Services(Shared):
 
     @cached_property
     def live(self) -> SharedConversations:
-        from sidecar.workspace.shared_conversations import SharedConversations
+        from sidecar.workspace.state import SharedConversations
 
         return SharedConversations(self.state.folder / "live", self.workers)
 
@@ -103,7 +103,7 @@ class Services(Shared):
             RequestError: `unknownDocument`.
         """
         from sidecar.workspace.budgets import model_of
-        from sidecar.workspace.parts import count_parts
+        from sidecar.workspace.counts import count_parts
 
         await self.configured.wait()
         snapshot, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)

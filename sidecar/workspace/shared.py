@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents
-from sidecar.workspace.roots import Workspaces
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
 from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
-from sidecar.workspace.workspace import Event
+from sidecar.workspace.workspace import Event, Workspaces
 
 if TYPE_CHECKING:
     from sidecar.workspace.spending import Spent

@@ -20,8 +20,7 @@ from sidecar.context.view import (
 from sidecar.context.window import Severity
 from sidecar.counting.count import Count, Method, banded_text, tokens_text
 from sidecar.text.printable import counted, percent_text, usd_text
-from sidecar.workspace.views import session_cost
-from sidecar.workspace.wording import unknown_model_text
+from sidecar.workspace.views import session_cost, unknown_model_text
 
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Problem

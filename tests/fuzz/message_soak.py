@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from benchmarks.client import SERVER
-from sidecar.server.framing import MAX_FRAME_BYTES, Framer
+from sidecar.server.stdio import MAX_FRAME_BYTES, Framer
 from tests.fuzz.messages import Messages, body, ends, is_owed
 
 if TYPE_CHECKING:

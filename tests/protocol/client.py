@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from sidecar.server.framing import BadFrame, Framer
+from sidecar.server.stdio import BadFrame, Framer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

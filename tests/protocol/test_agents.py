@@ -21,13 +21,12 @@ from sidecar.cli import main
 from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private import make_folder
-from sidecar.server.features import configuration, history
+from sidecar.server.features import agents as agents_feature
+from sidecar.server.features import configuration
 from sidecar.text.printable import usd_text
-from sidecar.workspace import history as ingesting
 from sidecar.workspace import session_index
-from sidecar.workspace.history import LOCK_NAME
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import SessionIndex
+from sidecar.workspace.session_index import LOCK_NAME, SessionIndex
 from tests.protocol.client import RpcError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def home(tmp_path: Path) -> ClaudeHome:
 async def test_costs_are_known_once_nobody_types(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 0.05)
     session = everyday(home, tmp_path)
     await bare.initialize(tmp_path.as_uri())
     shown = await bare.take("status/update", lambda status: bool(status["cost"]))
@@ -65,8 +64,8 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While another process reads the files they are being read, and not unpriced."""
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
-    monkeypatch.setattr(history, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agents_feature, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
     session.user()
     session.reply()
@@ -97,7 +96,7 @@ async def test_costs_of_sessions_that_are_not_shown_follow_their_calls(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of sessions shows them beside the pinned session's cost."""
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
         session.user()
@@ -131,8 +130,8 @@ async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gemini CLI's next start may delete a session."""
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 1_000.0)
-    monkeypatch.setattr(history, "IDLE_SECONDS", 1_000.0)
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 1_000.0)
     gemini = GeminiHome(tmp_path / "home" / ".gemini")
     gemini.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     session = gemini.session(tmp_path)
@@ -148,8 +147,8 @@ async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
 async def test_unread_costs_are_not_zero_while_another_agent_is_recorded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 1_000.0)
-    monkeypatch.setattr(history, "IDLE_SECONDS", 1_000.0)
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 1_000.0)
     shown = home.session(tmp_path)
     shown.user()
     shown.reply()
@@ -187,7 +186,7 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This workspace's calls come first; those of others with progress, at low priority."""
-    monkeypatch.setattr(history, "PAUSE_RATIO", 1_000.0)
+    monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
     root.mkdir()
@@ -209,7 +208,7 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
     await bare.take("$/progress", lambda one: one == ended)
     bare.ignore("$/progress")
     assert mine <= calls_in_the_ledger() < len(home.truth.calls)
-    monkeypatch.setattr(history, "PAUSE_RATIO", 0.0)
+    monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 0.0)
     await bare.request("cost/detail", {})
     async with asyncio.timeout(60):
         while calls_in_the_ledger() < len(home.truth.calls):
@@ -431,7 +430,7 @@ async def test_the_cost_follows_where_no_event_names_the_file(
 ) -> None:
     """Where everything is looked through, as the slow poll and a folder's coming do."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -447,7 +446,7 @@ async def test_one_reading_of_a_change_gives_size_and_costs(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -475,10 +474,10 @@ async def test_one_reading_of_a_change_gives_size_and_costs(
 async def test_the_cost_follows_what_is_appended_while_history_is_read(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 1.0)  # when the files are watched
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1.0)  # when the files are watched
     session = home.session(tmp_path)
     session.reply()
-    grown, read = threading.Event(), ingesting.ingest_all
+    grown, read = threading.Event(), session_index.ingest_all
 
     def slowly(*args: Any, **kwargs: Any) -> Any:
         done = read(*args, **kwargs)
@@ -487,7 +486,7 @@ async def test_the_cost_follows_what_is_appended_while_history_is_read(
             grown.wait(60)
         return done
 
-    monkeypatch.setattr(ingesting, "ingest_all", slowly)
+    monkeypatch.setattr(session_index, "ingest_all", slowly)
     await bare.initialize(tmp_path.as_uri())
     tokens = home.truth.context
     await bare.take("status/update", lambda one: bool(one["context"]))
@@ -505,7 +504,7 @@ async def test_a_selected_session_shows_its_own_cost(
 ) -> None:
     """Also one that was never shown, or has grown while another session was shown."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
     first.reply()
     home.clock.now -= timedelta(minutes=20)  # the second session is never the newest

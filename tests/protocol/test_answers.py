@@ -9,7 +9,7 @@ import pytest
 from lsprotocol import types
 
 from sidecar.errors import RequestError
-from sidecar.server.framing import MAX_DEPTH
+from sidecar.server.stdio import MAX_DEPTH
 from tests.protocol.client import Client, RpcError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import kind_of
-from sidecar.workspace.wording import NO_CONTEXT
+from sidecar.workspace.views import NO_CONTEXT
 from tests.protocol.client import URI, USER, Client, RpcError, edit
 from tests.truth import truth
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from markdown_it import MarkdownIt
 
-from sidecar.server.logging import set_up_logging
+from sidecar.server.run import set_up_logging
 from tests.protocol.client import URI, Client, RpcError
 from tests.unit.test_text_printable import is_plain
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from sidecar.server.framing import BadFrame
+from sidecar.server.stdio import BadFrame
 from tests.protocol.client import URI, Client, RpcError
 
 

@@ -33,9 +33,8 @@ from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import ConversationState, CountedSession, SessionRegistry
-from sidecar.workspace.shared_conversations import SharedConversations
 from sidecar.workspace.spending import Costs, Spending
-from sidecar.workspace.state import State
+from sidecar.workspace.state import SharedConversations, State
 from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Workspace

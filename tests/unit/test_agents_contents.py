@@ -14,7 +14,7 @@ from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.contents import ContextContents, Part, PromptSize
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.workspace.contents import read_contents
+from sidecar.workspace.usage_details import read_contents
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -131,7 +131,7 @@ def test_pure_rooms_do_no_io() -> None:
 
 
 def test_errors_have_one_base() -> None:
-    """So that `server/errors.py` maps them all, and no feature translates one by itself."""
+    """So that `server/protocol.py` maps them all, and no feature translates one by itself."""
     builtin = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"}
     wrong = []
     for path in MODULES:

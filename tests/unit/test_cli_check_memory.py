@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.cli.checking.report import FileReport
-    from sidecar.workspace.targets import Target
+    from sidecar.workspace.files import Target
 
 CONFIGURATION = """\
 [[budget]]

@@ -16,8 +16,8 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.workspace.claude_statusline import FILE_NAME
 from sidecar.workspace.prompt_files import find_imports
-from sidecar.workspace.statuslines import FILE_NAME
 from tests.truth import truth
 
 if TYPE_CHECKING:

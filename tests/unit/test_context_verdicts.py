@@ -23,7 +23,7 @@ from sidecar.context.window import level, severity
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
-from sidecar.workspace.models import Alternatives
+from sidecar.workspace.changes import Alternatives
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import SESSIONS_KEPT, SessionRegistry
 from sidecar.workspace.state import State

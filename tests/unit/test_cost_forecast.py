@@ -15,7 +15,7 @@ from sidecar.context.view import context_rows, next_input_text
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.forecast import growth_per_call, session_calls
-from sidecar.workspace.forecasts import forecast
+from sidecar.workspace.usage_details import forecast
 
 if TYPE_CHECKING:
     from pathlib import Path

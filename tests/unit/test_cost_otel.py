@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from benchmarks.agents.claude import ClaudeHome
+from sidecar.agents.registry import Sources
 from sidecar.budget.rules import Rules
 from sidecar.config.load import load
 from sidecar.config.paths import config_file
@@ -24,9 +25,8 @@ from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.otel import OtelExporter
 from sidecar.cost.prices import Prices
 from sidecar.cost.protocol import CostRecordParams
-from sidecar.workspace.agents import Sources
-from sidecar.workspace.history import ingest_all
 from sidecar.workspace.services import Services
+from sidecar.workspace.session_index import ingest_all
 from sidecar.workspace.state import State
 from sidecar.workspace.workspace import SettingsChange
 

@@ -107,7 +107,7 @@ def test_every_command_of_the_palette_has_a_row() -> None:
 
 
 def test_every_command_of_the_server_has_a_row() -> None:
-    text = (ROOT / "sidecar/server/features/commands.py").read_text("utf-8")
+    text = (ROOT / "sidecar/server/features/sections.py").read_text("utf-8")
     ids = {f"tokenSidecar.server.{name}" for name in re.findall(r'\{PREFIX\}(\w+)"', text)}
     assert of("Commands of the server") == ids
 

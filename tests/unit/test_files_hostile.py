@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.config.project_files import MAX_BYTES
-from sidecar.workspace.files import File, Skipped, find
-from sidecar.workspace.ignoring import MAX_LINES, MAX_WILDCARDS, read_rules
+from sidecar.workspace.files import MAX_LINES, MAX_WILDCARDS, File, Skipped, find, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ import pytest
 from lsprotocol import types
 
 from sidecar.counting.count import Count
-from sidecar.server.codec import dump, parse, strict_converter, structure_lsp
 from sidecar.server.methods import CountResult
+from sidecar.server.protocol import dump, parse, strict_converter, structure_lsp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.errors import WorkStoppedError
-from sidecar.server.commitment import Commitment, cancel, create_commitment
+from sidecar.server.protocol import Commitment, cancel, create_commitment
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

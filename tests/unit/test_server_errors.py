@@ -11,7 +11,7 @@ from sidecar.cost.price_list import UpdateError
 from sidecar.counting.exact_engines import DamagedRanksError
 from sidecar.counting.vocabulary_files import VocabularyError
 from sidecar.errors import BadParamsError, RequestError, SidecarError, VendorFormatError
-from sidecar.server.errors import error_body
+from sidecar.server.protocol import error_body
 
 
 @pytest.mark.parametrize(

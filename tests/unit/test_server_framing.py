@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.server.framing import MAX_HEADER_BYTES, BadFrame, Framer
+from sidecar.server.stdio import MAX_HEADER_BYTES, BadFrame, Framer
 
 
 def frame(body: bytes) -> bytes:

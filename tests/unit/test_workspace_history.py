@@ -19,18 +19,19 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
 from benchmarks.transcripts import recorded
 from sidecar.agents.events import CallFinished
+from sidecar.agents.registry import Sources
 from sidecar.config.settings import Agents, Settings
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.usage import Usage
-from sidecar.workspace.agents import Sources
-from sidecar.workspace.history import (
+from sidecar.workspace.session_index import (
     LOCK_NAME,
+    Ingested,
+    event_of,
     ingest_all,
     ingest_missed,
     is_read,
 )
-from sidecar.workspace.session_index import Ingested, event_of
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
 

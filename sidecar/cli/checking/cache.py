@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.config.settings import Settings
-    from sidecar.workspace.files import Skipped
-    from sidecar.workspace.targets import Target
+    from sidecar.workspace.files import Skipped, Target
 
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4

@@ -11,7 +11,7 @@ from sidecar import __version__
 from sidecar.budget.finding import DOCUMENTATION, Code, Finding, FindingSeverity
 from sidecar.counting.count import Method, tokens_text
 from sidecar.text.printable import counted, json_text, printable, printable_lines
-from sidecar.workspace.wording import NO_BUDGETS
+from sidecar.workspace.views import NO_BUDGETS
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

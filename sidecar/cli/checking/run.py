@@ -31,8 +31,7 @@ from sidecar.cli.checking.report import (
     report_finding,
 )
 from sidecar.counting.count import Measure
-from sidecar.workspace.files import Skipped
-from sidecar.workspace.targets import Target, drop_duplicates
+from sidecar.workspace.files import Skipped, Target, drop_duplicates
 
 if TYPE_CHECKING:
     from sidecar.budget.finding import Finding

@@ -1,19 +1,36 @@
-"""Follows coding agents' sessions in the open roots: reads them at first, then watches their
-files."""
+"""Follows coding agents' sessions in the open roots, and records their calls in the ledger.
+
+Sessions are read when a root is opened, and again when their files change. Recording of past calls
+starts when costs are requested, when an agent's session is shown, or after a minute without edits.
+The requested workspace comes first. All others follow at low priority, with progress and
+cancellation.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+from sidecar.config.paths import LEDGER_FILES
+from sidecar.config.settings import AGENTS
+from sidecar.errors import SidecarError
+from sidecar.server.progress import progress
+from sidecar.workspace.memory import release_memory
+
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.file_watcher import Changes, Subscription
+    from sidecar.workspace.session_index import Ingested
+    from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
 
@@ -111,3 +128,239 @@ def _paths_to_watch(roots: _WatchedRoots) -> tuple[str, ...]:
     from sidecar.agents.registry import paths_to_watch
 
     return paths_to_watch(roots.settings, roots.paths)
+
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 60.0
+"""Time without edits after which recording starts by itself."""
+SHOWN_SECONDS = 2.0
+"""Delay between showing an agent's session and reading its costs."""
+RETRY_SECONDS = 60.0
+"""Delay before the next attempt if another process is recording the same sessions."""
+SUM_SECONDS = 0.5
+"""Delay between a write to the ledger or a session file and the sum of costs."""
+PAUSE_RATIO = 1.0
+"""Seconds to sleep per second of work in the background."""
+
+
+class HistoryRecorder:
+    """Records the agents' past calls and sums up their costs."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._server, self._services = server, server.services
+        self._order = asyncio.Lock()
+        self._stop = threading.Event()
+        self._is_background = False
+        self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
+        """Workspaces whose sessions are recorded, with the settings that were used."""
+        self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
+        """The session that was shown when costs were last summed up."""
+        self._complete = False
+        self._watch: Subscription | None = None
+        self._edited_at = 0.0
+
+    def note_edit(self) -> None:
+        """Postpone background reading until `IDLE_SECONDS` after the last edit."""
+        self._edited_at = asyncio.get_running_loop().time()
+
+    def settings_changed(self) -> None:
+        self._complete = False
+        for workspace in self._services.roots:
+            workspace.costs.set_history(read=self._is_recorded(workspace))
+        self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
+
+    def context_changed(self, workspace: Workspace) -> None:
+        """Record the calls of a newly shown agent session, or sum up costs if they are recorded."""
+        usage = workspace.context.usage
+        if usage is None or usage.session is None or usage.session.source == "protocol":
+            return
+        self.read_soon(workspace)
+        is_recorded = usage.session.source in self.recorded_agents(workspace)
+        if is_recorded and usage.session.id != self._summed.get(workspace, usage.session.id):
+            self.sum_soon(workspace)
+
+    def read_soon(self, workspace: Workspace) -> None:
+        """Schedule recording of a workspace's sessions at low priority."""
+        if workspace.path is not None and not self._is_recorded(workspace):
+            work = partial(self._read_costs, workspace)
+            self._server.scheduler.schedule(("costs", workspace), SHOWN_SECONDS, work)
+
+    def close(self) -> None:
+        """Stop reading. The next process continues from there."""
+        self._stop.set()
+
+    async def ensure_recorded(
+        self,
+        workspace: Workspace,
+        report: Callable[[str, float], None] = lambda *_: None,
+    ) -> None:
+        """Record the calls of a workspace's sessions, as far as their files can be read."""
+        if workspace.path is None:
+            return
+        if not self._is_recorded(workspace):
+            await self._read(workspace, partial(report, "reading session files"))
+        if not self._complete and self._is_recorded(workspace):
+            self._server.scheduler.schedule(("history",), 0.0, self._read_others)
+
+    async def _read_costs(self, workspace: Workspace) -> None:
+        if not self._is_recorded(workspace):
+            await self._read(workspace, lambda _: None, pause_ratio=PAUSE_RATIO)
+        if not self._is_recorded(workspace) and workspace.settings.agents.enabled:
+            # Another process is reading them, or a request for costs has interrupted this.
+            work = partial(self._read_costs, workspace)
+            self._server.scheduler.schedule(("costs", workspace), RETRY_SECONDS, work)
+
+    async def _read(
+        self, workspace: Workspace, report: Callable[[float], None], *, pause_ratio: float = 0.0
+    ) -> None:
+        if self._is_background and not pause_ratio:
+            self._stop.set()
+        async with self._order:
+            settings, stop = workspace.settings.agents, threading.Event()
+            self._stop, self._is_background = stop, pause_ratio > 0
+            ingest = self._ingest(workspace, stop, report, mine=True, pause_ratio=pause_ratio)
+            try:
+                if (await ingest).is_complete:
+                    self._recorded[workspace] = settings
+                    workspace.costs.set_history(read=True)
+                    await self._read_missed(workspace)
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+            finally:
+                self._is_background = False
+        if self._is_recorded(workspace):  # otherwise unread costs would be shown as $0.00
+            await self.refresh(workspace)
+
+    def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
+        """Return the agents whose new calls are recorded at once.
+
+        These are all agents after the history is recorded, and before that the agents that may
+        delete calls.
+        """
+        from sidecar.agents.registry import DELETING_AGENTS
+
+        return frozenset(AGENTS) if self._is_recorded(workspace) else DELETING_AGENTS
+
+    async def _read_missed(self, workspace: Workspace) -> None:
+        from sidecar.workspace.session_index import ingest_missed
+
+        agents, book = self._services.agents, self._services.spending(workspace).book
+        sources = agents.known_sources(workspace) or await agents.sources(workspace)
+        if sources is None:
+            return
+        try:
+            await self._services.workers.run(partial(ingest_missed, book, sources))
+        except SidecarError as exc:
+            logger.warning("session files: %s", exc)
+
+    def sum_soon(self, workspace: Workspace) -> None:
+        """Schedule summing up a workspace's costs."""
+        work = partial(self.refresh, workspace)
+        self._server.scheduler.schedule(("spent", workspace), SUM_SECONDS, work)
+
+    def _is_recorded(self, workspace: Workspace) -> bool:
+        return self._recorded.get(workspace) == workspace.settings.agents
+
+    async def refresh(self, workspace: Workspace) -> None:
+        """Sum up and publish the costs of all sessions in the workspace."""
+        usage = workspace.context.usage
+        session = usage.session.id if usage and usage.session else ""
+        self._summed[workspace] = session
+        spending = self._services.spending(workspace)
+        try:
+            spent = await self._services.workers.run(partial(spending.spent, session, every=True))
+        except SidecarError:  # a request for costs reports it
+            return
+        self._services.show_spent(workspace, spent)
+
+    def watch_ledger(self) -> None:
+        """Watch the ledger for calls that other processes record."""
+        if self._watch is None:
+            folder = self._services.state.folder
+            paths = tuple(str(folder / name) for name in LEDGER_FILES)
+            self._watch = self._server.watch(
+                lambda: paths,
+                lambda _: self._server.scheduler.schedule(
+                    ("ledger",), SUM_SECONDS, self._refresh_changed
+                ),
+                math.inf,
+            )
+
+    async def _refresh_changed(self) -> None:
+        if not self._services.windows.ready:
+            return  # `Services.load_prices` reads all sums once prices are loaded
+        spendings = [self._services.spending(workspace) for workspace in self._services.roots]
+        try:
+            changed = await self._services.workers.run(partial(_has_changed, spendings))
+        except SidecarError:  # a request for costs reports it
+            return
+        for workspace in tuple(self._services.roots) if changed else ():
+            await self.refresh(workspace)
+
+    async def _record_when_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._edited_at + IDLE_SECONDS - loop.time()
+        if self._edited_at and left > 0:
+            self._server.scheduler.schedule(("idle",), left, self._record_when_idle)
+            return
+        for workspace in self._services.roots:
+            await self.ensure_recorded(workspace)
+
+    async def _read_others(self) -> None:
+        workspace = next((root for root in self._services.roots if root in self._recorded), None)
+        if workspace is None:
+            return
+        async with self._order:
+            stop = self._stop = threading.Event()
+            self._is_background = True
+            try:
+                async with progress(self._server, "Reading agents' sessions", stop) as report:
+                    ingested = await self._ingest(
+                        workspace,
+                        stop,
+                        partial(report, "recording calls"),
+                        mine=False,
+                        pause_ratio=PAUSE_RATIO,
+                    )
+            finally:
+                self._is_background = False
+        self._complete = ingested.is_complete
+        if ingested.calls:
+            for workspace in list(self._recorded):
+                await self.refresh(workspace)
+
+    async def _ingest(
+        self,
+        workspace: Workspace,
+        stop: threading.Event,
+        report: Callable[[float], None],
+        *,
+        mine: bool,
+        pause_ratio: float,
+    ) -> Ingested:
+        await self._services.configured.wait()
+        sources = await self._services.agents.sources(workspace)
+        from sidecar.workspace.session_index import Ingested, ingest_all
+
+        if sources is None:
+            return Ingested()
+        book = self._services.spending(workspace).book
+        work = partial(
+            ingest_all, book, sources, mine=mine, stop=stop, rest=pause_ratio, progress=report
+        )
+        try:
+            ingested = await self._services.workers.run(work)
+        except SidecarError as exc:
+            logger.warning("session files: %s", exc)
+            return Ingested(is_complete=False)
+        await self._services.workers.run(release_memory)
+        return ingested
+
+
+def _has_changed(spendings: list[Spending]) -> bool:
+    """Return whether another process has written to a ledger. Raises LedgerError."""
+    ledgers = {spending.book.ledger for spending in spendings}
+    changed = [ledger.changed_elsewhere() for ledger in ledgers]  # never stop at the first
+    return any(changed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.workspace.budgets import model_of
-from sidecar.workspace.counter_choice import uses_endpoints
+from sidecar.workspace.counts import uses_endpoints
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:

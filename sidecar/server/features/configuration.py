@@ -1,4 +1,4 @@
-"""Loads settings from files and from the editor, and watches the files."""
+"""Loads settings from files and from the editor, watches the files, and opens root folders."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lsprotocol import types
+from pygls.uris import from_fs_path
 
 from sidecar.budget.rules import Rules
 from sidecar.config.options import Loaded
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.server.server import SidecarServer
+    from sidecar.text.positions import Encoding
     from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.workspace import Workspace
 
@@ -208,7 +210,8 @@ def _has_file(path: Path | None) -> bool:
 
 
 def register(server: SidecarServer) -> None:
-    configuration = server.configuration
+    services, configuration = server.services, server.configuration
+    _register_roots(server)
 
     @server.feature(types.INITIALIZED)
     def initialized(_params: types.InitializedParams) -> None:
@@ -218,6 +221,56 @@ def register(server: SidecarServer) -> None:
     def changed(params: types.DidChangeConfigurationParams) -> None:
         section = params.settings.get(SECTION) if isinstance(params.settings, dict) else None
         if isinstance(section, dict):
-            for workspace in server.services.roots:
+            for workspace in services.roots:
                 workspace.apply_settings(SettingsChange(editor=section))
         configuration.reload()
+
+
+def _register_roots(server: SidecarServer) -> None:
+    services = server.services
+
+    @server.feature(types.INITIALIZE)
+    def initialize(params: types.InitializeParams) -> None:
+        for uri in _root_uris(params):
+            services.roots.add(uri)
+        services.encoding = _choose_encoding(params.capabilities)
+        server.diagnostics.choose(params.capabilities)
+        _apply_options(server, params.initialization_options)
+        server.configuration.reload()
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
+        for folder in params.event.removed:
+            services.close_root(folder.uri)
+        for folder in params.event.added:
+            added = services.roots.add(folder.uri)
+            if not added.editor:
+                added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
+        services.configured.clear()  # counts wait until the new root's settings are read
+        server.configuration.reload()
+
+
+def _apply_options(server: SidecarServer, options: object) -> None:
+    if isinstance(options, dict):
+        section = options.get("tokenSidecar", options)
+        for workspace in server.services.roots:
+            editor = section if isinstance(section, dict) else {}
+            workspace.apply_settings(SettingsChange(editor=editor))
+
+
+def _root_uris(params: types.InitializeParams) -> list[str]:
+    if params.workspace_folders:
+        return [folder.uri for folder in params.workspace_folders]
+    if params.root_uri:
+        return [params.root_uri]
+    uri = from_fs_path(params.root_path) if params.root_path else None
+    return [uri] if uri else []
+
+
+def _choose_encoding(capabilities: types.ClientCapabilities) -> Encoding:
+    general = capabilities.general
+    for kind in (general.position_encodings or []) if general else []:
+        value = getattr(kind, "value", kind)
+        if value in ("utf-8", "utf-16", "utf-32"):
+            return cast("Encoding", value)
+    return "utf-16"

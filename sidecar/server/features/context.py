@@ -13,7 +13,7 @@ from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.usage import Usage, normalise_usage
-from sidecar.server.commitment import create_commitment
+from sidecar.server.protocol import create_commitment
 from sidecar.workspace.changes import (
     AppendTurns,
     ApplyReply,
@@ -24,11 +24,9 @@ from sidecar.workspace.changes import (
     Undo,
     judge_prompt,
 )
-from sidecar.workspace.contents import add_contents
-from sidecar.workspace.forecasts import add_forecast
 from sidecar.workspace.sessions import CountedSession
-from sidecar.workspace.views import session_rows, usage_report
-from sidecar.workspace.wording import fit_text, reset_text, undo_text
+from sidecar.workspace.usage_details import add_contents, add_forecast
+from sidecar.workspace.views import fit_text, reset_text, session_rows, undo_text, usage_report
 
 if TYPE_CHECKING:
     from sidecar.context import protocol as p

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.errors import SidecarError
-from sidecar.server.commitment import create_commitment
 from sidecar.server.progress import progress
-from sidecar.workspace.roots import path_of
-from sidecar.workspace.wording import NO_COST
+from sidecar.server.protocol import create_commitment
+from sidecar.workspace.views import NO_COST
+from sidecar.workspace.workspace import path_of
 
 if TYPE_CHECKING:
     from sidecar.cost.protocol import (
@@ -42,7 +42,7 @@ async def prompt_file_text(server: SidecarServer, uri: str) -> str:
     if path is None or workspace.path is None:
         return ""
     from sidecar.cost.protocol import CostFilesParams
-    from sidecar.workspace.prompt_costs import file_costs, is_prompt_file
+    from sidecar.workspace.prompt_files import file_costs, is_prompt_file
 
     if not is_prompt_file(workspace, Path(path)):
         return ""
@@ -105,7 +105,7 @@ def register(server: SidecarServer) -> None:
                 raise
 
     async def files(params: CostFilesParams) -> list[FileCost]:
-        from sidecar.workspace.prompt_costs import file_costs
+        from sidecar.workspace.prompt_files import file_costs
 
         await services.configured.wait()
         workspace = services.workspace(params.workspace)

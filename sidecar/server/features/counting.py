@@ -1,4 +1,4 @@
-"""`tokens/count` and `tokens/fit` for texts and documents, and `models/list`."""
+"""`tokens/*`, `models/list` and `capabilities/*`: counts, models and endpoints."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from sidecar.server.methods import (
 )
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.services import PinnedDocument
-from sidecar.workspace.wording import comparison_text
+from sidecar.workspace.views import comparison_text
+from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Count
+    from sidecar.endpoints.outcome import Capability
+    from sidecar.server.methods import CapabilitiesParams, ProbeParams
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 def register(server: SidecarServer) -> None:
     services = server.services
+    _register_capabilities(server)
 
     def count(params: CountParams) -> Awaitable[CountResult] | CountResult:
         _check_params(params)
@@ -182,3 +186,28 @@ def _make_result(
     compared = {row.model: row for row in (count, *models)}.values() if models else ()
     text = comparison_text(compared) if compared else ""
     return CountResult(**fields, version=version, ranges=ranges, models=models, text=text)
+
+
+def _register_capabilities(server: SidecarServer) -> None:
+    services = server.services
+
+    def workspace_of(params: CapabilitiesParams | ProbeParams) -> Workspace:
+        if params.workspace is None and params.text_document is not None:
+            return services.roots.of_document(params.text_document.uri)
+        return services.workspace_or_first(params.workspace)
+
+    async def list_capabilities(params: CapabilitiesParams) -> list[Capability]:
+        await services.configured.wait()
+        return services.counts.endpoints(workspace_of(params).settings).capabilities()
+
+    async def probe(params: ProbeParams) -> list[Capability]:
+        await services.configured.wait()
+        workspace = workspace_of(params)
+        capabilities = await services.counts.endpoints(workspace.settings).probe(
+            params.endpoint, params.model or workspace.model
+        )
+        services.publish(Event("endpoint"))
+        return capabilities
+
+    server.protocol.custom["capabilities/list"] = list_capabilities
+    server.protocol.custom["capabilities/probe"] = probe

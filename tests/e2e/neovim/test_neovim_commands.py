@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.workspace.wording import NO_CONTEXT, NO_COST
+from sidecar.workspace.views import NO_CONTEXT, NO_COST
 from tests.e2e.neovim.harness import ROOT, wait_for
 from tests.truth import truth
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.client import SERVER, URI, StdioClient
 from sidecar.operating_system import is_alive
-from sidecar.server.framing import MAX_FRAME_BYTES
+from sidecar.server.stdio import MAX_FRAME_BYTES
 from tests.truth import truth
 
 if TYPE_CHECKING:

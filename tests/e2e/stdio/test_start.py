@@ -44,7 +44,7 @@ ROOMS = (
     "sidecar.context.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
     "sidecar.counting.text_features", "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
     "sidecar.endpoints.http", "sidecar.messages.content", "sidecar.server.schema",
-    "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.history",
+    "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.session_index",
 )  # fmt: skip
 
 

@@ -1,29 +1,36 @@
-"""Token counts next to sections and top-level blocks: inlay hints, code lenses and symbols.
+"""Token counts of sections and blocks: inlay hints, code lenses, symbols, hovers and commands.
 
-All three are off by default. Because editors ask a registered provider after nearly every key, a
-provider is only registered while a setting enables it, if the client has `dynamicRegistration`.
-For other clients `initialize` announces the providers; disabled hints and lenses are empty.
+Hints, lenses and symbols are off by default. Because editors ask a registered provider after
+nearly every key, a provider is only registered while a setting enables it, if the client has
+`dynamicRegistration`. For other clients `initialize` announces the providers; disabled hints and
+lenses are empty. A command returns its result to this project's editor plugins, and shows it as a
+message in other editors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lsprotocol import types
 
 from sidecar.counting.count import tokens_text
-from sidecar.server.convert import from_position, to_lines
+from sidecar.errors import BadParamsError
 from sidecar.server.features.cost import prompt_file_text
+from sidecar.server.protocol import from_position, to_lines
 from sidecar.text.positions import Position
-from sidecar.text.printable import printable
+from sidecar.text.printable import markdown, message, printable
+from sidecar.workspace.budgets import budget_of, model_of
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.status import document_status
+from sidecar.workspace.views import comparison_markdown
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
-    from sidecar.workspace.parts import CountedPart
+    from sidecar.workspace.counts import CountedPart
     from sidecar.workspace.workspace import Workspace
 
 LABEL = "Tokens"
@@ -36,6 +43,12 @@ _LINE_END = 2**31 - 1  # LSP: a character past the end of a line means the end o
 
 
 def register(server: SidecarServer) -> None:
+    _register_providers(server)
+    _register_hover(server)
+    _register_commands(server)
+
+
+def _register_providers(server: SidecarServer) -> None:
     services = server.services
 
     @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)
@@ -241,3 +254,84 @@ class ProviderRegistry:
             capability = getattr(workspace, provider.name, None)
             if capability is not None and capability.refresh_support:
                 provider.refresh(self._server)
+
+
+COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
+"""Models that a section is compared for besides the workspace's model, one per tokenizer family."""
+
+
+def _register_hover(server: SidecarServer) -> None:
+    @server.feature(types.TEXT_DOCUMENT_HOVER)
+    async def hover(params: types.HoverParams) -> types.Hover | None:
+        uri, line = params.text_document.uri, params.position.line
+        text = await _hover_section(server, uri, line)
+        if line == 0:
+            text = "\n\n".join(part for part in (await _hover_document(server, uri), text) if part)
+        if not text:
+            return None
+        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
+
+
+async def _hover_document(server: SidecarServer, uri: str) -> str:
+    services = server.services
+    await services.configured.wait()
+    snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    count = await services.counts.count(snapshot, model_of(uri, workspace), workspace)
+    tooltip = document_status(count, budget_of(snapshot, workspace), workspace.loaded).tooltip
+    cost = await prompt_file_text(server, uri)
+    return f"{tooltip}\n\nSent with every request: {markdown(cost)}" if cost else tooltip
+
+
+async def _hover_section(server: SidecarServer, uri: str, line: int) -> str:
+    services = server.services
+    parts = (counted.part for counted in await services.parts_of(uri))
+    part = next((part for part in parts if part.start_line == line), None)
+    if part is None:
+        return ""
+    document, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    section = Snapshot(text=document.text[part.start : part.end])
+    models = dict.fromkeys((workspace.model, *COMPARED))
+    counts = [await services.counts.count(section, model, workspace) for model in models]
+    return comparison_markdown(part.title, counts)
+
+
+PREFIX = "tokenSidecar.server."
+HEAVIEST_SHOWN = 8
+
+
+def _register_commands(server: SidecarServer) -> None:
+    @server.command(f"{PREFIX}heaviestSections")
+    async def heaviest(*arguments: Any) -> list[dict[str, Any]]:
+        parts = await server.services.parts_of(_uri_of(arguments))
+        rows: list[dict[str, Any]] = [
+            {"title": part.part.title, "line": part.part.start_line, "tokens": part.tokens}
+            for part in sorted(parts, key=lambda part: -part.tokens)[:HEAVIEST_SHOWN]
+        ]
+        lines = [
+            f"{row['tokens']:>8,}  {printable(row['title'])} (line {row['line'] + 1})"
+            for row in rows
+        ]
+        title = "Heaviest sections:" if rows else "This document has no sections."
+        _show_message(server, "\n".join([title, *lines]))
+        return rows
+
+    @server.command(f"{PREFIX}compareModels")
+    async def compare(*arguments: Any) -> str:
+        services, uri = server.services, _uri_of(arguments)
+        await services.configured.wait()
+        snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+        models = dict.fromkeys((workspace.model, *map(str, arguments[1:])))
+        counts = [await services.counts.count(snapshot, model, workspace) for model in models]
+        rows = [f"{printable(row.model)} {tokens_text(row.tokens, row.method)}" for row in counts]
+        _show_message(server, ", ".join(rows))
+        return comparison_markdown("This document", counts)
+
+
+def _uri_of(arguments: tuple[Any, ...]) -> str:
+    if not arguments or not isinstance(arguments[0], str):
+        raise BadParamsError("the first argument must be the document's URI")
+    return arguments[0]
+
+
+def _show_message(server: SidecarServer, text: str) -> None:
+    server.window_show_message(types.ShowMessageParams(types.MessageType.Info, message(text)))
