@@ -16,7 +16,7 @@ import msgspec
 from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.finding import database_files, database_store
 from sidecar.agents.stores import SessionState, StoreContents, read_store
-from sidecar.messages.bounds import LONGEST_ID
+from sidecar.messages.usage import LONGEST_ID
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places

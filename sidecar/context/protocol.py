@@ -10,10 +10,9 @@ from msgspec import UNSET, Meta, UnsetType
 from sidecar.config.settings import Truncation
 from sidecar.context.window import LimitSource, Severity
 from sidecar.counting.count import Method
-from sidecar.messages.bounds import MOST_TOKENS
-from sidecar.messages.reply import ReplyFormat
+from sidecar.messages.replies import ReplyFormat
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.usage import MOST_TOKENS, Usage
 from sidecar.text.positions import Range
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sidecar.messages.tool_schemas import ToolSchema, read_tools
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.counter import Calibration, Counter
-    from sidecar.messages.reply import Reply, ToolCall
+    from sidecar.messages.replies import Reply, ToolCall
 
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 

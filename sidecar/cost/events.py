@@ -12,7 +12,7 @@ import msgspec
 
 from sidecar.errors import BadParamsError
 from sidecar.messages.billing import Modalities, five_minute_writes, modalities, searches
-from sidecar.messages.bounds import FIRST_YEAR, LAST_YEAR, LONGEST_ID, MOST_TOKENS, MOST_USD
+from sidecar.messages.usage import FIRST_YEAR, LAST_YEAR, LONGEST_ID, MOST_TOKENS, MOST_USD
 from sidecar.models.families import counts_as_gemini_3
 from sidecar.models.names import parse
 

@@ -31,7 +31,7 @@ from sidecar.cost.events import (
     milliseconds,
 )
 from sidecar.errors import SidecarError
-from sidecar.messages.bounds import LONGEST_ID
+from sidecar.messages.usage import LONGEST_ID
 from sidecar.operating_system import IS_WINDOWS, windows_path
 
 if TYPE_CHECKING:

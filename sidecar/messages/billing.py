@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from sidecar.messages.bounds import count_or_zero
-from sidecar.messages.usage import JsonObject, holders_in, part, usages_in
+from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, usages_in
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)

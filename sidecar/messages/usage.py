@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import msgspec
 
 from sidecar.errors import VendorFormatError
-from sidecar.messages.bounds import MOST_TOKENS
 
 JsonObject: TypeAlias = Mapping[str, Any]
+
+# Limits of a call's numbers. Values beyond them are mistakes or attacks, and are refused. They are
+# generous, because a record may stand for a whole batch of calls.
+MOST_TOKENS = 10**12
+"""Largest number of tokens in a call."""
+MOST_USD = Decimal(1_000)
+"""Largest cost that a vendor may report for a call."""
+LONGEST_ID = 512
+"""Most characters of an id or a model's name."""
+FIRST_YEAR, LAST_YEAR = 2000, 2100
+"""Years in which a call may have been made, inclusive, in UTC."""
 
 _WRAPPERS = ("usage", "usageMetadata", "usage_metadata", "stats", "meta", "timings")
 _NESTED = ("response", "message", "metadata")
@@ -284,3 +295,8 @@ def part(usage: JsonObject, name: str) -> JsonObject:
     """Return the object at `name`, or an empty one."""
     value = usage.get(name)
     return value if isinstance(value, Mapping) else {}
+
+
+def count_or_zero(value: object) -> int:
+    """Return a vendor's number, or 0 if it is not a whole number of at least 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from sidecar.counting.count import Count, Method
 from sidecar.counting.fit import MARKER, FitResult, Mode
-from sidecar.messages.bounds import MOST_TOKENS
+from sidecar.messages.usage import MOST_TOKENS
 from sidecar.text.positions import Range
 
 PROTOCOL_VERSION = 1

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sidecar.cost.caps import CostVerdict
     from sidecar.counting.calibration import ConversationCalibration
     from sidecar.endpoints.outcome import Capability
-    from sidecar.messages.reply import Reply
+    from sidecar.messages.replies import Reply
     from sidecar.messages.usage import Usage
     from sidecar.workspace.documents import FollowedText
     from sidecar.workspace.spending import Spending, Spent

@@ -10,7 +10,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config.private import make_folder, write
-from sidecar.messages.bounds import MOST_TOKENS
+from sidecar.messages.usage import MOST_TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -36,7 +36,7 @@ from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.cost.ledger import create_folder, translated
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError
-from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
+from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.catalogue import billing_provider
 
 if TYPE_CHECKING:

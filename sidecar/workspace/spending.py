@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         CostReport,
         CostRow,
     )
-    from sidecar.messages.reply import Reply
+    from sidecar.messages.replies import Reply
     from sidecar.workspace.state import State
 
 RECENT = timedelta(days=30)

@@ -20,7 +20,7 @@ from sidecar.agents.fields import Record
 from sidecar.agents.file_reading import chunks, open_quietly
 from sidecar.agents.finding import database_store, find_files
 from sidecar.config.settings import Agents
-from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
+from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
 from sidecar.workspace.services import Services
 from sidecar.workspace.state import State
 from tests.unit.agents_world import World

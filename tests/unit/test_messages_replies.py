@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import VendorFormatError
-from sidecar.messages.replies import FORMATS, read_reply
-from sidecar.messages.reply import Overflow
+from sidecar.messages.replies import FORMATS, Overflow, read_reply
 from tests.unit.messages_vendor_forms import (
     ARGS,
     BROKEN,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.errors import VendorFormatError
 from sidecar.messages.billing import reported_cost
-from sidecar.messages.bounds import MOST_TOKENS
-from sidecar.messages.usage import Usage, normalise_usage
+from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:

@@ -11,8 +11,7 @@ import msgspec
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.errors import BadParamsError
-from sidecar.messages.bounds import MOST_TOKENS
-from sidecar.messages.usage import Usage, normalise_usage
+from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
 from sidecar.server.protocol import create_commitment
 from sidecar.workspace.changes import (
     AppendTurns,
