@@ -133,6 +133,8 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     usage: Usage
     request: str
     """The provider's id of the call, or an id derived from its line."""
+    telemetry_id: str | None = None
+    """The id by which the agent's own OpenTelemetry export names the call, if that is known."""
     workspace: str = ""
     """The folder that the agent works in, or "" if unknown."""
     category: Category = "main"

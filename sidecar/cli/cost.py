@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from sidecar.cli.group import workspace_option
+from sidecar.cli.ledger import exit_on_errors, ingest_agents, open_ledger
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
+from sidecar.cli.ship import ship
 from sidecar.text.printable import counted, printable, usd_text
 from sidecar.text.tables import draw_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
     from sidecar.cost.protocol import CostDetailParams, CostReport, CostRow
 
@@ -97,9 +97,9 @@ def cost(
     """
     if context.invoked_subcommand is not None:
         return
-    with _open_ledger() as book:
+    with open_ledger() as book:
         params = _build_params(scope, by)
-        _ingest_agents(book, scope["workspace"])
+        ingest_agents(book, scope["workspace"])
         if html is not None:
             _write_page(book, params, scope, html)
             return
@@ -141,8 +141,8 @@ def export(form: str, **scope: Any) -> None:
     """
     from sidecar.cost.export import read_events, write_calls
 
-    with _open_ledger() as book:
-        _ingest_agents(book, scope["workspace"])
+    with open_ledger() as book:
+        ingest_agents(book, scope["workspace"])
         wanted = book.scope(
             _build_params(scope), scope["agent"], _workspace_paths(scope["workspace"])
         )
@@ -166,9 +166,9 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     from sidecar.config.load import find_root
 
     root = find_root(workspace.resolve())
-    with _open_ledger() as book:
-        _ingest_agents(book, root)
-    with _exit_on_errors(), SessionsView(root) as view:
+    with open_ledger() as book:
+        ingest_agents(book, root)
+    with exit_on_errors(), SessionsView(root) as view:
         has_errors = print_problems(view.problems)
         rows = view.files(since)
     if as_json:
@@ -195,20 +195,6 @@ def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
     return () if workspace is None else Roots.of([workspace]).paths
 
 
-def _ingest_agents(book: CostBook, workspace: Path | None) -> None:
-    from sidecar.agents.registry import Sources
-    from sidecar.config.load import find_root
-    from sidecar.workspace.session_index import ingest_all
-
-    root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
-    sources = Sources.of(_load_settings().agents, str(root))
-    if sources is None:
-        return
-    ingest_all(book, sources, mine=True)  # also discovers agents that store sessions in the project
-    if workspace is None:
-        ingest_all(book, sources, mine=False)
-
-
 @cost.command("update-prices")
 @click.option("--url", help="Address of another list in the JSON format of genai-prices.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -224,46 +210,12 @@ def update_prices(url: str | None, as_json: bool) -> None:
     from sidecar.cost.price_list import update_prices as fetch
 
     target = state_dir() / STORED_LIST
-    with _exit_on_errors():
+    with exit_on_errors():
         models = fetch(target, url)
     if as_json:
         print_json({"models": models, "file": str(target)})
     else:
         print_lines(f"Prices for {models:,} models written to {target}")
-
-
-@contextmanager
-def _open_ledger() -> Iterator[CostBook]:
-    from sidecar.config.paths import state_dir
-    from sidecar.cost.book import CostBook
-
-    with _exit_on_errors():
-        book = CostBook(state_dir(), _load_settings().prices)
-        try:
-            yield book
-        finally:
-            book.close()
-
-
-@contextmanager
-def _exit_on_errors() -> Iterator[None]:
-    from sidecar.cost.ledger import LedgerError
-    from sidecar.cost.price_list import UpdateError
-
-    try:
-        yield
-    except (ValueError, LedgerError, UpdateError) as error:
-        warn(str(error))
-        sys.exit(2)
-
-
-def _load_settings() -> Settings:
-    from sidecar.config.load import load
-
-    loaded = load(None)
-    if print_problems(loaded.problems):
-        sys.exit(2)
-    return loaded.settings
 
 
 def _build_params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
@@ -365,3 +317,6 @@ def _total_text(report: CostReport) -> str:
         f"total: {counted(totals.calls, 'call')}, {totals.prompt_tokens:,} / "
         f"{totals.output_tokens:,} tokens, {usd_text(totals.cost_usd)}"
     )
+
+
+cost.add_command(ship)

@@ -107,9 +107,24 @@ class Caps(Table, frozen=True):
 
 
 class LedgerSettings(Table, frozen=True):
-    """Export of recorded usage, besides the ledger in the state folder. None by default."""
+    """Where recorded calls are shipped, besides the ledger in the state folder. Trusted."""
 
     otel_endpoint: Url | None = None
+    otel_signals: bool = False
+    """Also export each new call as metrics and spans. Deprecated."""
+
+
+class Team(Table, frozen=True):
+    """Whose calls are shipped, and the store with the calls of the whole team. Trusted."""
+
+    user: NonEmpty | None = None
+    """Shipped as a hash, with the salt in the variable that `salt_env` names."""
+    team: NonEmpty | None = None
+    salt_env: EnvName | None = None
+    store: Url | None = None
+    """The HTTP address of ClickHouse, which `cost --team` reads."""
+    store_user: NonEmpty | None = None
+    store_password_env: EnvName | None = None
 
 
 class Agents(Table, frozen=True):
@@ -170,6 +185,7 @@ class Settings(Table, frozen=True):
     status: Status = Status()
     diagnostics: DiagnosticsSettings = DiagnosticsSettings()
     ledger: LedgerSettings = LedgerSettings()
+    team: Team = Team()
     agents: Agents = Agents()
 
 
@@ -194,5 +210,7 @@ def setting_names() -> frozenset[str]:
     return frozenset(names)
 
 
-TRUSTED = frozenset({"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger"})
+TRUSTED = frozenset(
+    {"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger", "team"}
+)
 """Keys that may contact servers, read other files or spend money: ignored in a project's file."""

@@ -56,7 +56,8 @@ class CostBook:
         state: The user's state folder.
         entries: The user's `[[price]]` entries.
         zone: The time zone of local days; by default this machine's.
-        otel_endpoint: The user's OpenTelemetry collector, which receives each new call.
+        otel_endpoint: The user's OpenTelemetry collector, which receives metrics and spans of
+            each new call.
         """
         self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)

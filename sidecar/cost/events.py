@@ -88,6 +88,8 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     agent: str = PROTOCOL
     request_id: str | None = None
     """The vendor's id of the call. It is unique per provider, or for agents' calls per agent."""
+    telemetry_id: str | None = None
+    """The id by which the agent's own OpenTelemetry export names the call, if that is known."""
     estimated_tokens: int | None = None
     """Estimate of the prompt before it was sent."""
     reported_cost: Decimal | None = None
@@ -200,6 +202,7 @@ def check_event(event: LedgerEvent) -> None:
         category=event.category,
         tier=event.tier,
         requestId=event.request_id or "",
+        telemetryId=event.telemetry_id or "",
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Cost, Prices
 
 ExportFormat = Literal["csv", "jsonl"]
+CostSource = Literal["reported", "list", "partly", "unpriced", "agent"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -57,7 +58,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     other_tools: int
     estimated_tokens: int | None
     cost_usd: float | None
-    cost_source: Literal["reported", "list", "partly", "unpriced", "agent"]
+    cost_source: CostSource
     """How the cost was determined.
 
     `partly` means that a part of the call has no price and is left out, and `agent` that the
@@ -70,11 +71,14 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
 _FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
 """Fields of `ExportedCall` for `BUCKETS`."""
-_SELECT = (
-    "SELECT at, workspace, session.name, agent, provider.name, model, category, tier, request, "  # noqa: S608
-    f"estimated, band, reported, {', '.join(BUCKETS)} "
-    "FROM event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
-    "JOIN provider ON provider.id = kind.provider WHERE {times} {owner} ORDER BY at"
+COLUMNS = (
+    "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
+    f"estimated, band, reported, {', '.join(BUCKETS)}"
+)
+"""Columns of `TABLES` that `event_of_row` expects."""
+TABLES = (
+    "event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
+    "JOIN provider ON provider.id = kind.provider"
 )
 
 
@@ -83,9 +87,12 @@ def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
     times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     with ledger.reader() as connection:
-        rows = connection.execute(_SELECT.format(times=times, owner=owner), (*moments, *values))
+        rows = connection.execute(
+            f"SELECT {COLUMNS} FROM {TABLES} WHERE {times} {owner} ORDER BY at",  # noqa: S608
+            (*moments, *values),
+        )
         for row in rows:
-            yield _event_of_row(row)
+            yield event_of_row(row)
 
 
 def write_calls(
@@ -99,15 +106,18 @@ def write_calls(
         stream.writelines(f"{json_text(call)}\n" for call in calls)
 
 
-def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
-    source: Literal["reported", "list", "partly", "unpriced", "agent"]
-    source = "list" if cost.whole else "partly"
+def source_of(event: LedgerEvent, cost: Cost) -> CostSource:
+    """Return how the cost of a call was determined."""
     if event.reported_cost is not None:
-        source = "reported"
-    elif cost.usd is None:
-        source = "unpriced"
-    elif cost.usd == event.agent_cost:
-        source = "agent"
+        return "reported"
+    if cost.usd is None:
+        return "unpriced"
+    if cost.usd == event.agent_cost:
+        return "agent"
+    return "list" if cost.whole else "partly"
+
+
+def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
     return ExportedCall(
         at=event.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         workspace=event.workspace,
@@ -121,14 +131,14 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
         **dict(zip(_FIELDS, msgspec.structs.astuple(event.buckets), strict=True)),
         estimated_tokens=event.estimated_tokens,
         cost_usd=None if cost.usd is None else float(cost.usd),
-        cost_source=source,
+        cost_source=source_of(event, cost),
         agent_cost_usd=None if event.agent_cost is None else float(event.agent_cost),
     )
 
 
-def _event_of_row(row: tuple[object, ...]) -> LedgerEvent:
-    at, workspace, session, agent, provider, model, category, tier, request, *numbers = row
-    estimated, band, stored_cost, *buckets = numbers
+def event_of_row(row: tuple[object, ...]) -> LedgerEvent:
+    at, workspace, session, agent, provider, model, category, tier, request, *others = row
+    telemetry, estimated, band, stored_cost, *buckets = others
     cost = None if stored_cost is None else usd(int(str(stored_cost)))
     return typed.convert(
         {
@@ -142,6 +152,7 @@ def _event_of_row(row: tuple[object, ...]) -> LedgerEvent:
             "session": session,
             "agent": agent,
             "request_id": request,
+            "telemetry_id": telemetry,
             "estimated_tokens": estimated,
             "reported_cost": cost if band == REPORTED else None,
             "agent_cost": None if band == REPORTED else cost,

@@ -203,7 +203,7 @@ def explained(error: Exception, path: Path) -> LedgerError:
     return LedgerError(f"the ledger {path} is damaged ({error}); move it away to start a new one")
 
 
-VERSION = 2
+VERSION = 3
 """`PRAGMA user_version` of a ledger with this schema."""
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
@@ -319,7 +319,7 @@ def _creation_statements() -> Iterator[str]:
         "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
         "kind INTEGER NOT NULL, band INTEGER NOT NULL, "
         f"{', '.join(f'{name} INTEGER NOT NULL' for name in BUCKETS)}, "
-        "estimated INTEGER, reported INTEGER)"
+        "estimated INTEGER, reported INTEGER, telemetry TEXT)"
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
     yield from _sum_statements()
@@ -328,8 +328,11 @@ def _creation_statements() -> Iterator[str]:
 def _import_statements(connection: sqlite3.Connection, version: int) -> list[str]:
     if version > VERSION:
         raise LedgerError("a newer version of token-sidecar created the ledger; update this one")
+    telemetry = "ALTER TABLE event ADD COLUMN telemetry TEXT"
+    if version == 2:
+        return [telemetry]
     if version == 1:
-        return [*_key_statements()]
+        return [telemetry, *_key_statements()]
     tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     applied = set[str]()
     if ("migration",) in connection.execute(tables).fetchall():
@@ -343,6 +346,7 @@ def _import_statements(connection: sqlite3.Connection, version: int) -> list[str
         *(f"DROP TABLE {name}" for name in ("quarter", "daily", "folded", "source", "migration")),
         "ALTER TABLE event ADD COLUMN day INTEGER NOT NULL DEFAULT 0",
         "UPDATE event SET day = local_day(at)",
+        telemetry,
         *_key_statements(),
         *_sum_statements(),
         _fold_statement("(SELECT max(id) FROM event)"),
@@ -428,6 +432,7 @@ _EVENT_COLUMNS = (
     *BUCKETS,
     "estimated",
     "reported",
+    "telemetry",
 )
 _MARKS = ", ".join("?" * len(_EVENT_COLUMNS))
 _INSERT = (
@@ -662,6 +667,7 @@ class Ledger:
             *numbers,
             event.estimated_tokens,
             None if cost is None else _to_pico(cost),
+            event.telemetry_id,
         )
 
     def _provider_id(self, connection: sqlite3.Connection, name: str) -> int:

@@ -1,6 +1,6 @@
-"""Exports calls as OpenTelemetry GenAI metrics and spans to the user's collector.
+"""Exports calls as OpenTelemetry GenAI metrics and spans. Deprecated: see `sidecar.cost.shipping`.
 
-Off unless `[ledger] otel-endpoint` is set in the user's own settings; needs the extra `[otel]`.
+Off unless the user's own settings set `[ledger] otel-signals`; needs the extra `[otel]`.
 Numbers, ids, models and times only: never text, and no path of a workspace.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sidecar.cost.events import LedgerEvent, milliseconds
+from sidecar.cost.records import provider_name
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -19,15 +20,6 @@ _EVERY_MS = 15_000
 
 # Bounds from the semantic conventions for `gen_ai.client.token.usage`.
 _TOKEN_BOUNDS = tuple(float(4**power) for power in range(14))
-
-_PROVIDER_NAMES = {
-    "google": "gcp.gemini",
-    "aws": "aws.bedrock",
-    "azure": "azure.ai.openai",
-    "mistral": "mistral_ai",
-    "x-ai": "x_ai",
-}
-"""Provider names that differ between genai-prices and the semantic conventions."""
 
 
 class OtelMissingError(SidecarError):
@@ -119,7 +111,7 @@ def _make_client() -> Any:
 def _metric_attributes(event: LedgerEvent) -> dict[str, str]:
     return {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _PROVIDER_NAMES.get(event.provider, event.provider or "_OTHER"),
+        "gen_ai.provider.name": provider_name(event.provider),
         "gen_ai.request.model": event.model,
         "token_sidecar.category": event.category,
     }

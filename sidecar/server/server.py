@@ -16,6 +16,7 @@ from sidecar.server.features import configuration, counting, diagnostics, docume
 from sidecar.server.features.agents import AgentSessionWatcher, HistoryRecorder
 from sidecar.server.features.background import (
     CalibrationSync,
+    CallShipping,
     ContextUpdates,
     ConversationSharing,
     EndpointRetries,
@@ -66,6 +67,7 @@ class SidecarServer(LanguageServer):
         self.retries = EndpointRetries(self)
         self.sharing = ConversationSharing(self)
         self.clock = TimedUpdates(self)
+        self.shipping = CallShipping(self)
         self.calibration_sync = CalibrationSync(self)
         self.providers = ProviderRegistry(self)
         self.history = HistoryRecorder(self)
@@ -101,6 +103,7 @@ class SidecarServer(LanguageServer):
             self.retries.close_unused_soon()
             self.sharing.forget_closed_soon()
             self.history.settings_changed()
+            self.shipping.ship_soon()
             self.agent_sessions.on_settings_changed()
         if what == "context" and workspace is not None:
             self.sharing.share_soon(workspace)

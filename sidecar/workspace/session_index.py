@@ -612,6 +612,7 @@ def event_of(call: CallFinished) -> LedgerEvent:
         session=call.session,
         workspace=_folder_uri(call.workspace),
         request_id=call.request,
+        telemetry_id=call.telemetry_id,
         tier=call.tier,
         category=call.category,
         reported_cost=call.cost_usd,

@@ -79,8 +79,10 @@ class State:
     books: OpenBooks = field(default_factory=OpenBooks)
 
     def book(self, settings: Settings) -> CostBook:
-        """Return the ledger, with the user's own prices and collector."""
-        return self.books.get(self.folder, settings.prices, settings.ledger.otel_endpoint)
+        """Return the ledger, with the user's own prices."""
+        ledger = settings.ledger
+        signals = ledger.otel_endpoint if ledger.otel_signals else None
+        return self.books.get(self.folder, settings.prices, signals)
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """Return the saved conversations of a workspace, newest first. Never raises."""

@@ -292,6 +292,7 @@ def test_calls_keyed_by_provider_and_request_are_found_again(ledger: Ledger) -> 
     ledger.record(other)
     with ledger.transaction() as connection:
         connection.execute("UPDATE event SET key = id * 1000")
+        connection.execute("ALTER TABLE event DROP COLUMN telemetry")
         connection.execute("PRAGMA user_version = 1")
     ledger.close()
     assert ledger.record(call(request="a")).duplicate

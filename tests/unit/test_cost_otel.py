@@ -1,12 +1,9 @@
-"""OpenTelemetry: what a collector receives over OTLP/HTTP, decoded by the protocol's own types."""
+"""The deprecated metrics and spans, as a collector receives them."""
 
 from __future__ import annotations
 
-import gzip
-import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +26,7 @@ from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import ingest_all
 from sidecar.workspace.state import State
 from sidecar.workspace.workspace import SettingsChange
+from tests.collector import Collector, attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,60 +35,25 @@ if TYPE_CHECKING:
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
-class Collector:
-    """A receiver of OTLP over HTTP."""
+def spans(collector: Collector) -> list[Any]:
+    return [
+        span
+        for request in collector.requests(ExportTraceServiceRequest, "/v1/traces")
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
 
-    def __init__(self) -> None:
-        self.bodies: list[tuple[str, bytes]] = []
-        collector = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                collector.bodies.append((self.path, body))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def spans(self) -> list[Any]:
-        """All spans received."""
-        found = []
-        for path, body in self.bodies:
-            if path == "/v1/traces":
-                request = ExportTraceServiceRequest.FromString(body)
-                found += [
-                    span
-                    for resource in request.resource_spans
-                    for scope in resource.scope_spans
-                    for span in scope.spans
-                ]
-        return found
-
-    def metrics(self) -> dict[str, Any]:
-        """The last state of each metric, by name."""
-        found: dict[str, Any] = {}
-        for path, body in self.bodies:
-            if path == "/v1/metrics":
-                request = ExportMetricsServiceRequest.FromString(body)
-                for resource in request.resource_metrics:
-                    for scope in resource.scope_metrics:
-                        found |= {metric.name: metric for metric in scope.metrics}
-        return found
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+def metrics(collector: Collector) -> dict[str, Any]:
+    """The last state of each metric, by name."""
+    return {
+        metric.name: metric
+        for request in collector.requests(ExportMetricsServiceRequest, "/v1/metrics")
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
 
 
 @pytest.fixture
@@ -98,10 +61,6 @@ def collector() -> Iterator[Collector]:
     collector = Collector()
     yield collector
     collector.close()
-
-
-def attributes(of: Any) -> dict[str, Any]:
-    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in of.attributes}
 
 
 EVENT = LedgerEvent(
@@ -123,7 +82,7 @@ def test_a_call_becomes_a_span_of_the_genai_conventions(collector: Collector) ->
     exporter = OtelExporter(collector.url + "/", Prices())
     exporter.export(EVENT)
     exporter.close()
-    (span,) = collector.spans()
+    (span,) = spans(collector)
     assert span.name == "chat claude-haiku-4-5"
     assert span.start_time_unix_nano == span.end_time_unix_nano == int(AT.timestamp()) * 10**9
     by_hand = (100 * 1 + 1000 * 0.1 + 200 * 1.25 + 50 * 2 + 37 * 5) / 10**6
@@ -151,7 +110,7 @@ def test_tokens_become_the_conventions_histogram(collector: Collector) -> None:
     for _ in range(3):
         exporter.export(EVENT)
     exporter.close()
-    usage = collector.metrics()["gen_ai.client.token.usage"]
+    usage = metrics(collector)["gen_ai.client.token.usage"]
     assert usage.unit == "{token}"
     sums = {
         attributes(point)["gen_ai.token.type"]: (point.count, point.sum)
@@ -166,9 +125,9 @@ def test_cost_is_exported_where_it_is_known(collector: Collector) -> None:
     for changes in ({"reported_cost": Decimal("0.5")}, unknown):
         exporter.export(LedgerEvent(**{**_fields(EVENT), **changes}))
     exporter.close()
-    (point,) = collector.metrics()["token_sidecar.cost"].sum.data_points
+    (point,) = metrics(collector)["token_sidecar.cost"].sum.data_points
     assert point.as_double == 0.5
-    costs = [attributes(span).get("token_sidecar.cost_usd") for span in collector.spans()]
+    costs = [attributes(span).get("token_sidecar.cost_usd") for span in spans(collector)]
     assert sorted(costs, key=str) == [0.5, None]
 
 
@@ -189,7 +148,7 @@ def test_no_text_and_no_path_leaves(collector: Collector, tmp_path: Path) -> Non
         book.record(params)
     book.record_many([EVENT, EVENT])
     book.close()
-    assert len(collector.spans()) == 2, "a duplicate is not exported again"
+    assert len(spans(collector)) == 2, "a duplicate is not exported again"
     sent = b"".join(body for _path, body in collector.bodies)
     assert b"PLANTED-SECRET" not in sent
     assert b"secret-project" not in sent
@@ -210,7 +169,7 @@ async def test_calls_of_agents_sessions_are_exported_by_the_reading_that_finds_t
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
-    config_file().write_text(f'[ledger]\notel-endpoint = "{collector.url}"\n')
+    config_file().write_text(f'[ledger]\notel-endpoint = "{collector.url}"\notel-signals = true\n')
     home = ClaudeHome(tmp_path / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(hours=1)
     session = home.session(root)
@@ -230,5 +189,5 @@ async def test_calls_of_agents_sessions_are_exported_by_the_reading_that_finds_t
     assert await services.agents.read_changed(workspace, changed, {"claude-code"})
     await services.aclose()
     services.workers.close()
-    exported = {attributes(span)["gen_ai.response.id"] for span in collector.spans()}
+    exported = {attributes(span)["gen_ai.response.id"] for span in spans(collector)}
     assert exported == set(list(home.truth.calls)[1:])

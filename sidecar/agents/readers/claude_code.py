@@ -631,6 +631,7 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
         provider=provider_of(model) or "anthropic",
         usage=numbers,
         request=request,
+        telemetry_id=entry.request_id,
         workspace=entry.cwd or "",
         category="subagent" if entry.is_sidechain else "main",
         tier=tier_of(usage),
@@ -645,6 +646,7 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
             model=part.model,
             usage=usage_of(part),
             request=f"{request}/{index}",
+            telemetry_id=None,
             cache_write_5m_tokens=0,
             web_searches=0,
         )

@@ -582,9 +582,16 @@ class _Rollout(RolloutState):
             provider=_billing_provider(self.provider, named),
             usage=usage_of(parts),
             request=request,
+            telemetry_id=_telemetry_id(self.thread, parts),
             workspace=self.cwd or "",
             category="subagent" if is_subagent else "summary" if is_summary else "main",
         )
+
+
+def _telemetry_id(thread: str, parts: UsageParts) -> str:
+    """Return what identifies a call in Codex's own telemetry, which has no id for it."""
+    prompt, cached, _, output, reasoning = parts
+    return f"{thread}/{prompt}/{cached}/{output}/{reasoning}"
 
 
 def _billing_provider(named: str | None, model: str) -> str:

@@ -46,6 +46,7 @@ _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", 
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 _COLUMNS = {"span_id", "operation_name", "chat_session_id", "start_time_ms"}
 _NANO_AIU = "copilot_chat.copilot_usage_nano_aiu"
+_RESPONSE = "gen_ai.response.id"
 _PARENT = "copilot_chat.parent_chat_session_id"
 
 
@@ -188,6 +189,7 @@ class CallSpan(msgspec.Struct, frozen=True):
     nano: float | None
     parent: str | None
     name: str
+    response: str | None
 
 
 def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
@@ -203,17 +205,17 @@ def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan
     attribute = "(SELECT value FROM span_attributes a WHERE a.span_id = s.span_id AND a.key = ?)"
     rows = connection.execute(
         f"SELECT s.rowid, s.span_id, s.start_time_ms, s.chat_session_id, {fields},"  # noqa: S608
-        f" {attribute}, {attribute}, {attribute} FROM spans s"
+        f" {attribute}, {attribute}, {attribute}, {attribute} FROM spans s"
         f" WHERE s.operation_name = 'chat' AND s.rowid > ?"
         " ORDER BY s.rowid",
-        (_WRITTEN, _NANO_AIU, _PARENT, after),
+        (_WRITTEN, _NANO_AIU, _PARENT, _RESPONSE, after),
     )
     for row in rows:
         prompt, cached, output, reasoning = (_whole_number(number) for number in row[4:8])
         usage = usage_from_prompt(prompt, cached, _whole_number(row[11]), 0, output, reasoning)
         yield CallSpan(
             row[0], str(row[1]), float(row[2] or 0), str(row[3] or ""), row[9] or row[8], usage,
-            _whole_number(row[12]) or None, row[13], str(row[10] or ""),
+            _whole_number(row[12]) or None, row[13], str(row[10] or ""), row[14],
         )  # fmt: skip
 
 
@@ -265,6 +267,7 @@ def _call_of_span(span: CallSpan, session: str, at: datetime, workspace: str) ->
         provider=PROVIDER,
         usage=span.usage,
         request=span.id,
+        telemetry_id=span.response,
         workspace=workspace,
         category="subagent" if span.parent else "main",
         cost_usd=credits_to_usd(span.nano / _NANO) if span.nano else None,

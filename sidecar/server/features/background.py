@@ -7,9 +7,12 @@ import logging
 import math
 from datetime import datetime, time, timedelta
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
+from sidecar.errors import SidecarError
+from sidecar.waiting import backoff
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.counts import uses_endpoints
 from sidecar.workspace.workspace import Event
@@ -33,6 +36,13 @@ SAVE_SECONDS = 1.0
 """Delay before calibrations are written, because an endpoint may change them often."""
 GRACE_SECONDS = 0.05
 """Added to timers so that they never fire early."""
+SHIP_SECONDS = 15.0
+"""Delay between two times that recorded calls are sent to a collector."""
+LONGEST_SHIP_SECONDS = 900.0
+"""Longest delay after failures."""
+SHIP_BATCH = 100
+SHIP_PAUSE_SECONDS = 1.0
+"""Calls per request, and the pause between requests, so that a backlog does not slow typing."""
 ROUND_SECONDS = 60.0
 """A failure within this time after a retry increases the next delay."""
 
@@ -205,6 +215,50 @@ class CalibrationSync:
         are_used = any(uses_endpoints(workspace.settings) for workspace in self._services.roots)
         documents = self._services.documents.values()
         return are_used and any(row.characters > LARGEST_CHARACTERS for row in documents)
+
+
+class CallShipping:
+    """Sends recorded calls to the user's collector, at low priority."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._services, self._scheduler = server.services, server.scheduler
+        self._failures = 0
+
+    def ship_soon(self) -> None:
+        """Schedule shipping, if the settings name a collector."""
+        if self._workspace() is not None:
+            self._scheduler.schedule(("shipping",), SHIP_SECONDS, self._ship)
+
+    def _workspace(self) -> Workspace | None:
+        roots = self._services.roots
+        return next((root for root in roots if root.settings.ledger.otel_endpoint), None)
+
+    async def _ship(self) -> None:
+        workspace = self._workspace()
+        if workspace is None:
+            return
+        delay = SHIP_SECONDS
+        try:
+            await self._ship_queued(workspace)
+            self._failures = 0
+        except SidecarError as error:
+            self._failures += 1
+            if self._failures == 1:
+                logger.warning("calls are not shipped: %s", error)
+            delay += backoff(self._failures, SHIP_SECONDS, LONGEST_SHIP_SECONDS)
+            delay = max(delay, getattr(error, "retry_after", 0.0))
+        self._scheduler.schedule(("shipping",), delay, self._ship)
+
+    async def _ship_queued(self, workspace: Workspace) -> None:
+        run, settings = self._services.workers.run, workspace.settings
+        shipping = await run(partial(import_module, "sidecar.cost.shipping"))
+        spending = self._services.spending(workspace)
+        queue = await run(lambda: shipping.open_queue(spending.book, settings))
+        if queue is not None:
+            async with shipping.open_collector(queue, settings.ledger.otel_endpoint) as collector:
+                await shipping.ship(
+                    queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
+                )
 
 
 class TimedUpdates:

@@ -1,0 +1,64 @@
+"""Opens the user's ledger for the `cost` commands, with exit codes for errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidecar.cli.output import print_problems, warn
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
+    from sidecar.cost.book import CostBook
+
+
+def ingest_agents(book: CostBook, workspace: Path | None) -> None:
+    from sidecar.agents.registry import Sources
+    from sidecar.config.load import find_root
+    from sidecar.workspace.session_index import ingest_all
+
+    root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
+    sources = Sources.of(load_settings().agents, str(root))
+    if sources is None:
+        return
+    ingest_all(book, sources, mine=True)  # also discovers agents that store sessions in the project
+    if workspace is None:
+        ingest_all(book, sources, mine=False)
+
+
+@contextmanager
+def open_ledger() -> Iterator[CostBook]:
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.book import CostBook
+
+    with exit_on_errors():
+        book = CostBook(state_dir(), load_settings().prices)
+        try:
+            yield book
+        finally:
+            book.close()
+
+
+@contextmanager
+def exit_on_errors() -> Iterator[None]:
+    from sidecar.cost.ledger import LedgerError
+    from sidecar.cost.price_list import UpdateError
+    from sidecar.cost.shipping import ShippingError
+
+    try:
+        yield
+    except (ValueError, LedgerError, ShippingError, UpdateError) as error:
+        warn(str(error))
+        sys.exit(2)
+
+
+def load_settings() -> Settings:
+    from sidecar.config.load import load
+
+    loaded = load(None)
+    if print_problems(loaded.problems):
+        sys.exit(2)
+    return loaded.settings

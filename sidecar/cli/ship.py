@@ -1,0 +1,113 @@
+"""`token-sidecar cost ship`: sends recorded calls to the user's OpenTelemetry collector."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from sidecar.cli.ledger import ingest_agents, load_settings, open_ledger
+from sidecar.cli.output import print_json, print_lines, warn
+from sidecar.text.printable import counted
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.shipping import Collector, Shipped, ShippingQueue
+
+FOLLOW_SECONDS = 15.0
+"""Delay between two runs of `--follow`."""
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Send what is queued, then exit (the default).")
+@click.option("--follow", is_flag=True, help="Keep sending new calls until interrupted.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the queued calls exactly as they would be sent."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ship(once: bool, follow: bool, dry_run: bool, as_json: bool) -> None:
+    """Send recorded calls to your team's OpenTelemetry collector.
+
+    Needs `[ledger] otel-endpoint` in your own configuration. Records contain numbers, times, hashes
+    and names of models and agents, never text or paths. A running editor sends them too.
+
+    Exit codes: 0; 1 the collector did not accept all calls; 2 an error in the configuration or an
+    unreadable ledger.
+    """
+    from sidecar.cost.shipping import open_queue
+
+    if follow and (once or dry_run):
+        raise click.UsageError("--follow cannot be combined with --once or --dry-run")
+    with open_ledger() as book:
+        settings = load_settings()
+        queue = open_queue(book, settings)
+        if queue is None:
+            warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
+            sys.exit(2)
+        ingest_agents(book, None)
+        if dry_run:
+            _print_records(queue)
+            return
+        has_failed = asyncio.run(_ship(book, queue, settings, follow=follow, as_json=as_json))
+    sys.exit(1 if has_failed else 0)
+
+
+def _print_records(queue: ShippingQueue) -> None:
+    from google.protobuf.json_format import MessageToDict
+
+    from sidecar.cost.records import export_request
+
+    batch = queue.next_batch()
+    while batch.calls:
+        records = [call.record for call in batch.calls]
+        print_json(MessageToDict(export_request(records, queue.identity.resource())))
+        batch = queue.next_batch(after=batch.after)
+
+
+async def _ship(
+    book: CostBook, queue: ShippingQueue, settings: Settings, *, follow: bool, as_json: bool
+) -> bool:
+    """Ship once or until interrupted. Returns whether the collector refused calls."""
+    from sidecar.cost.shipping import (
+        FIRST_RETRY,
+        LONGEST_RETRY,
+        CollectorError,
+        open_collector,
+        ship,
+    )
+    from sidecar.waiting import backoff
+
+    failures = 0
+    async with open_collector(queue, settings.ledger.otel_endpoint or "") as collector:
+        while True:
+            delay = FOLLOW_SECONDS
+            try:
+                shipped = await ship(queue, collector)
+                failures = 0
+                _print_result(shipped, collector, as_json=as_json, only_news=follow)
+                if not follow:
+                    return bool(shipped.refused)
+            except CollectorError as error:
+                warn(f"{error}; the calls stay queued")
+                if not follow:
+                    return True
+                failures += 1
+                delay = max(backoff(failures, FIRST_RETRY, LONGEST_RETRY), error.retry_after)
+            await asyncio.sleep(delay)
+            await asyncio.to_thread(ingest_agents, book, None)
+
+
+def _print_result(
+    shipped: Shipped, collector: Collector, *, as_json: bool, only_news: bool
+) -> None:
+    if as_json:
+        print_json({**shipped._asdict(), "sentBytes": collector.sent_bytes})
+    elif shipped.busy and not only_news:
+        print_lines("Another process is sending the calls.")
+    elif shipped.accepted or not only_news:
+        print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
+    if shipped.refused:
+        warn(f"the collector refused {counted(shipped.refused, 'call')}, which stay queued")

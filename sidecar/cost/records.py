@@ -1,0 +1,190 @@
+"""A recorded call as an OpenTelemetry log record.
+
+The attributes in this module are all that leaves the machine: numbers, times, hashes, and names
+from fixed lists or of a strict form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from sidecar.config.settings import AGENTS
+from sidecar.cost.events import PROTOCOL, LedgerEvent, milliseconds
+from sidecar.cost.export import source_of
+from sidecar.models.names import LOCAL_PROVIDERS
+
+if TYPE_CHECKING:
+    from sidecar.cost.prices import Cost
+
+SERVICE = "token-sidecar"
+EVENT = "gen_ai.client.inference.operation.details"
+"""The event of the GenAI semantic conventions that describes one call."""
+OTHER = "other"
+"""Replaces names that are not known to be free of text and paths."""
+
+_PROVIDER_NAMES = {
+    "google": "gcp.gemini",
+    "aws": "aws.bedrock",
+    "azure": "azure.ai.openai",
+    "mistral": "mistral_ai",
+    "x-ai": "x_ai",
+}
+"""Provider names that differ between genai-prices and the semantic conventions."""
+_CATEGORIES = frozenset(
+    {"main", "subagent", "sub-agent", "summary", "compaction", "title", "completion", "embedding"}
+)
+_AGENTS = frozenset({*AGENTS, PROTOCOL})
+_NAME = re.compile(r"[\w.:@+-]{1,80}", re.ASCII)
+_MODEL = re.compile(r"[\w.:@+/\[\]-]{1,120}", re.ASCII)
+_ABSOLUTE = re.compile(r"[/\\~.]|[A-Za-z]:[/\\]|file:")
+_HASH_LENGTH = 32
+_PICO = Decimal("1e-12")
+_SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
+"""Prefixes of ids that agents' own telemetry shares. `contrib/team/schema.sql` uses them too."""
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose calls are shipped."""
+
+    installation: str
+    """Random id of the ledger."""
+    salt: str = ""
+    """The team's secret, or "" to hash with the installation's id."""
+    user: str = ""
+    team: str = ""
+
+    def hash(self, name: str) -> str:
+        """Return a keyed hash: the first 32 hex digits of HMAC-SHA256."""
+        key = (self.salt or self.installation).encode()
+        return hmac.new(key, name.encode(), "sha256").hexdigest()[:_HASH_LENGTH]
+
+    def resource(self) -> dict[str, str]:
+        """Return the attributes that all records share."""
+        from sidecar import __version__
+
+        known = {
+            "service.name": SERVICE,
+            "service.version": __version__,
+            "service.instance.id": self.installation,
+            "user.hash": self.hash(self.user) if self.user else "",
+            "team.id": self.team,
+        }
+        return {name: value for name, value in known.items() if value}
+
+
+class CallRecord(NamedTuple):
+    """A log record of one call."""
+
+    nanoseconds: int
+    """Time of the call since 1970."""
+    attributes: Mapping[str, str | int]
+
+
+def provider_name(provider: str) -> str:
+    """Return a provider's name in the semantic conventions."""
+    return _PROVIDER_NAMES.get(provider, provider or "_OTHER")
+
+
+def model_name(model: str) -> str:
+    """Return a model's name without the folder of a local model file."""
+    bare = re.split(r"[/\\]", model)[-1] if _ABSOLUTE.match(model) else model
+    return bare if _MODEL.fullmatch(bare) else OTHER
+
+
+def call_id(event: LedgerEvent, row: int, installation: str) -> str:
+    """Return the id of a call in the store: 32 hex digits.
+
+    A call that an agent's own telemetry or another client reports too has the same id there. Other
+    calls are identified by their row in this installation's ledger.
+    """
+    if event.telemetry_id and event.agent in _SHARED_IDS:
+        name = f"{_SHARED_IDS[event.agent]}/{event.telemetry_id}"
+    elif event.request_id and event.agent == PROTOCOL and event.provider not in LOCAL_PROVIDERS:
+        name = f"{event.provider}/{event.request_id}"
+    else:
+        name = f"{installation}/{row}"
+    return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
+
+
+def record_of(
+    event: LedgerEvent, cost: Cost, row: int, change: int, identity: Identity
+) -> CallRecord:
+    """Return the log record of a call.
+
+    Args:
+        event: The call.
+        cost: Its cost by current prices.
+        row: The id of its row in the ledger.
+        change: Number of the last amendment, 0 if there was none.
+        identity: Whose call it is.
+    """
+    buckets = event.buckets
+    known: dict[str, str | int | None] = {
+        "event.name": EVENT,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _plain(provider_name(event.provider)),
+        "gen_ai.request.model": model_name(event.model),
+        "gen_ai.agent.name": event.agent if event.agent in _AGENTS else OTHER,
+        "gen_ai.conversation.id": identity.hash(event.session) if event.session else None,
+        "gen_ai.usage.input_tokens": buckets.prompt,
+        "gen_ai.usage.output_tokens": buckets.completion,
+        "gen_ai.usage.cache_read.input_tokens": buckets.cache_read or None,
+        "gen_ai.usage.cache_creation.input_tokens": buckets.cache_writes or None,
+        "gen_ai.usage.cache_write.input_tokens": buckets.cache_writes or None,
+        "gen_ai.usage.reasoning.output_tokens": buckets.reasoning or None,
+        "token_sidecar.call.id": call_id(event, row, identity.installation),
+        "token_sidecar.call.version": change + 1,
+        "token_sidecar.category": event.category if event.category in _CATEGORIES else OTHER,
+        "token_sidecar.service_tier": _plain(event.tier) if event.tier else None,
+        "token_sidecar.estimated_tokens": event.estimated_tokens,
+        "token_sidecar.cost_usd": None if cost.usd is None else usd_attribute(cost.usd),
+        "token_sidecar.cost_source": source_of(event, cost),
+        "token_sidecar.unpriced_tokens": cost.unpriced_tokens or None,
+    }
+    return CallRecord(
+        milliseconds(event.at) * 1_000_000,
+        {name: value for name, value in known.items() if value is not None},
+    )
+
+
+def usd_attribute(usd: Decimal) -> str:
+    """Return an exact amount with at most 12 decimals, such as `0.000219`."""
+    text = f"{usd.quantize(_PICO):f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def export_request(records: Sequence[CallRecord], resource: Mapping[str, str]) -> Any:
+    """Return an OTLP request of records. Needs the extra `[otel]`; raises ImportError."""
+    from opentelemetry._logs import LogRecord
+    from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    source, scope = Resource(dict(resource)), InstrumentationScope(SERVICE)
+    return encode_logs(
+        [
+            ReadableLogRecord(
+                LogRecord(
+                    timestamp=record.nanoseconds,
+                    observed_timestamp=record.nanoseconds,
+                    attributes=record.attributes,
+                    event_name=EVENT,
+                ),
+                source,
+                scope,
+            )
+            for record in records
+        ]
+    )
+
+
+def _plain(name: str) -> str:
+    return name if _NAME.fullmatch(name) else OTHER

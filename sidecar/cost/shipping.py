@@ -1,0 +1,462 @@
+"""Ships the ledger's calls to the user's OpenTelemetry collector over OTLP/HTTP.
+
+The ledger is the queue. Its database holds a cursor for each destination, which moves only past
+calls that the collector accepted. A call may therefore arrive twice, with the same id and version.
+An amended call is sent again with a higher version, and a refused call is queued again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from sidecar.config.private import locked
+from sidecar.cost.export import COLUMNS, TABLES, event_of_row
+from sidecar.cost.ledger import explained
+from sidecar.cost.records import CallRecord, Identity, export_request, record_of
+from sidecar.endpoints.address import host_of, without_secrets
+from sidecar.errors import SidecarError
+from sidecar.text.printable import printable
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import AsyncIterator
+
+    import httpx
+
+    from sidecar.config.settings import Settings, Team
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.ledger import Ledger
+    from sidecar.cost.prices import Prices
+
+T = TypeVar("T")
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs blocking work on a thread."""
+
+BATCH = 1_000
+"""Calls per request."""
+FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
+"""Backoff of a collector that is away, in seconds; see `sidecar.waiting.backoff`."""
+_TIMEOUT = 10.0
+_LONGEST_ANSWER = 64 * 1024
+_MOST_REFUSALS = 16
+"""Refusals without one accepted call after which the collector is taken to refuse everything."""
+_TOO_LARGE = 413
+_TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
+    # How far each destination has accepted: the last new call, and the last change of a call.
+    "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
+    "change INTEGER NOT NULL) WITHOUT ROWID",
+    # The last change of each call that was amended or queued again, numbered over all calls.
+    "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
+)
+_AMEND = (
+    "INSERT INTO amended SELECT {id}, 1 + (SELECT coalesce(max(change), 0) FROM amended) WHERE 1 "
+    "ON CONFLICT (event) DO UPDATE SET change = excluded.change"
+)
+_TRIGGER = (
+    "CREATE TRIGGER IF NOT EXISTS event_amended AFTER UPDATE ON event "
+    f"BEGIN {_AMEND.format(id='NEW.id')}; END"
+)
+_SELECT = (
+    f"SELECT event.id, coalesce(amended.change, 0), {COLUMNS} "  # noqa: S608
+    f"FROM {TABLES} LEFT JOIN amended ON amended.event = event.id WHERE "
+)
+_CHANGED = (
+    "event.id IN (SELECT event FROM amended WHERE change > ? AND event <= ? ORDER BY change "
+    "LIMIT ?) ORDER BY amended.change"
+)
+_NEW = "event.id > ? ORDER BY event.id LIMIT ?"
+
+
+class ShippingError(SidecarError):
+    """Calls cannot be shipped as configured. The message says what to do."""
+
+    kind = "config"
+
+
+class CollectorError(SidecarError):
+    """The collector did not accept calls. They stay queued."""
+
+    kind = "endpoint"
+    retryable = True
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """The delay that the collector asked for, in seconds."""
+
+
+class QueuedCall(NamedTuple):
+    """A call that a destination has not accepted yet."""
+
+    row: int
+    change: int
+    record: CallRecord
+
+
+class Cursor(NamedTuple):
+    """How far a destination has accepted calls."""
+
+    event: int = 0
+    """The last call in the order of recording."""
+    change: int = 0
+    """The last amendment."""
+
+
+class Batch(NamedTuple):
+    """Queued calls that are sent together, and the cursors before and after them."""
+
+    calls: list[QueuedCall]
+    before: Cursor
+    after: Cursor
+
+
+class Shipped(NamedTuple):
+    """What one run did."""
+
+    accepted: int = 0
+    refused: int = 0
+    busy: bool = False
+    """Another process is shipping these calls."""
+
+
+class ShippingQueue:
+    """The calls of a ledger that one destination has not accepted yet. Blocking. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, prices: Prices, endpoint: str, identity: Identity) -> None:
+        self.ledger, self.prices, self.identity = ledger, prices, identity
+        # Under a new salt, user or team all calls are shipped again, and replace the earlier ones.
+        names = (identity.salt, identity.user, identity.team)
+        digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+        self._destination = f"{endpoint} {digest}"
+
+    def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
+        """Return the next calls, amended ones first. Raises LedgerError.
+
+        `after` replaces the stored cursor, to look ahead without sending.
+        """
+        with self.ledger.reader() as connection:
+            stored = connection.execute(
+                "SELECT event, change FROM shipment WHERE destination = ?", (self._destination,)
+            ).fetchone()
+            before = after or Cursor(*(stored or ()))
+            (newest,) = connection.execute(
+                "SELECT coalesce(max(change), 0) FROM amended"
+            ).fetchone()
+            changed = self._select(connection, _CHANGED, before.change, before.event, limit)
+            new = self._select(connection, _NEW, before.event, limit - len(changed))
+        # All changes of shipped calls are in this batch if it has room for more. Calls that are
+        # not shipped yet will be sent with their newest change.
+        change = changed[-1].change if len(changed) == limit else newest
+        event = new[-1].row if new else before.event
+        return Batch([*changed, *new], before, Cursor(event, change))
+
+    def all_calls(self, size: int = BATCH) -> Iterable[list[QueuedCall]]:
+        """Yield all calls of the ledger in batches, whether they are shipped or not."""
+        row = 0
+        while True:
+            with self.ledger.reader() as connection:
+                calls = self._select(connection, _NEW, row, size)
+            if not calls:
+                return
+            row = calls[-1].row
+            yield calls
+
+    def accept(self, batch: Batch, refused: Sequence[QueuedCall] = ()) -> None:
+        """Move the cursor past a batch, and queue refused calls again. Raises LedgerError.
+
+        Does nothing if another process has moved the cursor.
+        """
+        with self.ledger.transaction() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO shipment VALUES (?, 0, 0)", (self._destination,)
+            )
+            moved = connection.execute(
+                "UPDATE shipment SET event = ?, change = ? "
+                "WHERE destination = ? AND event = ? AND change = ?",
+                (*batch.after, self._destination, *batch.before),
+            )
+            if moved.rowcount:
+                _queue_again(connection, (call.row for call in refused))
+
+    def queue_again(self, rows: Iterable[int]) -> None:
+        """Send calls again with a higher version. Raises LedgerError."""
+        with self.ledger.transaction() as connection:
+            _queue_again(connection, rows)
+
+    def _select(self, connection: sqlite3.Connection, which: str, *values: int) -> list[QueuedCall]:
+        calls = []
+        for row, change, *columns in connection.execute(_SELECT + which, values):
+            event = event_of_row(tuple(columns))
+            cost = self.prices.cost(event)
+            record = record_of(event, cost, row, change, self.identity)
+            calls.append(QueuedCall(row, change, record))
+        return calls
+
+
+def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
+    """Return the queue of the user's collector, or None if there is no collector. Blocking.
+
+    Raises:
+        ShippingError: The identity is incomplete.
+        LedgerError: The ledger cannot be opened.
+    """
+    endpoint, team = settings.ledger.otel_endpoint, settings.team
+    if endpoint is None:
+        return None
+    salt = _salt_of(team)
+    with book.ledger.transaction() as connection:
+        installation = _prepare(connection)
+    identity = Identity(
+        installation=installation, salt=salt, user=team.user or "", team=team.team or ""
+    )
+    return ShippingQueue(book.ledger, book.prices, endpoint.rstrip("/"), identity)
+
+
+def _salt_of(team: Team) -> str:
+    if team.salt_env is None:
+        if team.user is not None:
+            raise ShippingError(
+                "[team] user needs salt-env, the name of the environment variable that holds your "
+                "team's secret salt; without a salt, a user's hash could be guessed"
+            )
+        return ""
+    salt = os.environ.get(team.salt_env, "").strip()
+    if not salt:
+        raise ShippingError(
+            f"the environment variable {team.salt_env} ([team] salt-env) is not set; set it where "
+            "the editor or the shell is started"
+        )
+    return salt
+
+
+def _prepare(connection: sqlite3.Connection) -> str:
+    """Create the tables of shipping in the ledger's database. Returns the installation's id."""
+    for statement in (*_SCHEMA, _TRIGGER):
+        connection.execute(statement)
+    found = connection.execute("SELECT id FROM installation").fetchone()
+    if found is None:
+        found = (secrets.token_hex(16),)
+        connection.execute("INSERT INTO installation VALUES (?)", found)
+    return str(found[0])
+
+
+def _queue_again(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
+    connection.executemany(_AMEND.format(id="?"), ((row,) for row in rows))
+
+
+class Collector:
+    """An OTLP/HTTP collector. One request at a time."""
+
+    def __init__(
+        self, endpoint: str, resource: Mapping[str, str], headers: Mapping[str, str]
+    ) -> None:
+        self._url = f"{endpoint.rstrip('/')}/v1/logs"
+        self._resource, self._headers = resource, headers
+        self._client: httpx.AsyncClient | None = None
+        self.sent_bytes = 0
+        """Size of the request bodies so far, compressed."""
+
+    async def deliver(self, calls: Sequence[QueuedCall], run: Run) -> list[QueuedCall]:
+        """Send calls, and return those that the collector refused.
+
+        The collector does not say which calls of a request it refused, so the request is sent
+        again in halves.
+
+        Raises:
+            CollectorError: The collector is away, or refuses everything.
+            ShippingError: The extra `[otel]` is not installed.
+        """
+        refused: list[QueuedCall] = []
+        waiting = [list(calls)]
+        while waiting:
+            part = waiting.pop()
+            reason = await self._post(part, run)
+            if not reason:
+                continue
+            if len(part) > 1:
+                middle = len(part) // 2
+                waiting += [part[middle:], part[:middle]]
+                continue
+            refused.append(part[0])
+            is_none_accepted = len(refused) + sum(map(len, waiting)) == len(calls)
+            if is_none_accepted and len(refused) >= min(_MOST_REFUSALS, len(calls)):
+                raise CollectorError(reason)
+        return refused
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def _post(self, calls: Sequence[QueuedCall], run: Run) -> str:
+        """Send one request. Returns why it was refused, or "" if it was accepted."""
+        client = self._client = self._client or await run(self._make_client)
+        body = await run(partial(_encode, [call.record for call in calls], self._resource))
+        where = without_secrets(self._url)
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                status, headers, answer = await _send(client, self._url, body)
+        except TimeoutError:
+            raise CollectorError(f"{where} did not answer within {_TIMEOUT:g} s") from None
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = f"{where} cannot be reached ({type(error).__name__})"
+            raise CollectorError(reason) from None
+        self.sent_bytes += len(body)
+        if status == _TOO_LARGE:
+            return f"{where} refuses the size of a request (HTTP {status})"
+        if status in _TRY_LATER:
+            raise CollectorError(f"{where} answered HTTP {status}", _retry_after(headers))
+        if status == 400:
+            return f"{where} refuses calls (HTTP 400)"
+        if status >= 300:
+            raise CollectorError(
+                f"{where} answered HTTP {status}; check [ledger] otel-endpoint and the headers in "
+                "OTEL_EXPORTER_OTLP_HEADERS"
+            )
+        return _rejection(where, headers, answer)
+
+    def _make_client(self) -> httpx.AsyncClient:
+        """Create the client on a thread, because importing and reading certificates is slow."""
+        import httpx
+
+        return httpx.AsyncClient(
+            headers={
+                **self._headers,
+                "Content-Type": "application/x-protobuf",
+                "Content-Encoding": "gzip",
+                "Accept-Encoding": "identity",
+                "User-Agent": "token-sidecar",
+            },
+            timeout=_TIMEOUT,
+            follow_redirects=False,
+            trust_env=host_of(self._url) not in _LOCAL_HOSTS,
+        )
+
+
+async def _send(
+    client: httpx.AsyncClient, url: str, body: bytes
+) -> tuple[int, Mapping[str, str], bytes]:
+    import httpx
+
+    try:
+        async with client.stream("POST", url, content=body) as response:
+            answer = b""
+            async for part in response.aiter_raw():
+                answer += part
+                if len(answer) > _LONGEST_ANSWER:
+                    raise ValueError("the answer is too long")
+            return response.status_code, dict(response.headers), answer
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise OSError(type(error).__name__) from error
+
+
+def _encode(records: Sequence[CallRecord], resource: Mapping[str, str]) -> bytes:
+    try:
+        return gzip.compress(export_request(records, resource).SerializeToString(), 6)
+    except ImportError as error:
+        raise ShippingError("shipping calls needs an extra: install token-sidecar[otel]") from error
+
+
+def _rejection(where: str, headers: Mapping[str, str], answer: bytes) -> str:
+    """Return why calls of an answered request were rejected, or "" if none were."""
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+
+    if not answer:
+        return ""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if kind not in ("application/x-protobuf", "application/protobuf"):
+            raise DecodeError
+        partial_success = ExportLogsServiceResponse.FromString(answer).partial_success
+    except DecodeError:
+        raise CollectorError(f"{where} does not answer like an OTLP collector") from None
+    if partial_success.rejected_log_records <= 0:
+        return ""
+    return f"{where} rejects calls: {printable(partial_success.error_message[:200])}"
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    try:
+        return min(LONGEST_RETRY, max(0.0, float(headers.get("retry-after", ""))))
+    except ValueError:
+        return 0.0
+
+
+def environment_headers() -> dict[str, str]:
+    """Return the headers in `OTEL_EXPORTER_OTLP_HEADERS`, such as those for authentication."""
+    try:
+        from opentelemetry.util.re import parse_env_headers
+    except ImportError:  # `deliver` says what to install
+        return {}
+    text = os.environ.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_HEADERS", ""
+    )
+    return dict(parse_env_headers(text, liberal=True))
+
+
+@asynccontextmanager
+async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[Collector]:
+    """Open the collector that a queue is shipped to."""
+    collector = Collector(endpoint, queue.identity.resource(), environment_headers())
+    try:
+        yield collector
+    finally:
+        await collector.aclose()
+
+
+async def ship(
+    queue: ShippingQueue,
+    collector: Collector,
+    run: Run = asyncio.to_thread,
+    *,
+    limit: int = BATCH,
+    pause: float = 0.0,
+) -> Shipped:
+    """Send all queued calls, unless another process is sending them.
+
+    Args:
+        queue: The calls.
+        collector: The destination.
+        run: Runs blocking work on a thread.
+        limit: Calls per request.
+        pause: Seconds to wait between requests.
+
+    Raises:
+        CollectorError: The collector does not accept calls. Those before stay accepted.
+        ShippingError: The extra `[otel]` is not installed.
+        LedgerError: The ledger cannot be used.
+    """
+    path = queue.ledger.path
+    lock = locked(path.with_name("shipping.lock"), 0.0)
+    try:
+        is_alone = await run(lock.__enter__)
+    except OSError as error:
+        raise explained(error, path) from error
+    accepted, refused_rows = 0, set[int]()
+    try:
+        while is_alone:
+            batch = await run(partial(queue.next_batch, limit))
+            if all(call.row in refused_rows for call in batch.calls):
+                return Shipped(accepted, len(refused_rows))
+            refused = await collector.deliver(batch.calls, run)
+            await run(partial(queue.accept, batch, refused))
+            accepted += len(batch.calls) - len(refused)
+            refused_rows |= {call.row for call in refused}
+            await asyncio.sleep(pause)
+        return Shipped(busy=True)
+    finally:
+        lock.__exit__(None, None, None)

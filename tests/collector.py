@@ -1,0 +1,103 @@
+"""A receiver of OTLP over HTTP, which decodes bodies by the protocol's own types."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Answer = tuple[int, bytes, dict[str, str]]
+"""Status, body and further headers."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Ignore clients that leave before they are answered."""
+
+
+class Collector:
+    """Answers each request with `answer(path, body)`; by default it accepts everything."""
+
+    def __init__(self) -> None:
+        self.bodies: list[tuple[str, bytes]] = []
+        """Path and body of each request, uncompressed."""
+        self.accepted: list[bytes] = []
+        """The bodies that were answered with 200 and no rejection."""
+        self.headers: list[dict[str, str]] = []
+        self.answer: Callable[[str, bytes], Answer] = lambda _path, _body: (200, b"", {})
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                collector.bodies.append((self.path, body))
+                collector.headers.append(dict(self.headers))
+                status, answer, headers = collector.answer(self.path, body)
+                if status == 200 and not answer:
+                    collector.accepted.append(body)
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(answer)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def requests(self, kind: type[Any], path: str) -> list[Any]:
+        """The requests to a path, decoded."""
+        return [kind.FromString(body) for at, body in self.bodies if at == path]
+
+    def calls(self) -> list[dict[str, Any]]:
+        """The attributes of the accepted log records, in order, with those of their resource."""
+        return [call for body in self.accepted for call in calls_of(body)]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def calls_of(body: bytes) -> list[dict[str, Any]]:
+    """The attributes of a request's log records, with those of their resource."""
+    request = ExportLogsServiceRequest.FromString(body)
+    return [
+        attributes(part.resource) | attributes(record) | {"at": record.time_unix_nano}
+        for part in request.resource_logs
+        for scope in part.scope_logs
+        for record in scope.log_records
+    ]
+
+
+def attributes(holder: Any) -> dict[str, Any]:
+    return {
+        item.key: getattr(item.value, item.value.WhichOneof("value")) for item in holder.attributes
+    }
+
+
+def rejection(calls: int, reason: str = "") -> Answer:
+    """The answer of a collector that rejects some of a request's records."""
+    response = ExportLogsServiceResponse()
+    response.partial_success.rejected_log_records = calls
+    response.partial_success.error_message = reason
+    return 200, response.SerializeToString(), {"Content-Type": "application/x-protobuf"}

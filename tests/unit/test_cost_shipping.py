@@ -1,0 +1,490 @@
+"""Shipping of calls to a collector: what arrives, once, and what happens when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import socket
+import threading
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.cli.cost import cost
+from sidecar.config.load import load
+from sidecar.config.paths import config_file, state_dir
+from sidecar.cost import shipping
+from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.records import usd_attribute
+from sidecar.cost.shipping import CollectorError, ShippingError, open_queue, ship
+from sidecar.waiting import backoff
+from tests.collector import Collector, calls_of, rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.config.settings import Settings
+    from sidecar.cost.shipping import Shipped, ShippingQueue
+    from tests.collector import Answer
+
+AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
+EVENT = LedgerEvent(
+    at=AT,
+    model="claude-haiku-4-5",
+    provider="anthropic",
+    workspace="file:///home/someone/secret-project",
+    session="session-1",
+    request_id="msg_1",
+    buckets=Buckets(
+        input=100, cache_read=1000, cache_write_5m=200, cache_write_1h=50, output=30, reasoning=7
+    ),
+    estimated_tokens=1300,
+)
+
+
+def numbered(count: int, start: int = 0) -> list[LedgerEvent]:
+    return [
+        msgspec.structs.replace(EVENT, request_id=f"msg_{number}", agent="claude-code")
+        for number in range(start, start + count)
+    ]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.close()
+
+
+@pytest.fixture
+def book() -> Iterator[CostBook]:
+    book = CostBook(state_dir())
+    yield book
+    book.close()
+
+
+def configure(collector: Collector | str, more: str = "") -> Settings:
+    url = collector if isinstance(collector, str) else collector.url
+    config_file().write_text(f'[ledger]\notel-endpoint = "{url}"\n{more}')
+    loaded = load(None)
+    assert loaded.problems == ()
+    return loaded.settings
+
+
+def queue_of(book: CostBook, settings: Settings) -> ShippingQueue:
+    queue = open_queue(book, settings)
+    assert queue is not None
+    return queue
+
+
+def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shipped:
+    """Ship everything that is queued."""
+
+    async def run() -> Shipped:
+        queue = queue_of(book, settings)
+        async with shipping.open_collector(queue, settings.ledger.otel_endpoint or "") as target:
+            return await ship(queue, target, limit=limit)
+
+    return asyncio.run(run())
+
+
+def ids(calls: list[dict[str, Any]]) -> list[str]:
+    return [call["token_sidecar.call.id"] for call in calls]
+
+
+def test_a_call_becomes_a_record_of_the_genai_conventions(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SALT", "grain")
+    team = '[team]\nuser = "jane@example.com"\nteam = "platform"\nsalt-env = "SALT"\n'
+    book.ledger.record(EVENT)
+    assert send(book, configure(collector, team)).accepted == 1
+    (call,) = collector.calls()
+    by_hand = (100 * 1 + 1000 * 0.1 + 200 * 1.25 + 50 * 2 + 37 * 5) / 10**6
+    assert float(call.pop("token_sidecar.cost_usd")) == pytest.approx(by_hand, abs=1e-15)
+    assert len(call.pop("service.instance.id")) == 32
+    assert len(call.pop("token_sidecar.call.id")) == 32
+    assert call.pop("service.version")
+
+    def hashed(name: str) -> str:
+        """What `openssl dgst -sha256 -hmac` prints, shortened."""
+        return hmac.new(b"grain", name.encode(), "sha256").hexdigest()[:32]
+
+    assert call == {
+        "at": int(AT.timestamp()) * 10**9,
+        "service.name": "token-sidecar",
+        "user.hash": hashed("jane@example.com"),
+        "team.id": "platform",
+        "event.name": "gen_ai.client.inference.operation.details",
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "claude-haiku-4-5",
+        "gen_ai.agent.name": "protocol",
+        "gen_ai.conversation.id": hashed("session-1"),
+        "gen_ai.usage.input_tokens": 1350,
+        "gen_ai.usage.output_tokens": 37,
+        "gen_ai.usage.cache_read.input_tokens": 1000,
+        "gen_ai.usage.cache_creation.input_tokens": 250,
+        "gen_ai.usage.cache_write.input_tokens": 250,
+        "gen_ai.usage.reasoning.output_tokens": 7,
+        "token_sidecar.call.version": 1,
+        "token_sidecar.category": "main",
+        "token_sidecar.estimated_tokens": 1300,
+        "token_sidecar.cost_source": "list",
+    }
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [("0.000219", "0.000219"), ("0", "0"), ("1000", "1000"), ("1E-12", "0.000000000001")],
+)
+def test_costs_are_exact(usd: str, text: str) -> None:
+    assert usd_attribute(Decimal(usd)) == text
+
+
+def test_calls_of_weeks_before_are_sent_and_each_once(collector: Collector, book: CostBook) -> None:
+    book.ledger.record_many(numbered(250))
+    settings = configure(collector)
+    assert send(book, settings, limit=100).accepted == 250
+    assert [len(calls_of(body)) for _, body in collector.bodies] == [100, 100, 50]
+    assert len(set(ids(collector.calls()))) == 250
+    assert send(book, settings).accepted == 0
+    book.ledger.record_many(numbered(3, start=250))
+    assert send(book, settings).accepted == 3
+    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 253
+
+
+def test_an_amended_call_is_sent_again_with_a_higher_version(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(5))
+    settings = configure(collector)
+    send(book, settings)
+    more = msgspec.structs.replace(EVENT.buckets, output=400)
+    amended = msgspec.structs.replace(numbered(5)[2], buckets=more)
+    for _ in range(2):  # the second time changes nothing
+        book.ledger.record_many([amended, *numbered(1, start=5)], amend=True)
+    assert send(book, settings).accepted == 2
+    first, again = collector.calls()[2], collector.calls()[5]
+    assert first["token_sidecar.call.id"] == again["token_sidecar.call.id"]
+    assert (first["token_sidecar.call.version"], again["token_sidecar.call.version"]) == (1, 2)
+    assert again["gen_ai.usage.output_tokens"] == 407
+    assert send(book, settings).accepted == 0
+
+
+def test_a_call_amended_while_its_batch_is_sent_is_sent_again(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(3))
+    more = msgspec.structs.replace(EVENT.buckets, output=400)
+    pending = [msgspec.structs.replace(numbered(3)[1], buckets=more)]
+
+    def amend(_path: str, _body: bytes) -> Answer:
+        if pending:
+            book.ledger.record_many([pending.pop()], amend=True)
+        return 200, b"", {}
+
+    collector.answer = amend
+    send(book, configure(collector))
+    assert [call["gen_ai.usage.output_tokens"] for call in collector.calls()] == [37, 37, 37, 407]
+
+
+def test_a_new_call_that_was_amended_before_is_sent_once(
+    collector: Collector, book: CostBook
+) -> None:
+    settings = configure(collector)
+    send(book, settings)  # from here on, amendments are noted
+    book.ledger.record_many(numbered(2))
+    more = msgspec.structs.replace(EVENT.buckets, output=400)
+    book.ledger.record_many([msgspec.structs.replace(numbered(2)[1], buckets=more)], amend=True)
+    assert send(book, settings).accepted == 2
+    assert send(book, settings).accepted == 0
+
+
+def test_calls_stay_queued_while_the_collector_is_away(book: CostBook) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    book.ledger.record_many(numbered(3))
+    with pytest.raises(CollectorError, match="cannot be reached"):
+        send(book, configure(f"http://127.0.0.1:{port}"))
+    collector = Collector()
+    try:
+        settings = load(None).settings
+        target = msgspec.structs.replace(settings.ledger, otel_endpoint=collector.url)
+        assert send(book, msgspec.structs.replace(settings, ledger=target)).accepted == 3
+    finally:
+        collector.close()
+
+
+def test_the_cursor_moves_only_past_accepted_batches(collector: Collector, book: CostBook) -> None:
+    book.ledger.record_many(numbered(30))
+    collector.answer = lambda _path, _body: (
+        (503, b"", {"Retry-After": "7"}) if len(collector.bodies) == 2 else (200, b"", {})
+    )
+    settings = configure(collector)
+    with pytest.raises(CollectorError, match="HTTP 503") as failed:
+        send(book, settings, limit=10)
+    assert failed.value.retry_after == 7
+    assert send(book, settings, limit=10).accepted == 20
+    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 30
+
+
+def test_an_oversized_request_is_split(collector: Collector, book: CostBook) -> None:
+    book.ledger.record_many(numbered(40))
+    collector.answer = lambda _path, body: (413 if len(body) > 9_000 else 200, b"", {})
+    assert send(book, configure(collector)).accepted == 40
+    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 40
+    assert len(collector.accepted) == 4
+
+
+def test_rejected_calls_stay_queued_and_the_others_pass(
+    collector: Collector, book: CostBook
+) -> None:
+    """A collector says how many records it rejected, but not which."""
+    book.ledger.record_many(numbered(20))
+    settings = configure(collector)
+    poison = {call.record.attributes["token_sidecar.call.id"] for call in queue_of(book, settings).next_batch().calls[5:7]}  # fmt: skip
+
+    def answer(_path: str, body: bytes) -> Answer:
+        rejected = [call for call in calls_of(body) if call["token_sidecar.call.id"] in poison]
+        return rejection(len(rejected), "too old") if rejected else (200, b"", {})
+
+    collector.answer = answer
+    shipped = send(book, settings)
+    assert (shipped.accepted, shipped.refused) == (18, 2)
+    assert len(set(ids(collector.calls()))) == 18
+    with pytest.raises(CollectorError, match="rejects calls: too old"):
+        send(book, settings)
+    poison.clear()
+    assert send(book, settings).accepted == 2
+    assert len(set(ids(collector.calls()))) == 20
+
+
+def test_a_collector_that_refuses_everything_is_not_asked_for_every_call(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(500))
+    collector.answer = lambda _path, _body: (400, b"", {})
+    settings = configure(collector)
+    with pytest.raises(CollectorError, match="refuses calls"):
+        send(book, settings)
+    assert len(collector.bodies) < 50
+    collector.answer = lambda _path, _body: (200, b"", {})
+    assert send(book, settings).accepted == 500
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "message"),
+    [
+        (401, b"", "", "HTTP 401; check"),
+        (302, b"", "", "HTTP 302"),
+        (200, b"<html>Sign in</html>", "text/html", "does not answer like an OTLP collector"),
+    ],
+)
+def test_another_server_at_the_address_accepts_nothing(
+    collector: Collector, book: CostBook, status: int, body: bytes, kind: str, message: str
+) -> None:
+    book.ledger.record_many(numbered(3))
+    collector.answer = lambda _path, _body: (status, body, {"Content-Type": kind})
+    settings = configure(collector)
+    with pytest.raises(CollectorError, match=message):
+        send(book, settings)
+    assert queue_of(book, settings).next_batch().before == (0, 0)
+
+
+def test_two_processes_do_not_send_the_same_calls(collector: Collector, book: CostBook) -> None:
+    book.ledger.record_many(numbered(10))
+    settings = configure(collector)
+    others: list[Shipped] = []
+
+    def ship_meanwhile(_path: str, _body: bytes) -> Answer:
+        other = CostBook(state_dir())
+        others.append(send(other, settings))
+        other.close()
+        return 200, b"", {}
+
+    collector.answer = ship_meanwhile
+    assert send(book, settings).accepted == 10
+    assert [other.busy for other in others] == [True]
+
+
+def test_a_cursor_that_another_process_moved_is_not_moved_back(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(10))
+    settings = configure(collector)
+    queue = queue_of(book, settings)
+    early = queue.next_batch(limit=4)
+    assert send(book, settings).accepted == 10
+    queue.accept(early)
+    assert queue.next_batch().calls == []
+
+
+def test_headers_come_from_the_environment(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20abc,x-team=a")
+    book.ledger.record(EVENT)
+    send(book, configure(collector))
+    (headers,) = [{name.lower(): value for name, value in one.items()} for one in collector.headers]
+    assert (headers["authorization"], headers["x-team"]) == ("Bearer abc", "a")
+
+
+def test_a_user_without_a_salt_is_not_shipped(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SALT", raising=False)
+    with pytest.raises(ShippingError, match="needs salt-env"):
+        open_queue(book, configure(collector, '[team]\nuser = "jane"\n'))
+    with pytest.raises(ShippingError, match=r"SALT .* is not set"):
+        open_queue(book, configure(collector, '[team]\nuser = "jane"\nsalt-env = "SALT"\n'))
+
+
+def test_a_new_salt_sends_all_calls_again_under_the_same_ids(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book.ledger.record_many(numbered(3))
+    settings = configure(collector, '[team]\nuser = "jane"\nsalt-env = "SALT"\n')
+    for salt in ("old", "new"):
+        monkeypatch.setenv("SALT", salt)
+        assert send(book, settings).accepted == 3
+    old, new = collector.calls()[:3], collector.calls()[3:]
+    assert ids(old) == ids(new)
+    assert {call["user.hash"] for call in old}.isdisjoint(call["user.hash"] for call in new)
+
+
+def test_a_repository_cannot_switch_shipping_on(tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(
+        '[ledger]\notel-endpoint = "http://127.0.0.1:9"\n[team]\nteam = "theirs"\n'
+    )
+    loaded = load(tmp_path)
+    assert loaded.settings.ledger.otel_endpoint is None
+    assert loaded.settings.team.team is None
+    assert sorted(problem.key for problem in loaded.problems) == ["ledger", "team"]
+
+
+def test_no_text_path_title_or_key_leaves(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = "PLANTED-SECRET"  # noqa: S105
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    root = tmp_path / f"{secret}-project"
+    root.mkdir()
+    session = home.session(root)
+    session.reply()
+    monkeypatch.setenv("SALT", secret)
+    book.record(
+        CostRecordParams(
+            model=f"/models/{secret}-folder/qwen3.gguf",
+            provider=f"my provider {secret}",
+            usage={"input_tokens": 5, "output_tokens": 1, "note": secret},
+            category=f"{secret} category",
+            workspace=f"file:///home/{secret}",
+            session=f"{secret} title",
+            request_id=f"{secret}/request",
+        )
+    )
+    book.close()
+    team = f'[team]\nuser = "{secret}@example.com"\nsalt-env = "SALT"\n'
+    configure(collector, team)
+    done = CliRunner().invoke(cost, ["ship", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    sent = CliRunner().invoke(cost, ["ship"])
+    assert sent.output.startswith("Sent "), sent.output
+    calls = collector.calls()
+    assert {"claude-code", "protocol"} <= {call["gen_ai.agent.name"] for call in calls}
+    assert "qwen3.gguf" in {call["gen_ai.request.model"] for call in calls}
+    assert {call["token_sidecar.category"] for call in calls} == {"main", "other"}
+    for body in (*(body for _path, body in collector.bodies), done.output.encode()):
+        assert secret.encode() not in body
+        assert str(tmp_path).encode() not in body
+    assert all(secret not in str(headers) for headers in collector.headers)
+
+
+def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(3))
+    book.close()
+    configure(collector)
+    done = CliRunner().invoke(cost, ["ship", "--dry-run"])
+    assert collector.bodies == []
+    (printed,) = [json.loads(line) for line in done.output.splitlines()]
+    CliRunner().invoke(cost, ["ship", "--once"])
+    ((records,),) = [
+        [scope["logRecords"] for scope in part["scopeLogs"]] for part in printed["resourceLogs"]
+    ]
+    names = [
+        {item["key"]: item["value"].get("stringValue") for item in record["attributes"]}
+        for record in records
+    ]
+    assert [call["token_sidecar.call.id"] for call in names] == ids(collector.calls())
+    assert set(names[0]) | {"service.name", "service.version", "service.instance.id", "at"} == set(
+        collector.calls()[0]
+    )
+
+
+def test_what_the_command_prints_and_how_it_ends(collector: Collector, book: CostBook) -> None:
+    book.ledger.record_many(numbered(3))
+    book.close()
+    config_file().write_text("")
+    missing = CliRunner().invoke(cost, ["ship"])
+    assert (missing.exit_code, "no collector is configured" in missing.output) == (2, True)
+    configure(collector)
+    collector.answer = lambda _path, _body: (503, b"", {})
+    away = CliRunner().invoke(cost, ["ship"])
+    assert (away.exit_code, "HTTP 503; the calls stay queued" in away.output) == (1, True)
+    collector.answer = lambda _path, _body: (200, b"", {})
+    done = CliRunner().invoke(cost, ["ship", "--json"])
+    assert done.exit_code == 0
+    printed = json.loads(done.stdout)
+    assert (printed["accepted"], printed["refused"], printed["busy"]) == (3, 0, False)
+    assert CliRunner().invoke(cost, ["ship", "--follow", "--dry-run"]).exit_code == 2
+
+
+def test_the_backoff_of_an_absent_collector_grows_to_a_quarter_of_an_hour() -> None:
+    delays = [
+        backoff(failures, shipping.FIRST_RETRY, shipping.LONGEST_RETRY)
+        for failures in (1, 2, 3, 20)
+    ]
+    assert delays == [5, 10, 20, 900]
+
+
+def test_a_hanging_collector_is_left_at_once(collector: Collector, book: CostBook) -> None:
+    book.ledger.record_many(numbered(3))
+    settings = configure(collector)
+    asked, release = threading.Event(), threading.Event()
+
+    def hang(_path: str, _body: bytes) -> Answer:
+        asked.set()
+        release.wait(30)
+        return 200, b"", {}
+
+    async def cancel_while_asked() -> float:
+        queue = queue_of(book, settings)
+        async with shipping.open_collector(queue, collector.url) as target:
+            task = asyncio.ensure_future(ship(queue, target))
+            await asyncio.to_thread(asked.wait, 30)
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return loop.time() - started
+
+    collector.answer = hang
+    try:
+        assert asyncio.run(cancel_while_asked()) < 1
+    finally:
+        release.set()
+    assert queue_of(book, settings).next_batch().before == (0, 0)
