@@ -59,7 +59,7 @@ def doctor(workspace: Path, as_json: bool) -> None:
 def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
     from sidecar import __version__
     from sidecar.config.paths import config_file, state_dir
-    from sidecar.endpoints.address import without_secrets
+    from sidecar.endpoints.http import without_secrets
 
     settings = loaded.settings
     return {

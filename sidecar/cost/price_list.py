@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sidecar.config.private import make_folder, write
-from sidecar.endpoints.address import without_secrets
-from sidecar.endpoints.http import is_encoded
+from sidecar.endpoints.http import is_encoded, without_secrets
 from sidecar.errors import SidecarError
 from sidecar.models.price_list import parse_list
 

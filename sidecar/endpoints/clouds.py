@@ -1,13 +1,13 @@
-"""Known vendors by host: whether they count tokens and report context windows.
+"""The vendors' APIs, recognised by their hosts: how they count, and report context windows.
 
-A vendor's host gets POST requests only for counts, never for probing.
+POST requests are sent to a vendor only for counts, never for probing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from sidecar.endpoints.chats import (
@@ -19,50 +19,41 @@ from sidecar.endpoints.chats import (
     split_system,
 )
 from sidecar.endpoints.outcome import EndpointError
-from sidecar.endpoints.servers import MOST_TOKENS, Request, Server, count_ids_in, read_field
+from sidecar.endpoints.servers import (
+    ChatCounting,
+    Request,
+    Server,
+    TextCounting,
+    read_ids,
+    read_number,
+    text_counting,
+)
 from sidecar.messages.tool_schemas import read_tools
-
-ReadLimit: TypeAlias = Callable[[object], int | None]
 
 
 def bearer(key: str) -> Mapping[str, str]:
-    """Return the authorization header that most vendors use."""
+    """Return the authorization header that most vendors expect, or no header without a key."""
     return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def read_window_from(*names: str) -> ReadLimit:
-    """Return a function that reads the model's window from the first of these fields."""
-
-    def read(body: object) -> int | None:
-        found = [body.get(name) for name in names] if isinstance(body, Mapping) else []
-        return next(filter(None, map(_valid_window, found)), None)
-
-    return read
-
-
-def _valid_window(value: object) -> int | None:
-    """Return a window in tokens, which Cohere sends as a fraction, or None for other values."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 1 <= value <= MOST_TOKENS else None
-
-
-_UNREPORTED = read_window_from()
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """A vendor: hosts, headers, how to look up a model, and how it counts."""
+    """A vendor's API: its hosts and headers, how it describes a model, and how it counts.
+
+    Attributes:
+        hosts: The vendor's hosts; their subdomains belong to the vendor too.
+        headers: Returns the headers that authorize a request, from the API key.
+        show: The path of the GET request that describes a model, or None.
+        limit_fields: The fields of that description that may contain the context window.
+        suffixes: Endings of configured URLs to remove before a path is appended.
+    """
 
     server: Server
     hosts: tuple[str, ...]
-    """The vendor's hosts, including their subdomains."""
     headers: Callable[[str], Mapping[str, str]] = bearer
     show: str | None = "/v1/models/{model}"
-    """Path of the GET request that describes a model, or None."""
-    read_limit: ReadLimit = _UNREPORTED
-    suffixes: tuple[str, ...] = field(default=("/v1",))
-    """Endings of declared addresses that are not part of the root."""
+    limit_fields: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ("/v1",)
 
     def show_path(self, model: str) -> str | None:
         """Return the path of the GET request that describes `model`.
@@ -71,7 +62,7 @@ class Cloud:
             EndpointError: The name contains `..`, `.` or an empty part, which HTTP clients resolve.
         """
         if not {"", ".", ".."}.isdisjoint(model.split("/")):
-            raise EndpointError("unsupported", "the model's name is none of a vendor's")
+            raise EndpointError("unsupported", "the model's name is not a vendor's model id")
         return self.show and self.show.format(model=quote(model, safe="/:"))
 
 
@@ -86,7 +77,7 @@ def _anthropic_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -
     }
     if not turns:
         raise EndpointError(
-            "unsupported", "Anthropic counts no conversation without a user's message"
+            "unsupported", "Anthropic counts only conversations with a message of the user"
         )
     if system:
         body["system"] = system
@@ -126,14 +117,13 @@ def _anthropic_headers(key: str) -> Mapping[str, str]:
 ANTHROPIC = Cloud(
     server=Server(
         name="anthropic",
-        chat=_anthropic_chat,
-        read_chat=read_field("input_tokens"),
+        chat=ChatCounting(_anthropic_chat, read_number("input_tokens")),
         text_by_chat=True,
         parses_specials=False,
     ),
     hosts=("api.anthropic.com",),
     headers=_anthropic_headers,
-    read_limit=read_window_from("max_input_tokens"),
+    limit_fields=("max_input_tokens",),
 )
 
 
@@ -170,8 +160,7 @@ def _openai_items(turn: PlainMessage) -> list[dict[str, Any]]:
 OPENAI = Cloud(
     server=Server(
         name="openai",
-        chat=_openai_chat,
-        read_chat=read_field("input_tokens"),
+        chat=ChatCounting(_openai_chat, read_number("input_tokens")),
         text_by_chat=True,
         parses_specials=False,
     ),
@@ -222,50 +211,33 @@ def _gemini_headers(key: str) -> Mapping[str, str]:
 GEMINI = Cloud(
     server=Server(
         name="google",
-        text=_gemini_text,
-        read_text=read_field("totalTokens"),
-        chat=_gemini_chat,
-        read_chat=read_field("totalTokens"),
+        text=TextCounting(_gemini_text, read_number("totalTokens")),
+        chat=ChatCounting(_gemini_chat, read_number("totalTokens")),
     ),
     hosts=("generativelanguage.googleapis.com",),
     headers=_gemini_headers,
     show="/v1beta/models/{model}",
-    read_limit=read_window_from("inputTokenLimit"),
+    limit_fields=("inputTokenLimit",),
     suffixes=("/v1beta/openai", "/v1beta", "/v1"),
 )
 
 
-def cohere_request(model: str, text: str) -> Request:
-    """Return a POST to /v1/tokenize, for at most 65,536 characters."""
-    return Request("/v1/tokenize", {"model": model, "text": text})
-
-
-def xai_request(model: str, text: str) -> Request:
-    """Return a POST to /v1/tokenize-text."""
-    return Request("/v1/tokenize-text", {"model": model, "text": text})
-
-
-def _token_ids(body: object) -> int:
-    return count_ids_in(body, "token_ids")
-
-
 COHERE = Cloud(
-    server=Server(name="cohere", text=cohere_request, read_text=count_ids_in),
+    server=Server(name="cohere", text=text_counting("/v1/tokenize", "text", read_ids("tokens"))),
     hosts=("api.cohere.com", "api.cohere.ai"),
-    read_limit=read_window_from("context_length"),
+    limit_fields=("context_length",),
     suffixes=("/v1", "/v2", "/compatibility/v1"),
 )
 XAI = Cloud(
-    server=Server(name="xai", text=xai_request, read_text=_token_ids),
+    server=Server(
+        name="xai", text=text_counting("/v1/tokenize-text", "text", read_ids("token_ids"))
+    ),
     hosts=("api.x.ai",),
 )
 
 
-_WINDOW = read_window_from("max_context_length", "context_window")
-
-
 def _cloud_without_count(name: str, *hosts: str, show: str | None = None) -> Cloud:
-    return Cloud(Server(name=name), hosts, bearer, show, _WINDOW)
+    return Cloud(Server(name=name), hosts, bearer, show, ("max_context_length", "context_window"))
 
 
 CLOUDS: tuple[Cloud, ...] = (

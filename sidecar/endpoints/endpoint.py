@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from cachetools import LRUCache, TLRUCache
 
 from sidecar.defects import log_defect
-from sidecar.endpoints import address, lmstudio, servers
+from sidecar.endpoints import http, lmstudio, servers
 from sidecar.endpoints.clouds import bearer, find_cloud
 from sidecar.endpoints.http import Connection, detach_from_caller, set_deadline
 from sidecar.endpoints.outcome import (
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
 
-BuildRequest: TypeAlias = Callable[[Server, ProbeResult], tuple[Request, ReadTokens]]
+BuildRequest: TypeAlias = Callable[[Server, str], tuple[Request, ReadTokens]]
+"""Builds a counting request for a server's model, and returns the reader of its answer."""
 _INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(
     r"<\|[^|\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
@@ -71,27 +72,27 @@ def require_server(binding: ProbeResult) -> Server:
 def text_request(text: str) -> BuildRequest:
     """Return a function that builds the request for counting `text`."""
 
-    def asking(server: Server, binding: ProbeResult) -> tuple[Request, ReadTokens]:
-        if server.text is None or server.read_text is None:
-            raise EndpointError("unsupported", f"{server.name} counts no texts")
-        return server.text(binding.model, text), server.read_text
+    def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
+        if server.text is None:
+            raise EndpointError("unsupported", f"{server.name} cannot count texts")
+        return server.text.request(model, text), server.text.read
 
-    return asking
+    return build
 
 
 def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
     """Return a function that builds the request for counting a chat."""
 
-    def asking(server: Server, binding: ProbeResult) -> tuple[Request, ReadTokens]:
-        if server.chat is None or server.read_chat is None:
-            raise EndpointError("unsupported", f"{server.name} counts no chats")
+    def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
+        if server.chat is None:
+            raise EndpointError("unsupported", f"{server.name} cannot count chats")
         try:
-            return server.chat(binding.model, messages, tools), server.read_chat
+            return server.chat.request(model, messages, tools), server.chat.read
         except (TypeError, AttributeError, ValueError) as error:
             reason = f"messages or tools have no known form ({type(error).__name__})"
             raise EndpointError("unsupported", reason) from None
 
-    return asking
+    return build
 
 
 def single_message(text: str) -> list[ChatMessage]:
@@ -133,13 +134,13 @@ class DeclaredEndpoint:
         """
         self.models, self._counts = settings.models, counts
         self._url = settings.url
-        self._cloud = find_cloud(address.host_of(settings.url))
-        root = address.root_of(settings.url, self._cloud.suffixes if self._cloud else address.BASES)
-        self.root = address.without_secrets(root)
+        self._cloud = find_cloud(http.host_of(settings.url))
+        root = http.root_of(settings.url, self._cloud.suffixes if self._cloud else http.BASES)
+        self.root = http.without_secrets(root)
         self._no_key: EndpointError | None = None
         headers: Mapping[str, str] = {}
         try:
-            key = address.key_from(settings.api_key_env, environment)
+            key = http.key_from(settings.api_key_env, environment)
             headers = self._cloud.headers(key) if self._cloud else bearer(key)
         except EndpointError as error:
             self._no_key = error
@@ -384,11 +385,11 @@ class DeclaredEndpoint:
             self._remember(model, ProbeResult.failed(model, error, server))
             raise
 
-    async def _count(self, model: str, what: Aspect, asking: BuildRequest) -> int:
+    async def _count(self, model: str, what: Aspect, build: BuildRequest) -> int:
         """Count. If the server has been replaced, try once more."""
         for _ in range(2):
             binding = await self._require(model, what)
-            request, read = asking(require_server(binding), binding)
+            request, read = build(require_server(binding), binding.model)
             try:
                 return await self._ask(model, binding, request, read)
             except _ServerChangedError:

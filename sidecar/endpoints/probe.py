@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.endpoints import servers
-from sidecar.endpoints.address import without_secrets
+from sidecar.endpoints.http import without_secrets
 from sidecar.endpoints.outcome import URL_IN_DOUBT, WINDOW_ONLY, AbilityStatus, EndpointError
 from sidecar.endpoints.servers import (
-    ChatRequest,
     ListedModel,
     ReadTokens,
     Request,
     Server,
+    first_window,
     is_model_name,
     list_entries,
     refuse_unless_ok,
@@ -142,11 +142,11 @@ async def _server_from_count(connection: Connection, model: str) -> RecognisedSe
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
         if server.text:
-            body |= server.text(model, PROBE_TEXTS[0]).body
+            body |= server.text.request(model, PROBE_TEXTS[0]).body
     answer = await connection.post("/tokenize", body)
     found = _server_by_answer(answer.body)
-    if answer.status == 200 and found and found.read_text:
-        return RecognisedServer(found, found.read_text(answer.body))
+    if answer.status == 200 and found and found.text:
+        return RecognisedServer(found, found.text.read(answer.body))
     if answer.status not in (404, 405, 501):
         refuse_unless_ok(answer, without_secrets(connection.root))
     return RecognisedServer(await _server_from_path(connection, model))
@@ -165,7 +165,7 @@ def _server_by_answer(body: object) -> Server | None:
 async def _server_from_path(connection: Connection, model: str) -> Server:
     for server in (servers.KOBOLDCPP, servers.LLAMACPP_PYTHON):
         if server.text:
-            request = server.text(model, PROBE_TEXTS[0])
+            request = server.text.request(model, PROBE_TEXTS[0])
             answer = await connection.post(request.path, request.body)
             if answer.status == 200 and isinstance(answer.body, Mapping):
                 return server
@@ -229,7 +229,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
             refuse_unless_ok(answer, without_secrets(connection.root))
         except EndpointError as error:
             return ProbeResult.failed(model, error, cloud.server)
-        limit = cloud.read_limit(answer.body)
+        limit = first_window(answer.body, *cloud.limit_fields)
     server = cloud.server
     none = Ability("unsupported", f"{server.name} has no such count")
     can_text = server.text is not None or server.text_by_chat
@@ -351,32 +351,28 @@ async def _read_limit(
 async def _try_text(
     connection: Connection, server: Server, binding: ProbeResult, first: int | None
 ) -> ProbeResult:
-    if server.text is None or server.read_text is None:
-        return _text_otherwise(server, binding)
+    if server.text is None:
+        if server.text_by_chat:
+            return binding  # `_try_chat` decides
+        reason = f"{server.name} has no request that counts a text"
+        return replace(binding, text=Ability("unsupported", reason))
     try:
         extra_tokens = await _empty_text_tokens(connection, server, binding.model)
         counts = [] if first is None else [first]
         for text in PROBE_TEXTS[len(counts) :]:
-            request = server.text(binding.model, text)
-            counts.append(await ask(connection, request, server.read_text) - extra_tokens)
+            request = server.text.request(binding.model, text)
+            counts.append(await ask(connection, request, server.text.read) - extra_tokens)
         check_texts(counts, server.name)
     except EndpointError as error:
         return replace(binding, text=Ability.failed(error))
     return replace(binding, text=Ability("supported"), extra_tokens=extra_tokens)
 
 
-def _text_otherwise(server: Server, binding: ProbeResult) -> ProbeResult:
-    if server.text_by_chat:
-        return binding  # depends on whether chats are counted
-    reason = f"{server.name} has no request that counts a text"
-    return replace(binding, text=Ability("unsupported", reason))
-
-
 async def _empty_text_tokens(connection: Connection, server: Server, model: str) -> int:
     """Return the server's count of an empty text, such as a begin-of-text token."""
-    if not server.counts_empty or server.text is None or server.read_text is None:
+    if not server.counts_empty or server.text is None:
         return 0
-    request = server.text(model, "")
+    request = server.text.request(model, "")
     answer = await connection.post(request.path, request.body)
     refuse_unless_ok(answer, server.name)
     body = answer.body
@@ -385,27 +381,19 @@ async def _empty_text_tokens(connection: Connection, server: Server, model: str)
 
 
 async def _try_chat(connection: Connection, server: Server, binding: ProbeResult) -> ProbeResult:
-    if server.chat is None or server.read_chat is None:
+    if server.chat is None:
         reason = f"{server.name} has no request that counts a chat"
         return replace(binding, chat=Ability("unsupported", reason))
-    ability = await _chat_ability(connection, server, server.chat, server.read_chat, binding.model)
-    if server.text_by_chat:
-        return replace(binding, chat=ability, text=ability)
-    return replace(binding, chat=ability)
-
-
-async def _chat_ability(
-    connection: Connection, server: Server, chat: ChatRequest, read: ReadTokens, model: str
-) -> Ability:
-    counts = []
     try:
+        counts = []
         for text in PROBE_TEXTS:
-            request = chat(model, [{"role": "user", "content": text}], ())
-            counts.append(await ask(connection, request, read))
+            request = server.chat.request(binding.model, [{"role": "user", "content": text}], ())
+            counts.append(await ask(connection, request, server.chat.read))
         check_chats(counts, server.name)
+        ability = Ability("supported")
     except EndpointError as error:
-        return Ability.failed(error)
-    return Ability("supported")
+        ability = Ability.failed(error)
+    return replace(binding, chat=ability, text=ability if server.text_by_chat else binding.text)
 
 
 async def ask(connection: Connection, request: Request, read: ReadTokens) -> int:

@@ -1,7 +1,7 @@
-"""Kinds of model server: how each counts, and which context window it allocates.
+"""The kinds of model server: how each counts, and which context window it allocates.
 
-An unexpected answer, such as a field of another type or a number that cannot be a count, raises
-EndpointError.
+A server's answer may have any form. An answer that is not as expected, such as a number that cannot
+be a count, raises EndpointError.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -33,9 +33,9 @@ T = TypeVar("T")
 LISTED = 1000
 """Most entries to read of a server's list. Routers of hosted models list several hundred."""
 NAME_CHARACTERS = 256
-"""Longest name of a model."""
+"""Most characters of a model's name."""
 MOST_TOKENS = 10**9
-"""Larger numbers are neither counts nor windows."""
+"""Larger numbers are neither token counts nor context windows."""
 
 
 class Meta(msgspec.Struct):
@@ -48,13 +48,13 @@ class Meta(msgspec.Struct):
 
 
 class LoadState(msgspec.Struct):
-    """Whether a model is in memory."""
+    """Whether a model is in memory, as llama.cpp's router reports it."""
 
     value: str = "loaded"
 
 
 class ListedModel(msgspec.Struct):
-    """A model of `/v1/models`, with the fields that servers add to OpenAI's format."""
+    """A model in the answer to `/v1/models`, with the fields that servers add to OpenAI's."""
 
     id: str = ""
     aliases: list[str] = []
@@ -66,93 +66,126 @@ class ListedModel(msgspec.Struct):
 
     @property
     def names(self) -> list[str]:
+        """The model's id and its aliases."""
         return [self.id, *(alias for alias in self.aliases[:LISTED] if is_model_name(alias))]
 
 
 def is_model_name(name: str) -> bool:
-    """Return whether a name is short enough and printable."""
+    """Return whether a model name is short enough and printable."""
     return 0 < len(name) <= NAME_CHARACTERS and printable(name) == name
 
 
-@dataclass(frozen=True)
-class Request:
-    """A POST request for a count."""
+class Request(NamedTuple):
+    """A POST request that asks a server for a count."""
 
     path: str
     body: Mapping[str, Any]
 
 
-TextRequest: TypeAlias = Callable[[str, str], Request]
-"""Builds the request that counts a text, from the server's name for the model and the text."""
-ChatRequest: TypeAlias = Callable[[str, Sequence[ChatMessage], Tools], Request]
 ReadTokens: TypeAlias = Callable[[object], int]
-"""Returns the token count in a body. Raises EndpointError for an unexpected form."""
+"""Reads the token count from the body of an answer. Raises EndpointError for other bodies."""
+
+
+class TextCounting(NamedTuple):
+    """The request with which a server counts a text, and the reader of its answer."""
+
+    request: Callable[[str, str], Request]
+    """Builds the request from the server's name for the model and the text."""
+    read: ReadTokens
+
+
+class ChatCounting(NamedTuple):
+    """The request with which a server counts messages and tools, and the reader of its answer."""
+
+    request: Callable[[str, Sequence[ChatMessage], Tools], Request]
+    """Builds the request from the server's name for the model, the messages and the tools."""
+    read: ReadTokens
+
+
 FindLimit: TypeAlias = Callable[[Connection, str, ListedModel | None], Awaitable[int | None]]
+"""Finds the context window that the server allocates to a model."""
 
 
-async def no_limit(connection: Connection, model: str, listed: ListedModel | None) -> int | None:
-    """Return None, for servers that do not report their window."""
-    del connection, model, listed
-    return None
+async def listed_limit(
+    connection: Connection, model: str, listed: ListedModel | None
+) -> int | None:
+    """Return the context window in the server's list of models, or None."""
+    del connection, model
+    return valid_window(listed and (listed.max_model_len or listed.max_input_tokens))
 
 
-async def everything_listed(
+async def all_listed(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return all models, for servers that only list loaded ones."""
+    """Return all listed models, for servers that list only the models in memory."""
     del connection
     return listed
 
 
 @dataclass(frozen=True)
 class Server:
-    """A kind of server. Functions that are None are not supported."""
+    """A kind of model server.
+
+    Attributes:
+        text: How the server counts texts, or None if it cannot.
+        chat: How the server counts messages and tools, or None if it cannot.
+        loaded: Selects the listed models that are in memory. A count must not load a model.
+        parses_specials: Whether the server reads `<|im_end|>` in a text as one special token.
+            Texts with such strings are not sent.
+        text_by_chat: Whether texts are counted as a chat of one message, less the tokens of an
+            empty message.
+        loads_itself: Whether the first request loads a model, whose context window is unknown
+            until then.
+        counts_empty: Whether counts include tokens that the server adds. The count of "" is
+            subtracted.
+    """
 
     name: str
-    text: TextRequest | None = None
-    read_text: ReadTokens | None = None
-    chat: ChatRequest | None = None
-    read_chat: ReadTokens | None = None
-    limit: FindLimit = no_limit
+    text: TextCounting | None = None
+    chat: ChatCounting | None = None
+    limit: FindLimit = listed_limit
     loaded: Callable[[Connection, Sequence[ListedModel]], Awaitable[Sequence[ListedModel]]] = (
-        everything_listed
+        all_listed
     )
-    """Returns the listed models that are in memory, because a count must not load a model."""
     parses_specials: bool = True
-    """Whether `<|im_end|>` in a text counts as one special token. Such texts are not sent."""
     text_by_chat: bool = False
-    """Whether texts are counted as a one-message chat minus the tokens of an empty message."""
     loads_itself: bool = False
-    """Whether the first request loads a model, whose window is unknown before that."""
     counts_empty: bool = False
-    """Whether counts include tokens that the server adds. The count of "" is subtracted."""
 
 
-def refuse_unless_ok(answer: Answer, what: str) -> None:
-    """Raise EndpointError for an error status, or an error in a 200 response."""
+# Reading answers
+
+
+def refuse_unless_ok(answer: Answer, sender: str) -> None:
+    """Raise EndpointError for an error status, or for an error in an answer with status 200.
+
+    Args:
+        answer: The server's answer.
+        sender: The name of the server in the error's message.
+    """
     status, body = answer.status, answer.body
     if status in (401, 403):
-        raise _unauthorized(answer, what)
+        raise _authorization_error(answer, sender)
     if status == 503 and reports_loading(body):
-        raise EndpointError("loading", f"{what} is loading its model")
+        raise EndpointError("loading", f"{sender} is loading its model")
     if status == 429 or status >= 500:
-        raise EndpointError("unreachable", f"{what} answered HTTP {status}")
+        raise EndpointError("unreachable", f"{sender} answered HTTP {status}")
     if status == 400 and _error_mentions(body, "not loaded", "not running", "no model"):
-        raise EndpointError("unknown", f"{what} does not have the model loaded")
+        raise EndpointError("unknown", f"{sender} does not have the model loaded")
     if status != 200:
         step = URL_IN_DOUBT if status == 404 else ""
-        raise EndpointError("unsupported", f"{what} answered HTTP {status}", step)
+        raise EndpointError("unsupported", f"{sender} answered HTTP {status}", step)
     if body is None:
-        raise EndpointError("unsupported", f"{what} answered something other than JSON")
+        raise EndpointError("unsupported", f"{sender} sent an answer that is not JSON")
     if isinstance(body, Mapping) and body.get("error"):
-        raise EndpointError("unsupported", f"{what} answered an error in a 200")
+        raise EndpointError("unsupported", f"{sender} answered HTTP 200 with an error")
 
 
-def _unauthorized(answer: Answer, what: str) -> EndpointError:
+def _authorization_error(answer: Answer, sender: str) -> EndpointError:
     if answer.key_from is None:
-        return EndpointError("auth", f"{what} needs a key (HTTP {answer.status})")
+        return EndpointError("auth", f"{sender} needs a key (HTTP {answer.status})")
     step = f"does {answer.key_from} hold the server's key?"
-    return EndpointError("auth", f"{what} refused the key (HTTP {answer.status})", step)
+    return EndpointError("auth", f"{sender} refused the key (HTTP {answer.status})", step)
 
 
 def reports_loading(body: object) -> bool:
@@ -166,73 +199,127 @@ def _error_mentions(body: object, *words: str) -> bool:
     return isinstance(message, str) and any(word in message.lower() for word in words)
 
 
+def field_of(body: object, name: str) -> Any:
+    """Return a field of a JSON object, or None for any other body."""
+    return body.get(name) if isinstance(body, Mapping) else None
+
+
 def token_count(value: object) -> int:
-    """Return a value that can be the token count of a non-empty text.
+    """Return a value that can be the token count of a text.
 
     Raises:
-        EndpointError: It is not a whole number above 0.
+        EndpointError: The value is not a whole number above 0.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
-        raise EndpointError("unsupported", "the count in the answer is no number of tokens")
+        raise EndpointError("unsupported", "the answer does not contain a valid token count")
     return value
 
 
-def read_field(name: str) -> ReadTokens:
-    """Return a function that reads the token count in this field."""
-
-    def read(body: object) -> int:
-        return token_count(body.get(name) if isinstance(body, Mapping) else None)
-
-    return read
+def read_number(name: str) -> ReadTokens:
+    """Return a function that reads the token count in a field of the answer."""
+    return lambda body: token_count(field_of(body, name))
 
 
-def count_ids_in(body: object, name: str = "tokens") -> int:
-    """Return the number of token ids in the list in this field."""
-    tokens = body.get(name) if isinstance(body, Mapping) else None
-    return count_ids(tokens)
+def read_ids(name: str) -> ReadTokens:
+    """Return a function that counts the token ids in a field of the answer."""
+    return lambda body: count_ids(field_of(body, name))
 
 
 def count_ids(tokens: object) -> int:
     """Return the length of a list of token ids, or of objects with an id.
 
     Raises:
-        EndpointError: It is not such a list.
+        EndpointError: The value is not such a list.
     """
     if not isinstance(tokens, list):
-        raise EndpointError("unsupported", "the answer has no list of tokens")
-    kinds = set(map(type, tokens))  # no Python loop: lists have up to 100,000 ids
+        raise EndpointError("unsupported", "the answer does not contain a list of tokens")
+    kinds = set(map(type, tokens))  # a Python loop over up to 100,000 ids would be slow
     if kinds <= {int} or (kinds == {dict} and all(map(_has_token_id, tokens))):
         return token_count(len(tokens))
-    raise EndpointError("unsupported", "the answer's list holds something other than tokens")
+    raise EndpointError("unsupported", "the list in the answer contains values that are not tokens")
 
 
 def _has_token_id(token: Mapping[str, object]) -> bool:
     return type(token.get("id", token.get("token_id"))) is int
 
 
-def decode_as(body: object, form: type[T]) -> T | None:
-    """Convert a body to this type, or return None if it does not fit."""
+def decode_as(answer: Answer, form: type[T]) -> T | None:
+    """Return the body of a successful answer as this type, or None if it does not fit."""
+    return _convert(answer.body, form) if answer.status == 200 else None
+
+
+def _convert(value: object, form: type[T]) -> T | None:
     try:
-        return typed.convert(body, form)
+        return typed.convert(value, form)
     except (msgspec.ValidationError, RecursionError):
         return None
 
 
 def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
-    """Return the first entries of the list in this field that fit the type."""
-    found = answer.body.get(name) if isinstance(answer.body, Mapping) else None
-    if answer.status != 200 or not isinstance(found, list):
+    """Return the entries of a list in the answer that fit the type, at most `LISTED`."""
+    entries = field_of(answer.body, name)
+    if answer.status != 200 or not isinstance(entries, list):
         return []
-    made = [decode_as(entry, form) for entry in found[:LISTED]]
-    return [entry for entry in made if entry is not None]
+    converted = [_convert(entry, form) for entry in entries[:LISTED]]
+    return [entry for entry in converted if entry is not None]
 
 
-def valid_window(value: int | None) -> int | None:
-    """Return a window in tokens, or None for an impossible number."""
-    return value if value is not None and 0 < value <= MOST_TOKENS else None
+def valid_window(value: object) -> int | None:
+    """Return a context window in tokens, which Cohere sends as a fraction, or None if invalid."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 1 <= value <= MOST_TOKENS else None
 
 
-# A router loads a request's model unless told not to; other servers ignore this.
+def first_window(body: object, *names: str) -> int | None:
+    """Return the first valid context window in these fields of an answer, or None."""
+    windows = (valid_window(field_of(body, name)) for name in names)
+    return next((window for window in windows if window), None)
+
+
+def limit_at(path: str, *names: str) -> FindLimit:
+    """Return a function that finds the context window in an answer to a GET request."""
+
+    async def find(connection: Connection, model: str, listed: ListedModel | None) -> int | None:
+        del model, listed
+        answer = await connection.get(path)
+        return first_window(answer.body, *names) if answer.status == 200 else None
+
+    return find
+
+
+def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> TextCounting:
+    """Return how a server counts that takes the model and the text in a JSON object.
+
+    Args:
+        path: The path of the POST request.
+        field: The field for the text.
+        read: Reads the answer.
+        more: Further fields.
+    """
+
+    def request(model: str, text: str) -> Request:
+        return Request(path, {"model": model, field: text, **more})
+
+    return TextCounting(request, read)
+
+
+def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> ChatCounting:
+    """Return how a server counts that takes messages and tools in OpenAI's format.
+
+    Args:
+        path: The path of the POST request.
+        read: Reads the answer.
+        more: Further fields.
+    """
+
+    def request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
+        return Request(path, openai_body(messages, tools, model=model, **more))
+
+    return ChatCounting(request, read)
+
+
+# A router of llama.cpp loads the model of a request unless it is told not to.
 _NO_LOAD = "autoload=false"
 
 
@@ -244,16 +331,11 @@ class _Props(msgspec.Struct):
     default_generation_settings: _Settings | None = None
 
 
-def _llamacpp_text(model: str, text: str) -> Request:
-    body = {"model": model, "content": text, "add_special": False, "parse_special": False}
-    return Request(f"/tokenize?{_NO_LOAD}", body)
-
-
 def _llamacpp_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """POST /v1/chat/completions/input_tokens: the model's own chat template.
+    """Build a request that counts with the model's own chat template.
 
     llama.cpp continues an assistant's message at the end, and refuses one that calls tools. The
-    next request must hold the results of these calls, so empty ones are appended.
+    next request must contain the results of these calls, so empty results are appended.
     """
     turns = openai_messages(messages)
     calls = turns[-1].get("tool_calls") if turns else None
@@ -269,12 +351,10 @@ async def _llamacpp_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
     answer = await connection.get(f"/props?model={quote(model, safe='')}&{_NO_LOAD}")
-    props = decode_as(answer.body, _Props) if answer.status == 200 else None
-    if props and props.default_generation_settings:
-        found = valid_window(props.default_generation_settings.n_ctx)
-        if found:
-            return found
-    return valid_window(listed.meta.n_ctx) if listed and listed.meta else None
+    props = decode_as(answer, _Props)
+    settings = props.default_generation_settings if props else None
+    window = valid_window(settings.n_ctx) if settings else None
+    return window or (valid_window(listed.meta.n_ctx) if listed and listed.meta else None)
 
 
 async def _llamacpp_loaded(
@@ -286,125 +366,54 @@ async def _llamacpp_loaded(
 
 LLAMACPP = Server(
     name="llamacpp",
-    text=_llamacpp_text,
-    read_text=count_ids_in,
-    chat=_llamacpp_chat,
-    read_chat=read_field("input_tokens"),
+    text=text_counting(
+        f"/tokenize?{_NO_LOAD}",
+        "content",
+        read_ids("tokens"),
+        add_special=False,
+        parse_special=False,
+    ),
+    chat=ChatCounting(_llamacpp_chat, read_number("input_tokens")),
     limit=_llamacpp_limit,
     loaded=_llamacpp_loaded,
     parses_specials=False,
 )
 
-
-def _llamacpp_python_text(model: str, text: str) -> Request:
-    return Request("/extras/tokenize/count", {"model": model, "input": text})
-
-
 LLAMACPP_PYTHON = Server(
     name="llama-cpp-python",
-    text=_llamacpp_python_text,
-    read_text=read_field("count"),
+    text=text_counting("/extras/tokenize/count", "input", read_number("count")),
     counts_empty=True,
 )
 
-
-def _vllm_text(model: str, text: str) -> Request:
-    return Request("/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
-
-
-def _vllm_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    body = openai_body(messages, tools, model=model, add_generation_prompt=True)
-    return Request("/tokenize", body)
-
-
-async def _vllm_limit(connection: Connection, model: str, listed: ListedModel | None) -> int | None:
-    del connection, model
-    return valid_window(listed.max_model_len) if listed else None
-
-
 VLLM = Server(
     name="vllm",
-    text=_vllm_text,
-    read_text=read_field("count"),
-    chat=_vllm_chat,
-    read_chat=read_field("count"),
-    limit=_vllm_limit,
+    text=text_counting("/tokenize", "prompt", read_number("count"), add_special_tokens=False),
+    chat=openai_chat_counting("/tokenize", read_number("count"), add_generation_prompt=True),
 )
 SGLANG = replace(VLLM, name="sglang")
 
 
-class _Info(msgspec.Struct):
-    max_total_tokens: int | None = None
-    max_input_tokens: int | None = None
-
-
-def _tgi_text(model: str, text: str) -> Request:
-    del model
-    return Request("/tokenize", {"inputs": text, "add_special_tokens": False})
-
-
-def _tgi_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    return Request("/chat_tokenize", openai_body(messages, tools, model=model))
-
-
-def _tgi_read_chat(body: object) -> int:
+def _read_tgi_chat(body: object) -> int:
     return count_ids(body.get("tokenize_response") if isinstance(body, Mapping) else body)
-
-
-async def _tgi_limit(connection: Connection, model: str, listed: ListedModel | None) -> int | None:
-    del model, listed
-    answer = await connection.get("/info")
-    info = decode_as(answer.body, _Info) if answer.status == 200 else None
-    return (
-        (valid_window(info.max_total_tokens) or valid_window(info.max_input_tokens))
-        if info
-        else None
-    )
 
 
 TGI = Server(
     name="tgi",
-    text=_tgi_text,
-    read_text=count_ids,
-    chat=_tgi_chat,
-    read_chat=_tgi_read_chat,
-    limit=_tgi_limit,
+    text=text_counting("/tokenize", "inputs", count_ids, add_special_tokens=False),
+    chat=openai_chat_counting("/chat_tokenize", _read_tgi_chat),
+    limit=limit_at("/info", "max_total_tokens", "max_input_tokens"),
 )
-
-
-class _Value(msgspec.Struct):
-    value: int | None = None
-
-
-def _koboldcpp_text(model: str, text: str) -> Request:
-    del model
-    return Request("/api/extra/tokencount", {"prompt": text, "special": False})
-
-
-async def _koboldcpp_limit(
-    connection: Connection, model: str, listed: ListedModel | None
-) -> int | None:
-    del model, listed
-    answer = await connection.get("/api/extra/true_max_context_length")
-    found = decode_as(answer.body, _Value) if answer.status == 200 else None
-    return valid_window(found.value) if found else None
-
 
 KOBOLDCPP = Server(
     name="koboldcpp",
-    text=_koboldcpp_text,
-    read_text=read_field("value"),
-    limit=_koboldcpp_limit,
+    text=text_counting("/api/extra/tokencount", "prompt", read_number("value"), special=False),
+    limit=limit_at("/api/extra/true_max_context_length", "value"),
     counts_empty=True,
 )
 
 
 class _Loaded(msgspec.Struct):
     id: str = ""
-
-
-def _localai_text(model: str, text: str) -> Request:
-    return Request("/v1/tokenize", {"model": model, "content": text})
 
 
 async def _localai_loaded(
@@ -415,7 +424,11 @@ async def _localai_loaded(
     return [model for model in listed if any(same_model(model.id, name) for name in names)]
 
 
-LOCALAI = Server(name="localai", text=_localai_text, read_text=count_ids_in, loaded=_localai_loaded)
+LOCALAI = Server(
+    name="localai",
+    text=text_counting("/v1/tokenize", "content", read_ids("tokens")),
+    loaded=_localai_loaded,
+)
 
 
 _NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d{1,10})[ \t\r]*$", re.MULTILINE)
@@ -435,7 +448,7 @@ class _Show(msgspec.Struct):
 async def _ollama_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the running model's window, or the one it would get when loaded.
+    """Return the running model's window, or the window that it would get when it is loaded.
 
     Neither request loads a model.
     """
@@ -444,16 +457,15 @@ async def _ollama_limit(
     for running in list_entries(answer, "models", _Running):
         if same_model(model, running.name) or same_model(model, running.model):
             return valid_window(running.context_length)
-    answer = await connection.post("/api/show", {"model": model})
-    answered = decode_as(answer.body, _Show) if answer.status == 200 else None
-    return _window_from_show(answered) if answered else None
+    description = decode_as(await connection.post("/api/show", {"model": model}), _Show)
+    return _window_from_show(description) if description else None
 
 
-def _window_from_show(answered: _Show) -> int | None:
-    """Return the smaller of the architecture's window and `num_ctx`, a line in `parameters`."""
-    set_in = _NUM_CTX.search(answered.parameters or "")
-    windows = [int(set_in[1])] if set_in else []
-    for key, value in islice((answered.model_info or {}).items(), LISTED):
+def _window_from_show(description: _Show) -> int | None:
+    """Return the smaller of the architecture's window and `num_ctx` among the parameters."""
+    configured = _NUM_CTX.search(description.parameters or "")
+    windows = [int(configured[1])] if configured else []
+    for key, value in islice((description.model_info or {}).items(), LISTED):
         if key.endswith(".context_length") and isinstance(value, int):
             windows.append(value)
     return valid_window(min(windows)) if windows else None
@@ -462,37 +474,26 @@ def _window_from_show(answered: _Show) -> int | None:
 OLLAMA = Server(name="ollama", limit=_ollama_limit, loads_itself=True)
 
 
-_LITELLM_PATH = "/utils/token_counter?call_endpoint=true"
-_GUESSES = ("local_estimate", "local_tokenizer", "local")
+_LOCAL_SOURCES = ("local_estimate", "local_tokenizer", "local")
+"""Sources by which LiteLLM marks counts that it estimated itself."""
 
 
-def _litellm_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    return Request(_LITELLM_PATH, openai_body(messages, tools, model=model))
+def _read_litellm(body: object) -> int:
+    """Return `total_tokens`.
 
-
-def _litellm_read(body: object) -> int:
-    """Return `total_tokens`, unless LiteLLM estimated it, as it does if it names no source."""
-    if not isinstance(body, Mapping):
-        raise EndpointError("unsupported", "the answer has no token count")
-    source = body.get("count_source", body.get("litellm_count_source"))
-    if not isinstance(source, str) or source in _GUESSES:
-        raise EndpointError("unsupported", "LiteLLM guesses the tokens of this model itself")
-    return token_count(body.get("total_tokens"))
-
-
-async def _litellm_limit(
-    connection: Connection, model: str, listed: ListedModel | None
-) -> int | None:
-    del connection, model
-    return valid_window(listed.max_input_tokens) if listed else None
+    Raises:
+        EndpointError: LiteLLM estimated the count, which it also does if it names no source.
+    """
+    source = field_of(body, "count_source") or field_of(body, "litellm_count_source")
+    if not isinstance(source, str) or source in _LOCAL_SOURCES:
+        raise EndpointError("unsupported", "LiteLLM only estimates the tokens of this model")
+    return token_count(field_of(body, "total_tokens"))
 
 
 LITELLM = Server(
     name="litellm",
-    chat=_litellm_chat,
-    read_chat=_litellm_read,
+    chat=openai_chat_counting("/utils/token_counter?call_endpoint=true", _read_litellm),
     text_by_chat=True,
-    limit=_litellm_limit,
 )
 
 

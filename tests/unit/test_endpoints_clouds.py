@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.endpoints import endpoint as endpoint_module
-from sidecar.endpoints.address import root_of
 from sidecar.endpoints.clouds import CLOUDS, find_cloud
+from sidecar.endpoints.http import root_of
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, Route, words
 
