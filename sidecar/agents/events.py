@@ -126,7 +126,6 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     at: datetime
-    agent: str
     session: str
     model: str
     provider: str

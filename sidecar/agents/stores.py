@@ -25,7 +25,6 @@ Rules for readers:
 
 - Decode only what is used: `typed.decoder` with a `fields.Record` that names the fields. Message
   text never enters a record, a state or a result.
-- Recognise lines that may be long by a needle or their first bytes before decoding them.
 - Give every call a `request` that stays the same whenever its line is read again.
 - Don't keep titles. `SessionState.title_at` holds the position of the title's line
   (`lines.position`), and `title` reads it with `record_at`.
@@ -45,7 +44,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from hashlib import blake2b
-from typing import IO, NamedTuple, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -53,14 +52,20 @@ from sidecar import typed
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
-    Occupancy,
+    Category,
     Quality,
     SessionSnapshot,
     Store,
     StoreRead,
 )
+from sidecar.agents.fields import provider_of
 from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly
 from sidecar.errors import SidecarError
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from sidecar.messages.usage import Usage
 
 COMPACTED = "compacted: the new size appears with the next turn"
 REWOUND = "rewound: the new size appears with the next turn"
@@ -101,45 +106,6 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
     def rewind(self) -> ContextTrack:
         """Return the track after turns were removed, which makes the size unknown."""
         return ContextTrack(why=REWOUND)
-
-
-def occupancy(
-    track: ContextTrack,
-    quality: Quality = "exact",
-    *,
-    error_percent: float = 0.0,
-    window: int | None = None,
-    note: str | None = None,
-) -> Occupancy:
-    """Return how full the context window is.
-
-    Args:
-        track: The last known size.
-        quality: Accuracy of the size.
-        error_percent: Error band (±%) of a size that is not exact.
-        window: The context window in tokens, for agents whose calls do not report it.
-        note: Shown with the size.
-    """
-    newest = track.newest
-    if newest is None:
-        return Occupancy(
-            limit=window,
-            quality=quality,
-            compacted=track.why == COMPACTED,
-            note=track.why or note,
-        )
-    size = Occupancy(
-        tokens=newest.prompt + newest.output,
-        limit=newest.window or window,
-        quality=quality,
-        error_percent=error_percent,
-        note=note,
-    )
-    if not track.is_estimate:
-        return size
-    return msgspec.structs.replace(
-        size, quality="estimate", error_percent=ESTIMATE_BAND, note=note or ESTIMATED
-    )
 
 
 _COMPRESSED = ".zst"
@@ -185,26 +151,75 @@ class SessionState(msgspec.Struct):
         if folder:
             self.first_folder, self.folder = self.first_folder or folder, folder
 
+    def call(
+        self,
+        at: datetime | None,
+        usage: Usage,
+        request: str,
+        model: str | None,
+        provider: str | None = None,
+        *,
+        session: str | None = None,
+        workspace: str | None = None,
+        category: Category = "main",
+        cost_usd: Decimal | None = None,
+        agent_cost_usd: Decimal | None = None,
+        telemetry_id: str | None = None,
+    ) -> list[CallFinished]:
+        """Return a call of the session as a list, which is empty if the call's time is unknown.
+
+        Args:
+            at: The time of the call.
+            usage: The tokens of the call.
+            request: The provider's id of the call, or an id derived from its line.
+            model: The model, if known.
+            provider: The provider; by default the one that the model's name implies.
+            session: The session to which the call belongs; by default this one.
+            workspace: The folder that the agent works in; by default the session's folder.
+            category: The purpose of the call.
+            cost_usd: USD that the provider billed.
+            agent_cost_usd: USD that the agent computed from its own price list.
+            telemetry_id: The id of the call in the agent's own telemetry.
+        """
+        if at is None:
+            return []
+        model = model or "unknown"
+        call = CallFinished(
+            at=at,
+            session=self.id if session is None else session,
+            model=model,
+            provider=provider or provider_of(model),
+            usage=usage,
+            request=request,
+            workspace=(self.folder or "") if workspace is None else workspace,
+            category=category,
+            cost_usd=cost_usd,
+            agent_cost_usd=agent_cost_usd,
+            telemetry_id=telemetry_id,
+        )
+        return [call]
+
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
     ) -> SessionSnapshot:
         """Return the session's row for the index."""
-        newest = self.track.newest
-        size = occupancy(
-            self.track, quality, error_percent=error_percent, window=self.window, note=note
-        )
+        track, newest = self.track, self.track.newest
+        if newest is None:
+            error_percent, note = 0.0, track.why or note
+        elif track.is_estimate:
+            quality, error_percent, note = "estimate", ESTIMATE_BAND, note or ESTIMATED
         return SessionSnapshot(
             name=self.id,
             first_folder=self.first_folder,
             folder=self.folder,
             parent=self.parent,
             model=(newest.model if newest else None) or self.model,
-            tokens=size.tokens,
-            window=size.limit,
-            quality=size.quality,
-            error_percent=size.error_percent,
-            note=size.note,
-            compacted=size.compacted,
+            tokens=newest.prompt + newest.output if newest else None,
+            window=(newest.window if newest else None) or self.window,
+            quality=quality,
+            error_percent=error_percent,
+            note=note,
+            compacted=newest is None and track.why == COMPACTED,
             branch=self.branch,
             began_at=_milliseconds(self.began),
             updated_at=_milliseconds(self.at),
@@ -233,65 +248,19 @@ class Lines:
         """Return the position of the last record's line, for `record_at`."""
         return str(self._position)
 
-    def records(self, decode: Callable[[bytes], T], *needles: bytes) -> Iterator[T]:
-        """Decode the lines that contain one of the needles, or all lines without needles."""
-        return self._decode_spans(
-            self._lines_with(needles) if needles else self._all_lines(), decode
-        )
-
-    def records_of(
-        self,
-        decode: Callable[[bytes], T],
-        is_read: Callable[[bytes, int, int], object],
-        *needles: bytes,
-        within: int = 160,
-    ) -> Iterator[T]:
-        """Decode the lines that `is_read` selects, and those that contain one of the needles.
-
-        Args:
-            decode: Turns a line into a record.
-            is_read: Selects a line by its first bytes. It gets the data, and the start and end of
-                these bytes, like `Pattern.search`.
-            needles: Bytes to find anywhere in a line.
-            within: How many bytes `is_read` may inspect.
-        """
-        data, others = self.data, dict(self._lines_with(needles))
-        spans = (
-            (start, end)
-            for start, end in self._all_lines()
-            if is_read(data, start, min(end, start + within)) or start in others
-        )
-        return self._decode_spans(spans, decode)
-
-    def _decode_spans(
-        self, spans: Iterable[tuple[int, int]], decode: Callable[[bytes], T]
-    ) -> Iterator[T]:
-        data, offset = self.data, self._offset
-        for start, end in spans:
-            line = data[start:end]
+    def records(self, decode: Callable[[bytes], T]) -> Iterator[T]:
+        """Decode the lines one by one. Broken lines are counted and left out."""
+        start, find = 0, self.data.find
+        while (end := find(b"\n", start)) >= 0:
+            line = self.data[start:end]
             try:
                 record = decode(line)
             except msgspec.DecodeError:
                 self.skipped += bool(line.strip())
-                continue
-            self.line, self._position = line, offset + start
-            yield record
-
-    def _all_lines(self) -> Iterator[tuple[int, int]]:
-        start, find = 0, self.data.find
-        while (end := find(b"\n", start)) >= 0:
-            yield start, end
+            else:
+                self.line, self._position = line, self._offset + start
+                yield record
             start = end + 1
-
-    def _lines_with(self, needles: tuple[bytes, ...]) -> Iterable[tuple[int, int]]:
-        data, ends = self.data, dict[int, int]()
-        for needle in needles:
-            at = data.find(needle)
-            while at >= 0:
-                end = data.find(b"\n", at)
-                ends[data.rfind(b"\n", 0, at) + 1] = end
-                at = data.find(needle, end)
-        return sorted(ends.items())
 
 
 class LineState(Protocol):

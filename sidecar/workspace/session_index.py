@@ -197,7 +197,7 @@ class SessionIndex:
         done, began = Ingested(), time.monotonic()
         for some in _batches(_read_stores(by_agent, wanted, self._rows_of, preview=preview)):
             events, refused = _events_of(
-                call
+                (call, one.store.agent)
                 for one in some
                 if not one.preview
                 for call in one.read.calls
@@ -603,12 +603,12 @@ def _is_copy(reader: StoreReader, store: Store) -> bool:
         return False
 
 
-def event_of(call: CallFinished) -> LedgerEvent:
+def event_of(call: CallFinished, agent: str) -> LedgerEvent:
     return LedgerEvent(
         at=call.at,
         model=call.model,
         provider=billing_provider(call.provider, call.model),
-        agent=call.agent,
+        agent=agent,
         session=call.session,
         workspace=_folder_uri(call.workspace),
         request_id=call.request,
@@ -628,11 +628,11 @@ def _folder_uri(folder: str) -> str:
     return Path(os.path.realpath(folder)).as_uri()
 
 
-def _events_of(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
+def _events_of(calls: Iterable[tuple[Any, str]]) -> tuple[list[LedgerEvent], int]:
     events, refused = [], 0
-    for call in calls:
+    for call, agent in calls:
         try:
-            event = event_of(call)
+            event = event_of(call, agent)
             check_event(event)
         except (BadParamsError, TypeError):  # TypeError: a value of another type
             refused += 1

@@ -33,6 +33,7 @@ class Heard:
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)
         self._world.calls += found.calls
+        self._world.agent_of |= dict.fromkeys((call.request for call in found.calls), self.agent)
         self._world.skipped[store.path] += found.skipped
         return found
 
@@ -49,7 +50,9 @@ class World:
         self.places = Places.of(self.settings, {"HOME": str(home), **(env or {})})
         self.readers = readers_of(self.settings)
         self.calls: list[CallFinished] = []
-        """All that readers handed on, copies too."""
+        """All calls that the readers returned, including copies."""
+        self.agent_of: dict[str, str] = {}
+        """The agent of each call, by the call's id."""
         self.skipped: Counter[str] = Counter()
         """Broken lines, by store."""
         self.bytes_read = 0

@@ -202,7 +202,7 @@ def test_credits_are_the_bill_and_tokens_never_are(world: World, chat: ChatLog) 
     chat.save()
     world.ingest()
     prices = Prices(())
-    by_id = {call.request: event_of(call) for call in world.calls}
+    by_id = {call.request: event_of(call, "copilot-chat") for call in world.calls}
     assert prices.cost(by_id[free["requestId"]]).usd is None
     assert prices.cost(by_id[request["requestId"]]).usd is not None
     assert {event.provider for event in by_id.values()} == {"github-copilot"}

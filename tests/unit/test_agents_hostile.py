@@ -71,7 +71,7 @@ class Machine:
     def calls(self) -> int:
         """Of Claude Code, in the ledger."""
         self.world.ingest()
-        ours = {call.request for call in self.world.calls if call.agent == "claude-code"}
+        ours = {name for name, agent in self.world.agent_of.items() if agent == "claude-code"}
         return len(ours & self.world.recorded().keys())
 
 

@@ -152,7 +152,7 @@ def test_kilo_keeps_such_a_database(tmp_path: Path) -> None:
     everyday(home, world.root, "first")
     check(world, home.truth)
     world.check_context(home.truth)
-    assert {call.agent for call in world.calls} == {"kilo-code"}
+    assert set(world.agent_of.values()) == {"kilo-code"}
     home.close()
 
 

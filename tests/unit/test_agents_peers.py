@@ -90,7 +90,7 @@ def test_an_hour_of_cache_costs_twice_the_input(world: World, home: ClaudeHome) 
         body = session.message(f"msg_{len(usd)}", tokens)
         session.write(session.line("assistant", message=body))
         world.ingest()
-        usd.append(Prices().cost(event_of(world.calls[-1])).usd)
+        usd.append(Prices().cost(event_of(world.calls[-1], "claude-code")).usd)
     plain, minutes, hours = usd
     assert plain
     assert (minutes, hours) == (plain * Decimal("1.25"), plain * 2)

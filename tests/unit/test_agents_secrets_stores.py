@@ -52,7 +52,7 @@ def test_nothing_is_kept_and_nothing_is_written(
     assert {session.source for session in seen} == {
         "copilot-chat", "cline", "opencode", "zed",
     }  # fmt: skip
-    assert {call.agent for call in world.calls} == {
+    assert set(world.agent_of.values()) == {
         "copilot-chat", "cline", "opencode", "zed",
     }  # fmt: skip
     assert SECRET in chat.path.read_text()

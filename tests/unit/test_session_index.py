@@ -104,7 +104,6 @@ def test_only_sessions_that_work_in_the_roots_are_shown_with_their_size(world: W
 def test_a_call_is_kept_with_the_cost_that_its_agent_reckoned() -> None:
     call = CallFinished(
         at=AT,
-        agent="pi",
         session="a",
         model="private-model",
         provider="fake",
@@ -112,7 +111,7 @@ def test_a_call_is_kept_with_the_cost_that_its_agent_reckoned() -> None:
         request="1",
         agent_cost_usd=Decimal("0.25"),
     )
-    event = session_index.event_of(call)
+    event = session_index.event_of(call, "pi")
     assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
 
 

@@ -274,7 +274,6 @@ def test_a_vanished_file_keeps_its_calls(world: World) -> None:
 def _call(agent: str, provider: str, cost: str | None, request: str) -> CallFinished:
     return CallFinished(
         at=datetime.now(UTC),
-        agent=agent,
         session=agent,
         model="gpt-4o",
         provider=provider,
@@ -291,7 +290,7 @@ def test_credits_are_the_bill_and_an_agents_own_figure_stands_beside_ours(world:
         _call("pi", "openai", "3.00", "c"),
         _call("codex", "openai", None, "d"),
     ]
-    world.book.record_many(map(event_of, calls))
+    world.book.record_many(event_of(call, call.session) for call in calls)
     found = world.book.detail(CostDetailParams(by=("agent",)))
     rows = {str(row.agent): row for row in found.rows}
     assert (rows["copilot-chat"].cost_usd, rows["copilot-chat"].listed_cost_usd) == (0.07, None)

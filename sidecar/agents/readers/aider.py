@@ -25,7 +25,6 @@ from sidecar.agents.events import (
     StoreRead,
     StoreReader,
 )
-from sidecar.agents.fields import provider_of
 from sidecar.agents.finding import store_from_path
 from sidecar.agents.places import AIDER_FILE, agent_folders
 from sidecar.agents.stores import Lines, SessionState, read_lines
@@ -126,19 +125,12 @@ class _History(msgspec.Struct, dict=True):
         prompt, write, read, output = _parse_counts(numbers)
         cost, chat = numbers.group(9), self.chat
         chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
-        if self.started is None:
-            return
-        self.calls += 1
-        model = chat.model or "unknown"
-        yield CallFinished(
-            at=self.started,
-            agent=AGENT,
-            session=chat.id,
-            model=model,
-            provider=provider_of(model),
-            usage=usage_from_parts(prompt - min(prompt, read + write), read, write, 0, output, 0),
-            request=f"{chat.id}#{self.calls}",
-            workspace=self.folder,
+        self.calls += self.started is not None
+        yield from chat.call(
+            self.started,
+            usage_from_parts(prompt - min(prompt, read + write), read, write, 0, output, 0),
+            f"{chat.id}#{self.calls}",
+            chat.model,
             agent_cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
         )
 

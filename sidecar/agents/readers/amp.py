@@ -122,25 +122,17 @@ def _parse_thread(stem: str, data: bytes) -> StoreContents:
     session.touch(time_from_ms(thread.created))
     session.work_in("\n".join(folders))
     session.title_at = session.id if thread.title else None
-    calls = []
+    calls = list[CallFinished]()
     for request, one in thread.replies:
         usage, session.model, at = one.usage, one.model, one.at
         window = token_count(one.max_input_tokens) or None
         session.touch(at)
         session.track = session.track.call(CallSize.of(usage, one.model, window))
-        at = at or time_from_ms(thread.created)
-        if at is None:
-            continue
-        calls.append(
-            CallFinished(
-                at=at,
-                agent=AGENT,
-                session=session.id,
-                model=one.model or "unknown",
-                provider=provider_of(one.model or ""),
-                usage=usage,
-                request=f"{session.id}/{request}",
-                workspace=folders[0] if folders else "",
-            )
+        calls += session.call(
+            at or time_from_ms(thread.created),
+            usage,
+            f"{session.id}/{request}",
+            one.model,
+            workspace=folders[0] if folders else "",
         )
     return StoreContents(calls, [session.snapshot()])

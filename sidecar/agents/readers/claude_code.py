@@ -579,18 +579,17 @@ class _Transcript(msgspec.Struct):
         session.track = session.track.call(reading)
 
     def _summary_calls(self, line: TranscriptLine, path: str) -> Iterator[CallFinished]:
-        made, at = self.costs.apply(line, path), parse_iso_time(line.timestamp)
-        if made is None or at is None:
+        summary, at = self.costs.apply(line, path), parse_iso_time(line.timestamp)
+        if summary is None or at is None:
             return
-        model, usage = made
-        yield CallFinished(
-            at=at,
-            agent=AGENT,
-            session=line.session_id or self.session.id,
-            model=model,
-            provider=provider_of(model) or "anthropic",
-            usage=usage,
-            request=f"summary/{at.isoformat()}/{usage.prompt_tokens}/{usage.output_tokens}",
+        model, usage = summary
+        yield from self.session.call(
+            at,
+            usage,
+            f"summary/{at.isoformat()}/{usage.prompt_tokens}/{usage.output_tokens}",
+            model,
+            provider_of(model) or "anthropic",
+            session=line.session_id,
             workspace=self.folder,
             category="summary",
         )
@@ -625,7 +624,6 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
     numbers = sum_of(own) if len(own) > 1 else usage_of(usage)
     call = CallFinished(
         at=at,
-        agent=AGENT,
         session=entry.session_id or session,
         model=model,
         provider=provider_of(model) or "anthropic",

@@ -137,10 +137,10 @@ class Tasks(NamedFiles, StoreReader):
         return tuple(str(user / extension) for user in editor_folders(places, self.agent))
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_parse_task, self.agent, Path(store.path)))
+        return read_document(store, partial(_parse_task, Path(store.path)))
 
 
-def _parse_task(agent: str, path: Path, data: bytes) -> StoreContents:
+def _parse_task(path: Path, data: bytes) -> StoreContents:
     messages, models = decode_document(data, list[_Message]), _read_models(path)
     session, calls = SessionState(path.parent.name), list[CallFinished]()
     session.work_in(_folder_of_task(path.parent))
@@ -155,20 +155,9 @@ def _parse_task(agent: str, path: Path, data: bytes) -> StoreContents:
         usage, (model, provider) = numbers.usage, _model_of_call(message, models)
         session.model = model
         session.track = session.track.call(CallSize.of(usage, model))
-        if at is None:
-            continue
-        calls.append(
-            CallFinished(
-                at=at,
-                agent=agent,
-                session=session.id,
-                model=model or "unknown",
-                provider=provider,
-                usage=usage,
-                request=f"{session.id}/{int(message.ts or 0)}",
-                workspace=session.folder or "",
-                cost_usd=reported_usd(numbers.cost),
-            )
+        request = f"{session.id}/{int(message.ts or 0)}"
+        calls += session.call(
+            at, usage, request, model, provider, cost_usd=reported_usd(numbers.cost)
         )
     return StoreContents(calls, [session.snapshot()])
 
@@ -302,7 +291,7 @@ def _parse_session(store: Store, data: bytes) -> StoreContents:
     session.ended = manifest.ended_at is not None and manifest.status != "running"
     is_lead = document.agent in (None, _LEAD)
     session.model, provider = manifest.model, manifest.provider
-    calls = []
+    calls = list[CallFinished]()
     for reply in document.messages or ():
         usage, at = reply.usage, time_from_ms(reply.ts)
         session.touch(at)
@@ -312,21 +301,14 @@ def _parse_session(store: Store, data: bytes) -> StoreContents:
             session.model = reply.model_info.id or session.model
             provider = reply.model_info.provider or provider
         session.track = session.track.call(CallSize.of(usage, session.model))
-        if at is None:
-            continue
-        calls.append(
-            CallFinished(
-                at=at,
-                agent=AGENT,
-                session=session.id,
-                model=session.model or "unknown",
-                provider=provider or provider_of(session.model or ""),
-                usage=usage,
-                request=reply.id or f"{session.id}/{int(reply.ts or 0)}",
-                workspace=session.folder or "",
-                category="main" if is_lead else "subagent",
-                cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
-            )
+        calls += session.call(
+            at,
+            usage,
+            reply.id or f"{session.id}/{int(reply.ts or 0)}",
+            session.model,
+            provider,
+            category="main" if is_lead else "subagent",
+            cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
         )
     sessions = [session.snapshot()] if is_lead and store.live else []
     return StoreContents(calls, sessions)

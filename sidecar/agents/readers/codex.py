@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -42,13 +42,6 @@ if TYPE_CHECKING:
     from sidecar.agents.contents import ContentEntry
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-
-_KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
-KIND_WITHIN = 320
-"""A line's type and its payload's type are within this many bytes from its start."""
-
-SUMMARY_OUTPUT = b'"compaction_output"'
-"""Marks the line that contains a compaction's summary."""
 
 UsageParts = tuple[int, int, int, int, int]
 """Input, cached and cache-written tokens in it, output, and reasoning tokens in it."""
@@ -168,21 +161,10 @@ class RolloutLine(Record):
 entry = typed.decoder(RolloutLine)
 
 
-def is_read(data: bytes, start: int, end: int) -> bool:
-    """Return whether the line `data[start:end]` may be of a kind that is read."""
-    return bool(_KIND.search(data, start, end)) or data.find(b'"payload"', start, end) < 0
-
-
 def usage_of(parts: UsageParts) -> Usage:
     """Return the usage as parts that do not overlap."""
     prompt, cached, written, output, reasoning = parts
     return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
-
-
-def _size_of_call(tokens: Tokens, model: str | None, window: int | None) -> CallSize:
-    """Return the size of a call, or None for Codex' own estimates."""
-    prompt, _, _, output, _ = tokens.parts
-    return CallSize(prompt, output, model, window)
 
 
 class RolloutState(msgspec.Struct):
@@ -293,7 +275,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
     elif item is not None:
         newest = item.info.last_token_usage if item.info else item.usage
         if newest is not None:
-            yield PromptSize(_size_of_call(newest, None, None).prompt)
+            yield PromptSize(newest.parts[0])
 
 
 def _parts_of_item(item: _Item, tools: dict[str, str]) -> Iterator[Part]:
@@ -380,7 +362,7 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
     totals: set[UsageParts] = set()
     with open_quietly(path) as file:
         for data, _ in chunks(file):
-            lines = Lines(path, data, 0).records_of(entry, is_read, within=KIND_WITHIN)
+            lines = Lines(path, data, 0).records(entry)
             for payload in (line.payload for line in lines):
                 if payload and payload.turn_id:
                     turns.add(payload.turn_id)
@@ -469,15 +451,13 @@ class _Rollout(RolloutState):
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         parent: Parent | None = None
-        for line in lines.records_of(entry, is_read, SUMMARY_OUTPUT, within=KIND_WITHIN):
+        for line in lines.records(entry):
             if line.payload is None:
                 continue
             if not self.own and self.named:
                 parent = parent or parent_of(lines.path, self.parent)
                 self.own = is_own(self, line, line.payload, parent)
-            call = self._apply(line, line.payload, lines.position)
-            if call is not None:
-                yield call
+            yield from self._apply(line, line.payload, lines.position)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         if not self.named or (self.subagent and not self.resumed):
@@ -485,7 +465,7 @@ class _Rollout(RolloutState):
         self.session.id = self.thread
         yield self.session.snapshot()
 
-    def _apply(self, line: RolloutLine, payload: Payload, position: str) -> CallFinished | None:
+    def _apply(self, line: RolloutLine, payload: Payload, position: str) -> Sequence[CallFinished]:
         """Apply a line. Returns the call that it reports, unless it is known."""
         kind, session = line.kind, self.session
         session.touch(parse_iso_time(line.timestamp))
@@ -515,41 +495,41 @@ class _Rollout(RolloutState):
             session.track = session.track.rewind()
         elif kind == "thread_name_updated":
             session.title_at = position
-        return None
+        return ()
 
-    def _count(self, line: RolloutLine, info: Info) -> CallFinished | None:
+    def _count(self, line: RolloutLine, info: Info) -> Sequence[CallFinished]:
         session = self.session
         session.window = info.model_context_window or session.window
         session.model = session.model or info.model
         parts = self.fresh_parts(info)
         if parts is None:
-            return None
+            return ()
         self._measure(info.last_token_usage)
         if self.records or not self.own or parts[0] + parts[3] == 0:
-            return None
+            return ()
         self.count, self.last = self.count + 1, parts
         is_summary, self.awaits_summary = self.awaits_summary, False
         request = f"{self.thread}#{self.count}"
         return self._call(line, parts, request, info.model, is_summary=is_summary)
 
-    def _record(self, line: RolloutLine, payload: Payload) -> CallFinished | None:
+    def _record(self, line: RolloutLine, payload: Payload) -> Sequence[CallFinished]:
         """Apply a usage record of this thread, or of a thread whose lines it copied."""
         if payload.usage is None:
-            return None
+            return ()
         is_named = payload.response_id is not None and payload.response_id == self.summary
         is_summary, self.awaits_summary = is_named or self.awaits_summary, False
         if not is_summary:
             self._measure(payload.usage)
         if payload.thread_id not in (None, self.thread):
-            return None
+            return ()
         if payload.thread_id is None and not self.own:
-            return None
+            return ()
         parts = payload.usage.parts
         # The first record may follow the event of the same call, which was counted.
         counted = not self.records and self.last == parts
         self.records, self.own = True, True
         if counted:
-            return None
+            return ()
         self.count += 1
         request = payload.response_id or f"{self.thread}#{self.count}"
         return self._call(line, parts, request, None, is_summary=is_summary)
@@ -557,7 +537,8 @@ class _Rollout(RolloutState):
     def _measure(self, tokens: Tokens | None) -> None:
         if tokens is not None:
             # The session's model is that of its settings.
-            reading = _size_of_call(tokens, None, self.session.window)
+            prompt, _, _, output, _ = tokens.parts
+            reading = CallSize(prompt, output, None, self.session.window)
             self.session.track = self.session.track.call(reading)
 
     def _call(
@@ -568,20 +549,16 @@ class _Rollout(RolloutState):
         model: str | None,
         *,
         is_summary: bool,
-    ) -> CallFinished | None:
-        at = parse_iso_time(line.timestamp)
-        if at is None:
-            return None
+    ) -> Sequence[CallFinished]:
         named = model or self.model or "unknown"
         is_subagent = self.subagent and not self.resumed
-        return CallFinished(
-            at=at,
-            agent=AGENT,
+        return self.session.call(
+            parse_iso_time(line.timestamp),
+            usage_of(parts),
+            request,
+            named,
+            _billing_provider(self.provider, named),
             session=self.thread if self.resumed else self.owner or self.thread,
-            model=named,
-            provider=_billing_provider(self.provider, named),
-            usage=usage_of(parts),
-            request=request,
             telemetry_id=_telemetry_id(self.thread, parts),
             workspace=self.cwd or "",
             category="subagent" if is_subagent else "summary" if is_summary else "main",

@@ -86,7 +86,7 @@ class _File(msgspec.Struct):
     lines: int = 0
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        for line in lines.records(_line, b'"promptTokens"'):
+        for line in lines.records(_line):
             self.lines += 1
             at = parse_time(line.timestamp)
             if at is None:
@@ -96,7 +96,6 @@ class _File(msgspec.Struct):
             number = b"%d %b" % (self.lines, lines.line)
             yield CallFinished(
                 at=at,
-                agent=AGENT,
                 session="",
                 model=model,
                 provider=line.provider or provider_of(model),
@@ -312,7 +311,6 @@ def _make_call(
 ) -> CallFinished:
     return CallFinished(
         at=time_from_ns(store.mtime_ns),
-        agent=AGENT,
         session=session.id,
         model=model,
         provider=provider_of(model),

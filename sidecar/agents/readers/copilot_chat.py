@@ -46,8 +46,6 @@ _LOGS, _TRANSCRIPTS, _TRACES = "debug-logs", "transcripts", "agent-traces.db"
 _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
 """Ranks of a session's stores."""
-_KIND_WITHIN = 160
-_CONTENT = (b',"response"', b',"message"', b',"variableData"', b',"contentReferences"')
 _TITLE = ("customTitle",)
 
 
@@ -133,7 +131,7 @@ class _State(msgspec.Struct):
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
-        for one in lines.records_of(mutations.entry, _may_change_state, within=_KIND_WITHIN):
+        for one in lines.records(mutations.entry):
             try:
                 if _moves_turns(one):
                     calls |= self.calls(changed)
@@ -227,12 +225,6 @@ def _apply_line(chat: Chat, one: mutations.Mutation) -> Chat:
         return typed.decode(one.value, Chat)
     mutations.apply(chat, one)
     return chat
-
-
-def _may_change_state(data: bytes, start: int, end: int) -> bool:
-    path = data[start : data.find(b"]", start, end) + 1]
-    is_initial = data.find(b'"kind":0', start, min(end, start + 40)) >= 0
-    return is_initial or not any(name in path for name in _CONTENT)
 
 
 def _window_of_model(path: str, chat: Chat) -> int | None:

@@ -214,7 +214,6 @@ def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -
         calls.append(
             CallFinished(
                 at=row.at,
-                agent=AGENT,
                 session=row.session,
                 model=row.model,
                 provider=PROVIDER,
@@ -300,7 +299,7 @@ class _Events(msgspec.Struct):
             elif event.type == "assistant.message":
                 session.track = ContextTrack(why=NO_USAGE)
                 if at and data.output_tokens and (begins is None or at < begins):
-                    yield self._call(event, at, data)
+                    yield from self._call(event, at, data)
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         session = msgspec.structs.replace(self.session, window=self._window)
@@ -318,17 +317,14 @@ class _Events(msgspec.Struct):
             return None
         return _USUAL if self.tier == "default" else listed
 
-    def _call(self, event: _Event, at: datetime, data: _Data) -> CallFinished:
+    def _call(self, event: _Event, at: datetime, data: _Data) -> list[CallFinished]:
         name = self.session.id
-        return CallFinished(
-            at=at,
-            agent=AGENT,
-            session=name,
-            model=data.model or "unknown",
-            provider=PROVIDER,
-            usage=usage_from_parts(0, 0, 0, 0, data.output_tokens or 0, 0),
-            request=data.message_id or event.id or f"{name}/{event.timestamp}",
-            workspace=self.session.folder or "",
+        return self.session.call(
+            at,
+            usage_from_parts(0, 0, 0, 0, data.output_tokens or 0, 0),
+            data.message_id or event.id or f"{name}/{event.timestamp}",
+            data.model,
+            PROVIDER,
             category="subagent" if data.parent_tool_call_id else "main",
         )
 

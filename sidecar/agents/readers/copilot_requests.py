@@ -262,7 +262,6 @@ def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Cal
     for number, (model, usage) in enumerate(parts):
         yield CallFinished(
             at=at,
-            agent=AGENT,
             session=session,
             model=model or "unknown",
             provider=request.provider,

@@ -25,7 +25,7 @@ from sidecar.agents.fields import (
     token_count,
 )
 from sidecar.agents.file_reading import first_lines
-from sidecar.agents.readers.copilot_requests import AGENT, PROVIDER, CallTotals
+from sidecar.agents.readers.copilot_requests import PROVIDER, CallTotals
 from sidecar.agents.stores import ContextTrack, Lines, SessionState, StoreContents
 from sidecar.messages.usage import Usage, usage_from_prompt
 
@@ -110,17 +110,15 @@ class LogState(msgspec.Struct):
         yield self.session.snapshot()
 
     def _calls_of_line(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
-        at, nano = time_from_ms(line.ts), attrs.copilot_usage_nano_aiu
-        if at is None or (self.until is not None and (line.ts or 0) >= self.until):
+        nano = attrs.copilot_usage_nano_aiu
+        if self.until is not None and (line.ts or 0) >= self.until:
             return
-        yield CallFinished(
-            at=at,
-            agent=AGENT,
-            session=self.session.id,
-            model=attrs.model or "unknown",
-            provider=PROVIDER,
-            usage=attrs.usage,
-            request=line.span_id or f"{self.session.id}/{line.ts}",
+        yield from self.session.call(
+            time_from_ms(line.ts),
+            attrs.usage,
+            line.span_id or f"{self.session.id}/{line.ts}",
+            attrs.model,
+            PROVIDER,
             workspace=self.workspace,
             category="subagent" if self.child else "summary" if line.is_summary else "main",
             cost_usd=credits_to_usd(nano / _NANO) if nano else None,
@@ -261,7 +259,6 @@ def trace_events(
 def _call_of_span(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFinished:
     return CallFinished(
         at=at,
-        agent=AGENT,
         session=session,
         model=span.model or "unknown",
         provider=PROVIDER,

@@ -97,7 +97,6 @@ class Crush(OneDatabase):
                 continue
             yield CallFinished(
                 at=at,
-                agent=AGENT,
                 session=parent or name,
                 model=model or "unknown",
                 provider=provider,

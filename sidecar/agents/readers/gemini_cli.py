@@ -288,17 +288,14 @@ class _Log(msgspec.Struct):
 
     def calls(self, messages: Iterable[_Message]) -> Iterator[CallFinished]:
         for message in messages:
-            at = parse_iso_time(message.timestamp)
-            if message.type != "gemini" or message.tokens is None or at is None:
+            if message.type != "gemini" or message.tokens is None:
                 continue
-            yield CallFinished(
-                at=at,
-                agent=AGENT,
-                session=self.session.id,
-                model=message.model or "unknown",
-                provider="google",
-                usage=message.tokens.usage,
-                request=message.id or f"{self.session.id}/{message.timestamp}",
+            yield from self.session.call(
+                parse_iso_time(message.timestamp),
+                message.tokens.usage,
+                message.id or f"{self.session.id}/{message.timestamp}",
+                message.model,
+                "google",
                 workspace=self.workspace,
                 category="subagent" if self.is_subagent else "main",
             )

@@ -110,7 +110,6 @@ def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinish
     form = usage_from_prompt if prompt >= read + write else usage_from_parts
     return CallFinished(
         at=at,
-        agent=AGENT,
         session=str(session["id"]),
         model=model,
         provider=str(row.get("provider") or session.get("provider_name") or provider_of(model)),
@@ -133,7 +132,6 @@ def _call_of_session(row: dict[str, Any]) -> CallFinished | None:
     model = _parse_config(row).model_name or "unknown"
     return CallFinished(
         at=at,
-        agent=AGENT,
         session=str(row["id"]),
         model=model,
         provider=str(row.get("provider_name") or provider_of(model)),

@@ -133,18 +133,15 @@ class _Wire(msgspec.Struct):
             session.track = session.track.call(CallSize(status.context_tokens, 0, status.model))
 
     def _calls_of_status(self, entry: _Entry, status: _Payload) -> Iterator[CallFinished]:
-        if status.token_usage is None or entry.at is None:
-            return
-        yield CallFinished(
-            at=entry.at,
-            agent=AGENT,
-            session=self.session.id,
-            model=status.model or "unknown",
-            provider=PROVIDER,
-            usage=status.token_usage.usage,
-            request=status.message_id or f"{self.session.id}/{entry.timestamp}",
-            workspace=self.workspace,
-        )
+        if status.token_usage is not None:
+            yield from self.session.call(
+                entry.at,
+                status.token_usage.usage,
+                status.message_id or f"{self.session.id}/{entry.timestamp}",
+                status.model,
+                PROVIDER,
+                workspace=self.workspace,
+            )
 
 
 def _folder_of_session(session: Path) -> str | None:

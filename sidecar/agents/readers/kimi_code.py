@@ -8,7 +8,6 @@ name. Forks copy all lines.
 from __future__ import annotations
 
 import os
-import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,10 +45,6 @@ if TYPE_CHECKING:
 
 AGENT = "kimi-code"
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"
-_KINDS = re.compile(
-    rb'"type"\s*:\s*"(?:usage\.record|llm\.request|token_counting\.|context\.apply_compaction'
-    rb"|turn\.(?:prompt|ended))"
-)
 
 
 class _Tokens(CamelRecord):
@@ -148,10 +143,8 @@ class _Wire(msgspec.Struct):
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         self._read_state_file()
-        for line in lines.records_of(_line, _KINDS.search):
-            call = self._apply(line)
-            if call is not None:
-                yield call
+        for line in lines.records(_line):
+            yield from self._apply(line)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         if not self.is_subagent:
@@ -164,7 +157,7 @@ class _Wire(msgspec.Struct):
         session.parent, session.ended = kept.forked_from, bool(kept.archived)
         session.title_at = _STATE if kept.own_title else None
 
-    def _apply(self, line: _Line) -> CallFinished | None:
+    def _apply(self, line: _Line) -> list[CallFinished]:
         session, kind = self.session, line.type or ""
         session.touch(time_from_ms(line.time))
         if kind == "llm.request":
@@ -180,25 +173,19 @@ class _Wire(msgspec.Struct):
             session.track = session.track.estimate(line.tokens or 0, session.model)
         elif kind == "usage.record" and line.usage is not None:
             return self._call(line, line.usage.usage)
-        return None
+        return []
 
-    def _call(self, line: _Line, usage: Usage) -> CallFinished | None:
+    def _call(self, line: _Line, usage: Usage) -> list[CallFinished]:
         session, is_turn = self.session, line.usage_scope != "session"
         if is_turn and usage.prompt_tokens:
             session.track = session.track.call(CallSize.of(usage, session.model))
-        at = time_from_ms(line.time)
-        if at is None:
-            return None
         model = session.model or line.model or "unknown"
-        return CallFinished(
-            at=at,
-            agent=AGENT,
-            session=session.id,
-            model=model,
-            provider=provider_of(model) or self.provider or "",
-            usage=usage,
-            request=f"{line.time:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",  # as in forks
-            workspace=session.folder or "",
+        return session.call(
+            time_from_ms(line.time),
+            usage,
+            f"{line.time or 0:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",  # as in forks
+            model,
+            provider_of(model) or self.provider,
             category="subagent" if self.is_subagent else "main" if is_turn else "summary",
         )
 

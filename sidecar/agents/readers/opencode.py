@@ -123,7 +123,7 @@ class OpenCodeMessage(Record):
         model = self.model if isinstance(self.model, _Model) else _Model()
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
-    def call(self, agent: str, session: str, folder: str, child: bool) -> CallFinished | None:
+    def call(self, session: str, folder: str, child: bool) -> CallFinished | None:
         """Return the call of a finished message."""
         time = self.time or _Time()
         at = time_from_ms(time.created)
@@ -134,7 +134,6 @@ class OpenCodeMessage(Record):
         kept = f"{int(time.created or 0)} {model} {msgspec.structs.astuple(usage)}"
         return CallFinished(
             at=at,
-            agent=agent,
             session=session,
             model=model,
             provider=provider,
@@ -399,7 +398,7 @@ class OpenCode(StoreReader):
         folder = row.folder if row else (message.path or MessagePath()).cwd
         parent = row.parent if row else None
         is_child = parent is not None
-        call = message.call(self.agent, parent or session, folder or "", is_child)
+        call = message.call(parent or session, folder or "", is_child)
         if call is not None:
             yield call
 

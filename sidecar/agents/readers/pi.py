@@ -25,7 +25,6 @@ from sidecar.agents.fields import (
     TokenCount,
     parse_iso_time,
     parse_usd,
-    provider_of,
     try_decode_file,
 )
 from sidecar.agents.finding import LineFiles
@@ -187,9 +186,7 @@ class _Session(msgspec.Struct, dict=True):
                 session.title_at = lines.position if entry.name else session.title_at
             if entry.id is not None:
                 self._extend_branch(entry, entry.id)
-            call = self._call(entry)
-            if call is not None:
-                yield call
+            yield from self._call(entry)
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         return (self.session.snapshot(),)
@@ -216,21 +213,17 @@ class _Session(msgspec.Struct, dict=True):
         if entry.call is not None and message.stop_reason not in _FAILED:
             session.track = session.track.call(CallSize.of(entry.call[1], message.model))
 
-    def _call(self, entry: _Entry) -> CallFinished | None:
-        at = parse_iso_time(entry.timestamp)
-        if entry.call is None or at is None:
-            return None
+    def _call(self, entry: _Entry) -> list[CallFinished]:
+        if entry.call is None:
+            return []
         message, usage = entry.call
-        model, cost = message.model or "unknown", message.usage and message.usage.cost
-        return CallFinished(
-            at=at,
-            agent=AGENT,
-            session=self.session.id,
-            model=model,
-            provider=message.provider or provider_of(model),
-            usage=usage,
+        cost = message.usage and message.usage.cost
+        return self.session.call(
+            parse_iso_time(entry.timestamp),
+            usage,
             # Forks copy entries with their ids and times.
-            request=f"{entry.id or self.session.id}/{entry.timestamp}",
-            workspace=self.session.folder or "",
+            f"{entry.id or self.session.id}/{entry.timestamp}",
+            message.model,
+            message.provider,
             agent_cost_usd=parse_usd(cost.total) if cost else None,
         )

@@ -7,7 +7,6 @@ memory, compression and discarded retries. In older chats only replies report ca
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -23,17 +22,12 @@ from sidecar.agents.events import (
     StoreRead,
     StoreReader,
 )
-from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, provider_of
+from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time
 from sidecar.agents.finding import LineFiles
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 AGENT = "qwen-code"
-_KINDS = re.compile(
-    rb'"type"\s*:\s*"(?:user|assistant|tool_result)"|"subtype"\s*:\s*"(?:ui_|chat_|custom_)'
-)
-_KIND_WITHIN = 640
-"""A line's type is within this many bytes from its start."""
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
 """How many calls to remember while waiting for the matching line of the other kind."""
@@ -163,7 +157,7 @@ class _Chat(msgspec.Struct):
     """Calls since the last reply: attempts at the next reply, or calls of a compression."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        for line in lines.records_of(_line, _KINDS.search, within=_KIND_WITHIN):
+        for line in lines.records(_line):
             yield from self._calls_of_line(line)
             if line.title:
                 self.session.title_at = lines.position
@@ -222,19 +216,9 @@ class _Chat(msgspec.Struct):
 
     def _call(
         self, line: _Line, model: str | None, usage: Usage, request: str
-    ) -> Iterator[CallFinished]:
-        at, name = parse_iso_time(line.timestamp), model or self.session.model or "unknown"
-        if at is not None:
-            yield CallFinished(
-                at=at,
-                agent=AGENT,
-                session=self.session.id,
-                model=name,
-                provider=provider_of(name),
-                usage=usage,
-                request=request,
-                workspace=self.session.folder or "",
-            )
+    ) -> list[CallFinished]:
+        at = parse_iso_time(line.timestamp)
+        return self.session.call(at, usage, request, model or self.session.model)
 
 
 def _is_matched(usage: Usage, others: list[tuple[int, int]], own: list[tuple[int, int]]) -> bool:

@@ -27,7 +27,6 @@ from sidecar.agents.fields import (
     TokenCount,
     decode_document,
     parse_iso_time,
-    provider_of,
     time_from_ms,
     token_count,
     try_decode_file,
@@ -97,25 +96,18 @@ def _parse_stats(folder: str, data: bytes) -> StoreContents:
     session.work_in(meta.folder)
     session.at, session.model = parse_iso_time(meta.end_time), meta.model
     session.track = session.track.call(CallSize(token_count(stats.context_tokens), 0, meta.model))
-    at = parse_iso_time(meta.start_time or meta.end_time)
-    if at is None:
-        return StoreContents(sessions=[session.snapshot()])
     prompt, output = (
         token_count(stats.session_prompt_tokens),
         token_count(stats.session_completion_tokens),
     )
-    model = meta.model or "unknown"
-    call = CallFinished(
-        at=at,
-        agent=AGENT,
-        session=session.id,
-        model=model,
-        provider=provider_of(model),
-        usage=usage_from_parts(prompt, 0, 0, 0, output, 0),
-        request=session.id,
+    calls = session.call(
+        parse_iso_time(meta.start_time or meta.end_time),
+        usage_from_parts(prompt, 0, 0, 0, output, 0),
+        session.id,
+        meta.model,
         workspace=meta.folder,
     )
-    return StoreContents([call], [session.snapshot()])
+    return StoreContents(calls, [session.snapshot()])
 
 
 _UNIFIED, _META = "unified", "meta.json"
@@ -304,7 +296,7 @@ class _Session(msgspec.Struct):
                 file.seek(offset)
                 for data, passed in chunks(file):
                     lines = Lines(path, data, offset)
-                    for line in lines.records(_line, b'"core_input"'):
+                    for line in lines.records(_line):
                         calls += self._apply(line, meta)
                     offset, skipped = offset + len(data) + passed, skipped + lines.skipped
             self.offsets[name] = offset
@@ -364,19 +356,14 @@ class _Session(msgspec.Struct):
             is_main_summary = is_summary and call.category == "main"
             yield msgspec.structs.replace(call, category="summary") if is_main_summary else call
 
-    def _call(self, meta: _Meta, usage: Usage, request: str) -> Iterator[CallFinished]:
+    def _call(self, meta: _Meta, usage: Usage, request: str) -> list[CallFinished]:
         session, parent = self.session, meta.parent_session_id
-        if session.at is None:
-            return
-        model = meta.model or "unknown"
-        yield CallFinished(
-            at=session.at,
-            agent=AGENT,
+        return session.call(
+            session.at,
+            usage,
+            request,
+            meta.model,
             session=parent or session.id,
-            model=model,
-            provider=provider_of(model),
-            usage=usage,
-            request=request,
             workspace=meta.folder,
             category="subagent" if parent else "main",
         )

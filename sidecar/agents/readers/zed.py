@@ -163,7 +163,6 @@ def _call_of_thread(
     model = made.model or "unknown"
     return CallFinished(
         at=at,
-        agent=AGENT,
         session=parent or name,
         model=model,
         provider=provider_of(model) if made.provider in (None, "zed.dev") else str(made.provider),
