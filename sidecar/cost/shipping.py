@@ -21,7 +21,7 @@ from sidecar.config.private import locked
 from sidecar.cost.export import COLUMNS, TABLES, event_of_row
 from sidecar.cost.ledger import explained
 from sidecar.cost.records import CallRecord, Identity, export_request, record_of
-from sidecar.endpoints.address import host_of, without_secrets
+from sidecar.endpoints.http import host_of, without_secrets
 from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
 
