@@ -1,4 +1,4 @@
-"""Conversations with a chat plugin: what our server says of them, beside what the model's server got."""
+"""Conversations with a chat plugin, comparing our numbers with what the model server received."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEATHER = "What is the weather in Lisbon, and is it a good day for a walk by the
 
 
 def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> Any:
-    """What our server answers."""
+    """Return the server's answer to a request."""
     answer = editor.lua(
         "return require('token_sidecar.server').clients()[1]:request_sync(...)",
         method, params or {"workspace": None}, 60000,
@@ -30,13 +30,13 @@ def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> An
 
 
 def tokens(editor: Editor, session: str) -> int | None:
-    """How full the context of a session is."""
+    """Return the context usage of a session."""
     known = ask(editor, "context/usage", {"session": session}).get("tokens")
     return None if known is None else int(known)
 
 
 def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what: str) -> int:
-    """Waits for a number that is right."""
+    """Wait until a session's token count satisfies a condition, and return it."""
     seen: list[int | None] = [None]
 
     def look() -> bool:
@@ -49,7 +49,9 @@ def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what
 
 
 def within_one_percent(editor: Editor, session: str, received: Received) -> int:
-    """Waits until what was about to be sent is known, all of it; it is within 1 % of what was received."""
+    """Wait until the whole pending prompt is counted; the count must be within 1 % of what the
+    vendor received.
+    """
     messages = received.body["messages"]
     turns = messages[1:] if messages[0]["role"] == "system" else messages
     usage: dict[str, Any] = {}
@@ -65,18 +67,21 @@ def within_one_percent(editor: Editor, session: str, received: Received) -> int:
 
 
 def sent_back(received: Received) -> int:
-    """What the next request carries of a request and its reply."""
+    """Return the tokens of a request and its reply that the next request carries."""
     return received.prompt + received.output - received.reasoning
 
 
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
 ) -> None:
-    """One prompt with its tool call: two requests, each looked at before its reply and after.
+    """Send one prompt that causes a tool call, and check the counts before and after each of the
+    two replies.
 
-    Prints a line of the table for each: what the model's server got and what we said before it was
-    answered, then what its next request would carry, what we say, and what the plugin shows. After a
-    call of a tool the next request is on its way at once.
+    Print a table row for each request: the tokens that the model server received, our count
+    before
+    its reply, the tokens of the next request, our count of them, and the number that the plugin
+    shows. After a
+    tool call, the plugin sends the next request at once.
     """
     editor.lua(plugin.submit, WEATHER.format(part))
     for number in (1, 2):
@@ -92,7 +97,7 @@ def converse(
 
 
 def say(editor: Editor, plugin: ChatPlugin, server: ModelServer, part: int) -> None:
-    """One prompt with its tool call, to its end."""
+    """Send one prompt that causes a tool call, and wait until the reply ends."""
     editor.lua(plugin.submit, WEATHER.format(part))
     wait_for(lambda: len(server.received) == 2 * part + 2, "both requests")
     wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")

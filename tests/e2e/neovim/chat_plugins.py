@@ -1,4 +1,6 @@
-"""How each chat plugin is set up against a local model server, opened, typed into and read."""
+"""Setup and Lua snippets that open each chat plugin against a local model server, type into it and
+read it.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +19,34 @@ if TYPE_CHECKING:
 WEATHER = '{"city": "Lisbon"}'
 ANSWER = "It is 21 degrees and sunny there, with a light wind from the sea."
 PATIENT = "\nvim.g.token_sidecar_hold_ms = 60000"
-"""A verdict counts however slow the machine is."""
+"""Settings that wait for a verdict however slow the machine is."""
 
 
 class ChatPlugin(msgspec.Struct, frozen=True):
-    """A plugin as the tests drive it; each member but `lua` is a chunk of Lua."""
+    """A chat plugin under test. Every field except `lua` is a chunk of Lua."""
 
     name: str
     lua: str
-    """For the init file: the runtimepath, and `_G.setup(url)`."""
+    """Code for the init file that sets the runtimepath and defines `_G.setup(url)`."""
     open: str
     session: str
-    """Gives the session's id."""
+    """Return the session's id."""
     submit: str
-    """Types `...` where the plugin's user would, and submits it."""
+    """Type `...` where the plugin's user would type, and submit it."""
     typed: str
-    """Gives what stands where one types."""
+    """Return the text in the plugin's input."""
     display: str
-    """Gives the number that the plugin itself shows."""
+    """Return the number that the plugin itself shows."""
     idle: str
-    """Whether a reply is at its end."""
+    """Return whether the reply has ended."""
     fill: str
-    """Puts so many messages with a text (`...`) into the chat, as if they had been said."""
+    """Add the given number of messages with the text `...` to the chat, as if they had been
+    exchanged.
+    """
     usage: str = "own chunk"
 
     def answer(self, body: dict[str, Any]) -> Reply:
-        """A tool call for each prompt, an answer for each result."""
+        """Answer each prompt with a tool call, and each tool result with text."""
         last = body["messages"][-1]
         if last["role"] == "tool":
             return Reply(ANSWER, reasoning=40)
@@ -52,7 +56,7 @@ class ChatPlugin(msgspec.Struct, frozen=True):
         return Reply("Fine.")
 
     def start(self, editor: Editor, server: ModelServer, before: str = "") -> str:
-        """Sets the plugin up, runs `before` and opens its chat; the session's id."""
+        """Set up the plugin, run `before`, open its chat and return the session's id."""
         editor.lua("setup(...)", server.url)
         editor.lua(before)
         editor.lua(self.open)
@@ -60,10 +64,12 @@ class ChatPlugin(msgspec.Struct, frozen=True):
 
 
 class Avante(ChatPlugin, frozen=True):
-    """avante ends a task by a tool of its own."""
+    """avante, which ends a task by calling a tool of its own."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
-        """A tool call for each prompt; after its result the call that ends the task."""
+        """Answer each prompt with a tool call, and each tool result with the call that ends the
+        task.
+        """
         if body["messages"][-1]["role"] == "tool":
             return Reply("", (("attempt_completion", '{"result": "It is sunny."}'),), reasoning=40)
         return Reply("I look.", (("think", '{"thought": "Where is Lisbon? In Portugal."}'),))

@@ -1,4 +1,4 @@
-"""Editors for the tests: each with private folders, each closed and looked at for errors."""
+"""Fixtures for Neovim instances, each with private folders and a check for errors when it closes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ DESELECTED = pytest.StashKey[int]()
 
 @pytest.fixture
 def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
-    """Opens a Neovim with these lines of Lua in its init.lua and these variables around it."""
+    """Return a function that opens a Neovim with extra Lua in its init.lua and extra environment
+    variables.
+    """
     editors: list[Editor] = []
 
     def opened(lua: str = "", **env: str) -> Editor:
@@ -38,7 +40,7 @@ def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    """One Neovim for the tests of a module that leave nothing behind."""
+    """A Neovim shared by the tests of a module; each test cleans up after itself."""
     editor = Editor(tmp_path_factory.mktemp("shared"))
     yield editor
     editor.close()
@@ -46,13 +48,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
 
 @pytest.fixture
 def editor(open_editor: Callable[..., Editor]) -> Editor:
-    """A Neovim with the plugin on its runtimepath and nothing else."""
+    """A Neovim with only this plugin on its runtimepath."""
     return open_editor()
 
 
 @pytest.fixture
 def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[..., Any]]:
-    """Opens a Neovim with a plugin, and a model server for it."""
+    """Return a function that opens a Neovim with a chat plugin and a model server for it."""
     servers: list[ModelServer] = []
 
     def opened(
@@ -73,7 +75,7 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[..., Any]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without the plugins their tests are deselected, and one line of the summary says so."""
+    """Deselect the tests of chat plugins where the plugins are not available."""
     needing = [item for item in items if item.get_closest_marker("plugins")]
     if not needing or plugins.folder() is not None:
         return
@@ -85,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """The one line."""
+    """Report deselected plugin tests in one line."""
     number = config.stash.get(DESELECTED, 0)
     if number:
         terminalreporter.write_line(

@@ -1,4 +1,4 @@
-"""Programs of Debian's that the tests drive: installed once where this process may do that."""
+"""Debian programs that the tests drive, installed on demand if this process may do so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import subprocess
 
 
 def ensure(program: str, *packages: str) -> str:
-    """The path of a program; RuntimeError that names the packages if it cannot be had."""
+    """Return the path of a program. Raises RuntimeError with the missing packages if it cannot be
+    installed.
+    """
     if found := shutil.which(program):
         return found
     names = " ".join(packages)

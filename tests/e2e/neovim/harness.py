@@ -1,4 +1,4 @@
-"""A real Neovim, driven through pynvim or in a terminal, with private folders."""
+"""A real Neovim with private folders, driven through pynvim or in a terminal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ end
 def wait_for(
     look: Callable[[], Any], what: str | Callable[[], str], seconds: float = WAIT_SECONDS
 ) -> Any:
-    """What `look` gives as soon as it is true; AssertionError if it never is."""
+    """Poll `look` until it returns a true value, and return it. Raises AssertionError on timeout."""
     deadline = time.monotonic() + seconds
     while True:
         found = look()
@@ -63,13 +63,13 @@ def wait_for(
 
 
 def answers(address: str) -> bool:
-    """Whether somebody listens on a socket: it is there a moment before that."""
+    """Return whether a process listens on a socket. The socket file exists a moment earlier."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(address) == 0
 
 
 def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The process's, with Neovim's and the server's own folders under `folder`."""
+    """Return this process's environment with the folders of Neovim and the server under `folder`."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("TOKEN_SIDECAR")}
     for name in ("CONFIG", "DATA", "STATE", "CACHE", "RUNTIME"):
         path = folder / f"xdg-{name.lower()}"
@@ -86,7 +86,7 @@ def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[st
 
 
 class Editor:
-    """One headless Neovim. `close` fails on anything on its standard error and on `v:errmsg`."""
+    """A headless Neovim. `close` fails if it wrote to standard error or set `v:errmsg`."""
 
     def __init__(
         self,
@@ -95,14 +95,16 @@ class Editor:
         env: Mapping[str, str] | None = None,
         workspace: Path | None = None,
     ) -> None:
-        """`workspace`: an existing folder, which is then the current one."""
+        """Start Neovim. An existing `workspace` folder becomes its current folder."""
         self.folder = folder
         self.workspace = workspace or folder / "workspace"
         (self.workspace / ".git").mkdir(parents=True, exist_ok=True)
         self.init = folder / "init.lua"
         self.init.write_text(INIT.format(shim=SHIM, extra=lua), encoding="utf-8")
         self._stderr = folder / "stderr.txt"
-        self._socket = tempfile.TemporaryDirectory(prefix="nvim-")  # a socket's path is short
+        self._socket = tempfile.TemporaryDirectory(
+            prefix="nvim-"
+        )  # the path of a socket must be short
         address = f"{self._socket.name}/nvim"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -119,64 +121,68 @@ class Editor:
         self._closed = False
 
     def lua(self, code: str, *arguments: object) -> Any:
-        """Runs Lua with these arguments (`...`), and gives back what it returns."""
+        """Run Lua with the arguments `...`, and return its result."""
         return self._nvim.exec_lua(code, *arguments)
 
     def command(self, line: str) -> None:
-        """One Ex command."""
+        """Run an Ex command."""
         self._nvim.command(line)
 
     def keys(self, keys: str) -> None:
-        """Types: `<Esc>` and the like stand for keys."""
+        """Type keys. `<Esc>` and similar names stand for keys."""
         self._nvim.input(keys)
 
     def normal(self, keys: str) -> None:
-        """Keys, all of them done when this returns; `<Esc>` and the like stand for keys."""
+        """Type keys and return after all of them are processed. `<Esc>` and similar names stand
+        for keys.
+        """
         self.lua(
             "vim.cmd('normal! ' .. vim.api.nvim_replace_termcodes(..., true, true, true))", keys
         )
 
     def write(self, name: str, text: str | bytes) -> Path:
-        """A file of the workspace."""
+        """Write a file of the workspace, and return its path."""
         path = self.workspace / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
     def edit(self, name: str, text: str | bytes | None = None) -> None:
-        """Opens a file of the workspace, written first if `text` is given."""
+        """Open a file of the workspace, after writing `text` to it if given."""
         if text is not None:
             self.write(name, text)
         self.command(f"edit {self.workspace / name}")
 
     def text(self) -> str:
-        """The current buffer as a server gets it: the line ends of its format, the last one too."""
+        """Return the current buffer's text as a server receives it, with the line ends of its file
+        format.
+        """
         return str(self.lua("return vim.lsp._buf_get_full_text(0)"))
 
     def variable(self, name: str) -> Any:
-        """A buffer variable of the current buffer, or None."""
+        """Return a buffer variable of the current buffer, or None."""
         return self._nvim.current.buffer.vars.get(name)
 
     def status(self) -> dict[str, Any]:
-        """`b:token_sidecar_status_dict`, empty before the first."""
+        """Return `b:token_sidecar_status_dict`, which is empty before the first update."""
         return dict(self.variable("token_sidecar_status_dict") or {})
 
     def tokens(self) -> int | None:
-        """The exact number shown for the current buffer; None while there is none."""
+        """Return the exact count shown for the current buffer, or None if there is none."""
         document = self.status().get("document")
         if not document or document["method"] != "exact":
             return None
         return int(document["tokens"])
 
     def wait_tokens(self, expected: int) -> None:
-        """Waits until the current buffer shows exactly this many tokens."""
+        """Wait until the current buffer shows exactly this many tokens."""
         wait_for(
             lambda: self.tokens() == expected,
             lambda: f"{expected} tokens; {self.describe()}",
         )
 
     def describe(self) -> str:
-        """All that helps to see why a number did not come."""
+        """Describe the editor's state, to explain in a failure why a number is missing."""
         clients = self.lua("""
           return vim.inspect(vim.tbl_map(function(client)
             return { client.initialized, client.attached_buffers, client:is_stopped() }
@@ -187,11 +193,11 @@ class Editor:
         return f"{self.status()} {self.messages()} {clients} {self.server_pids()} {text!r}\n{tail}"
 
     def messages(self) -> list[str]:
-        """What went through `vim.notify`, in order."""
+        """Return the messages passed to `vim.notify`, in order."""
         return list(self.lua("return _G.messages"))
 
     def wait_message(self, part: str, nth: int = 1) -> str:
-        """Waits for the nth message that holds `part`, and gives it back."""
+        """Wait for the nth message that contains `part`, and return it."""
 
         def look() -> str | None:
             found = [text for text in self.messages() if part in text]
@@ -200,7 +206,7 @@ class Editor:
         return str(wait_for(look, f"message {nth} with {part!r}, {self.messages()}"))
 
     def count(self, command: str = "TokenSidecar count") -> int:
-        """Runs a counting command; the number of its one message."""
+        """Run a counting command, and return the number in its only message."""
         before = len(self.messages())
         self.command(command)
         wait_for(lambda: len(self.messages()) > before, "the count's message")
@@ -210,7 +216,7 @@ class Editor:
         return int(digits[1].replace(",", ""))
 
     def screen(self) -> list[str]:
-        """The drawn screen, row by row."""
+        """Return the rows of the drawn screen."""
         self.command("redraw!")
         return list(
             self.lua("""
@@ -226,7 +232,7 @@ class Editor:
         )
 
     def server_pids(self) -> list[int]:
-        """The processes that Neovim started and that still run."""
+        """Return the ids of running processes that Neovim has started."""
         parent = self.lua("return vim.fn.getpid()")
         out = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False
@@ -234,18 +240,18 @@ class Editor:
         return [int(line) for line in out.stdout.split()]
 
     def close(self) -> None:
-        """Ends Neovim; AssertionError if it had anything to complain about. Twice is once."""
+        """Close Neovim. Raises AssertionError if it reported errors. Closing twice is safe."""
         if self._closed:
             return
         self._closed = True
         errmsg = self.lua("return vim.v.errmsg")
         self._nvim.close()
         assert self._process.stdin is not None
-        self._process.stdin.close()  # an embedded Neovim ends with its channel
+        self._process.stdin.close()  # an embedded Neovim exits when its channel closes
         self._process.wait(WAIT_SECONDS)
         self._socket.cleanup()
         with warnings.catch_warnings():
-            # pynvim leaves its loop and its socket to the garbage collector.
+            # pynvim leaves its event loop and socket to the garbage collector
             warnings.simplefilter("ignore", ResourceWarning)
             del self._nvim
             gc.collect()

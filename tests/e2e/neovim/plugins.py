@@ -1,4 +1,4 @@
-"""Real chat plugins for a Neovim of a test's: snapshots of known commits."""
+"""Snapshots of real chat plugins at pinned commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _archives() -> Path | None:
-    """The folder with the archives, where one is at hand."""
+    """Return the folder with the plugins' archives, or None."""
     named = os.environ.get("TOKEN_SIDECAR_PLUGINS")
     folder = Path(named) if named else ROOT.parent / "shared/plugins"
     return folder if list(folder.glob("*.tar.gz")) else None
@@ -50,7 +50,9 @@ def _clone(name: str, into: Path) -> None:
 
 @functools.cache
 def folder() -> Path | None:
-    """A folder that holds each plugin under its name; None where none can be had."""
+    """Return a folder that contains each plugin under its name, or None if the archives are
+    missing.
+    """
     kept = tempfile.TemporaryDirectory(prefix="plugins-")
     _kept.append(kept)
     into, archives = Path(kept.name), _archives()
@@ -67,6 +69,6 @@ def folder() -> Path | None:
 
 
 def on_path(*names: str) -> str:
-    """Lua that puts these on the runtimepath."""
+    """Return Lua that adds these plugins to the runtimepath."""
     at = folder() or Path("no-plugins")
     return "\n".join(f"vim.opt.runtimepath:append('{at / name}')" for name in names)

@@ -1,4 +1,4 @@
-"""Claude Code and Codex work in a real Neovim's folder while somebody types: right at every step."""
+"""Claude Code and Codex work in the folder of a real Neovim while a user types."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from tests.e2e.neovim.harness import Editor
 
 OPUS = 1_000_000
-"""The window of Claude Code's model, by the catalogue."""
+"""The context window of Claude Code's model in the catalogue, in tokens."""
 
 
 @pytest.fixture
 def claude(tmp_path: Path) -> ClaudeHome:
     home = ClaudeHome(tmp_path / "home" / ".claude")
     begin_now(home.clock)
-    (home.folder / "projects").mkdir(parents=True)  # a folder that appears later is found by a poll
+    (home.folder / "projects").mkdir(parents=True)  # polling finds a folder that appears later
     return home
 
 
 @pytest.fixture
 def codex(tmp_path: Path, claude: ClaudeHome) -> CodexHome:
     home = CodexHome(tmp_path / "home" / ".codex")
-    home.clock = claude.clock  # who writes later is newer
+    home.clock = claude.clock  # the session written last is the newest
     (home.folder / "sessions").mkdir(parents=True)
     return home
 
 
 def reply(session: Transcript) -> None:
-    """A turn whose prompt is 30,000 tokens longer than the one before."""
+    """Append a turn whose prompt is 30,000 tokens longer than the one before."""
     session.user()
     session.cached += 30_000
     session.reply()
 
 
 def share(tokens: int | None, limit: int = OPUS) -> str:
-    """`43 %` of the usable window, by the contract's formula."""
+    """Format a share of the usable window, such as `43 %`."""
     assert tokens is not None
     return f"{Window(Limit(limit, 'transcript'), 500).percent(tokens)} %"
 
@@ -61,7 +61,7 @@ def wait_status(editor: Editor, part: str) -> str:
 
 
 def is_another(editor: Editor, before: str) -> bool:
-    """Whether the status shows another cost."""
+    """Return whether the status shows a different cost."""
     return str(editor.variable("token_sidecar_status")).split("$")[-1] != before.split("$")[-1]
 
 
@@ -70,7 +70,7 @@ def lines(editor: Editor) -> list[str]:
 
 
 def floating(editor: Editor, command: str) -> list[str]:
-    """The lines of the floating window that a command opens."""
+    """Return the lines of the floating window that a command opens."""
     editor.command(command)
     opened = "return vim.api.nvim_win_get_config(0).relative == 'editor'"
     wait_for(lambda: editor.lua(opened), f"the window of {command}, {editor.messages()}")
@@ -78,7 +78,7 @@ def floating(editor: Editor, command: str) -> list[str]:
 
 
 def is_automatic(shown: list[str]) -> bool:
-    """Whether this is the list of sessions, with none chosen in it."""
+    """Return whether these lines list sessions of which none is selected."""
     return "automatic" in shown[0] and not any("pinned" in line for line in shown)
 
 

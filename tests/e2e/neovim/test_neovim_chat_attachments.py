@@ -1,4 +1,6 @@
-"""What codecompanion sends beside the typed prompt: attached files, buffers, another model."""
+"""What codecompanion sends besides the typed prompt: attached files and buffers, and a changed
+model.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ FILE = """
   require('codecompanion.interactions.chat.slash_commands.builtin.file')
     .new({ Chat = chat, config = command, context = {} })
     :output({ path = ..., relative_path = ... }, { silent = true })"""
-"""What `/file` does with the file that was picked."""
+"""Attaches a file as `/file` does for the picked one."""
 PROMPT = """
   local lines = vim.api.nvim_buf_get_lines(chat.bufnr, 0, -1, false)
   while #lines > 0 and lines[#lines] == '' do table.remove(lines) end
@@ -38,7 +40,7 @@ TOO_LONG = "seven words that fill the window up\n" * 25_000
 
 
 def attach(editor: Editor, name: str, text: str) -> None:
-    """Attaches a new file of the workspace."""
+    """Attach a new file of the workspace."""
     editor.lua(FILE, str(editor.write(name, text)))
 
 
@@ -72,7 +74,9 @@ def test_held_prompt_with_another_file_is_judged_again(begin: Callable[..., Any]
 
 
 def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., Any]) -> None:
-    """One takes it away by deleting its line, which the plugin reads when it sends."""
+    """The user removes the file by deleting its line, which the plugin reads when it sends the
+    prompt.
+    """
     editor, server, session = begin(CODECOMPANION, waits=False)
     attach(editor, "long.md", TOO_LONG)
     attach(editor, "short.md", "Short.\n")
@@ -93,7 +97,7 @@ def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., A
 
 
 def test_attached_file_without_a_prompt_is_judged(begin: Callable[..., Any]) -> None:
-    """The plugin then sends a blank prompt of its own."""
+    """The plugin sends a blank prompt in this case."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     attach(editor, "long.md", TOO_LONG)
     editor.lua("chat:submit()")
@@ -102,7 +106,7 @@ def test_attached_file_without_a_prompt_is_judged(begin: Callable[..., Any]) -> 
 
 
 def test_buffer_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None:
-    """`#{buffer}` is attached when the prompt is sent."""
+    """The plugin attaches `#{buffer}` when it sends the prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     path = editor.write("long.md", TOO_LONG)
     editor.lua(
@@ -129,7 +133,7 @@ TOOL = """
 
 
 def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None:
-    """`@{archive}` is added when the prompt is sent."""
+    """The plugin adds `@{archive}` when it sends the prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False, before=TOOL)
     editor.lua(SUBMIT, "Look into @{archive}.")
     editor.wait_message("held")
@@ -143,8 +147,8 @@ def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None
     assert editor.lua("return _G.added") == 1
 
 
-def test_watched_buffer_is_judged_as_it_is_now(begin: Callable[..., Any]) -> None:
-    """The plugin sends the whole of a buffer that is attached with `{all}` again with each prompt."""
+def test_watched_buffer_is_counted_with_its_current_text(begin: Callable[..., Any]) -> None:
+    """The plugin sends a buffer that is attached with `{all}` in full with each prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     path = str(editor.write("grows.md", "Short.\n"))
     editor.lua(

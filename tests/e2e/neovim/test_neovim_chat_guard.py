@@ -1,4 +1,4 @@
-"""Prompts that are held in the real chat plugins, and those that nobody can judge."""
+"""Prompts that the guard holds in the real chat plugins, and prompts that cannot be checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_SERVER = {"TOKEN_SIDECAR_CMD": "/nowhere/token-sidecar"}
 
 
 @EACH
-def test_a_prompt_that_does_not_fit_is_held_and_the_next_one_goes(
+def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
@@ -41,7 +41,7 @@ def test_a_prompt_that_does_not_fit_is_held_and_the_next_one_goes(
 
 
 def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
-    """The plugin's parser takes seconds for a megabyte: it runs once, when the submit goes."""
+    """The plugin takes seconds to parse a megabyte, so it parses a prompt only when it sends it."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     editor.lua("""
       local parser = require('codecompanion.interactions.chat.parser')
@@ -60,7 +60,7 @@ def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
     assert editor.lua("return _G.parsed") == 1
 
 
-def test_a_first_prompt_that_opens_copilotchat_is_held_too(begin: Callable[..., Any]) -> None:
+def test_a_first_prompt_that_opens_copilotchat_can_be_held(begin: Callable[..., Any]) -> None:
     editor, server, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
     huge = "seven words that fill the window up " * 25_000
     editor.lua("vim.cmd.CopilotChat(...)", huge)
@@ -73,7 +73,7 @@ def test_a_first_prompt_that_opens_copilotchat_is_held_too(begin: Callable[..., 
     assert len(editor.messages()) == 1
 
 
-def test_a_first_prompt_that_opens_copilotchat_goes_when_it_fits_or_is_insisted_on(
+def test_a_first_prompt_that_opens_copilotchat_is_sent_if_it_fits_or_is_submitted_again(
     begin: Callable[..., Any],
 ) -> None:
     editor, server, session = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
@@ -91,7 +91,7 @@ def test_a_first_prompt_that_opens_copilotchat_goes_when_it_fits_or_is_insisted_
 
 
 @EACH
-def test_a_held_prompt_goes_when_it_is_submitted_again(
+def test_a_held_prompt_is_sent_when_submitted_again(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
@@ -100,12 +100,12 @@ def test_a_held_prompt_goes_when_it_is_submitted_again(
     editor.wait_message("held")
     editor.lua(plugin.submit, huge)
     wait_for(lambda: server.received, "the prompt that was insisted on")
-    # That the context is full now, once it is sent, may be told by then too.
+    # The warning that the context is now full may already have arrived.
     assert len([said for said in editor.messages() if "held" in said]) == 1
 
 
 @EACH
-def test_a_server_that_hangs_holds_one_prompt_and_says_so_once(
+def test_a_hanging_server_delays_one_prompt_and_is_reported_once(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False, lua="")
@@ -114,7 +114,7 @@ def test_a_server_that_hangs_holds_one_prompt_and_says_so_once(
     for part in range(3):
         say(editor, plugin, server, part)
     assert len(editor.messages()) == 1
-    # From now on it is known to hang: a prompt is not held at all.
+    # The server is now known to hang, so prompts are no longer held.
     at_once = """
       local went = false
       require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
@@ -125,7 +125,7 @@ def test_a_server_that_hangs_holds_one_prompt_and_says_so_once(
 
 
 @EACH
-def test_where_there_is_no_server_nothing_waits(
+def test_prompts_do_not_wait_without_a_server(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False, **NO_SERVER)
@@ -144,11 +144,13 @@ AT_ONCE = """
   if another and another.initialized then return true end -- it answers
   require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
   return went"""
-"""Whether a prompt goes in the same breath while no server is there to ask."""
+"""Returns whether a prompt is sent synchronously while no server can be asked."""
 
 
 @EACH
-def test_prompts_go_while_the_server_is_dead(begin: Callable[..., Any], plugin: ChatPlugin) -> None:
+def test_prompts_are_sent_while_the_server_is_down(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
     editor, server, _ = begin(plugin, waits=False)
     assert editor.lua(AT_ONCE, editor.server_pids())
     for part in range(3):
@@ -157,10 +159,12 @@ def test_prompts_go_while_the_server_is_dead(begin: Callable[..., Any], plugin: 
 
 
 @EACH
-def test_a_prompt_that_waits_for_a_server_that_hangs_does_not_stop_the_editor(
+def test_waiting_for_a_hanging_server_does_not_block_the_editor(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
-    """The hold is given ten minutes: the editor answers all the while, and the verdict frees it."""
+    """A prompt may be held for ten minutes. The editor stays responsive, and the verdict releases
+    the prompt.
+    """
     editor, server, _ = begin(plugin, waits=False, lua="\nvim.g.token_sidecar_hold_ms = 600000")
     pids = editor.server_pids()
     for pid in pids:
@@ -191,15 +195,15 @@ HOLD_TIMERS = """
     for _, run in ipairs(due) do run() end
     defer(function() _G.has_expired = true end, 200)
   end"""
-"""Lets the hold of a prompt expire when the test says so."""
+"""Expires the timer of a held prompt on demand."""
 HUGE = "seven words that fill the window up " * 25_000
 
 
 @EACH
-def test_expired_hold_of_a_sent_prompt_leaves_the_next_one_alone(
+def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
-    """The next prompt is being judged when the timer of the one before runs out."""
+    """The timer of the first prompt expires while the second one is being checked."""
     editor, server, _ = begin(plugin, waits=False)
     editor.lua(HOLD_TIMERS)
     say(editor, plugin, server, 0)
@@ -222,7 +226,7 @@ def test_expired_hold_of_a_sent_prompt_leaves_the_next_one_alone(
 
 
 @EACH
-def test_prompt_submitted_while_another_is_judged_is_judged_too(
+def test_prompt_submitted_during_a_check_is_checked_too(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
@@ -239,7 +243,7 @@ def test_prompt_submitted_while_another_is_judged_is_judged_too(
 
 
 @EACH
-def test_prompt_submitted_twice_while_it_is_judged_is_sent_once(
+def test_prompt_submitted_twice_during_its_check_is_sent_once(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
@@ -256,10 +260,10 @@ def test_prompt_submitted_twice_while_it_is_judged_is_sent_once(
     assert len(server.received) == 4
 
 
-def test_prompt_that_is_edited_while_it_is_judged_is_judged_again(
+def test_prompt_edited_during_its_check_is_checked_again(
     begin: Callable[..., Any],
 ) -> None:
-    """codecompanion sends what stands in the buffer."""
+    """codecompanion sends the buffer's current text."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     pids = editor.server_pids()
     for pid in pids:
@@ -280,7 +284,7 @@ CLOSE = {"codecompanion": "chat:close()", "avante": "require('avante').get():clo
 
 
 @pytest.mark.parametrize("plugin", [CODECOMPANION, AVANTE], ids=lambda plugin: plugin.name)
-def test_prompt_of_a_chat_that_is_closed_while_it_is_judged_is_not_sent(
+def test_prompt_of_a_chat_closed_during_its_check_is_not_sent(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
@@ -295,7 +299,7 @@ def test_prompt_of_a_chat_that_is_closed_while_it_is_judged_is_not_sent(
     assert server.received == []
     said = editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output")
     assert "token_sidecar" not in said
-    editor.errors_expected = plugin is AVANTE  # its own timer misses the input
+    editor.errors_expected = plugin is AVANTE  # its own timer does not see the typed input
     assert editor.messages() == SAID[plugin.name]
 
 
@@ -307,4 +311,4 @@ JUDGED = """
       return request.type == 'pending' and request.method == 'context/preflight'
     end)
   end)"""
-"""Waits until the server has judged every prompt."""
+"""Waits until the server has checked every prompt."""

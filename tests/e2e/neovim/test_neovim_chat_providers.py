@@ -1,4 +1,4 @@
-"""Who serves a chat plugin's model goes to the ledger, and its prices follow."""
+"""Calls are recorded with the provider of the chat plugin's model, and priced accordingly."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 GROQS = "llama-3.3-70b-versatile"
-"""No name of a maker's: that Groq serves it, only the plugin knows."""
+"""A model name without its maker: only the plugin knows that Groq serves it."""
 INPUT, OUTPUT = Decimal("0.59") / 10**6, Decimal("0.79") / 10**6
-"""USD a token of it at Groq."""
+"""Groq's price per token, in USD."""
 
 
 def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
-    """The plugin with a provider that its user calls so."""
+    """Return the plugin configured with a provider under a user-chosen name."""
     lua = plugin.lua.replace("gpt-4o", model)
     lua = lua.replace("mine = adapter", f"{name} = adapter").replace("'mine'", f"'{name}'")
     lua = lua.replace("mine = mine", f"{name} = mine")
@@ -40,21 +40,21 @@ def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
 
 
 def exported(editor: Editor) -> list[dict[str, Any]]:
-    """Every call in the ledger, as `cost export` writes it."""
+    """Return all calls in the ledger, as `cost export` writes them."""
     env = environment(editor.folder)
-    del env["TOKEN_SIDECAR_CONFIG"]  # there is none, which the command line minds
+    del env["TOKEN_SIDECAR_CONFIG"]  # without a ledger, the command exits with an error
     command = [str(SERVER), "cost", "export", "--format", "jsonl"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def wait_calls(editor: Editor, number: int) -> None:
-    """Waits for this many calls in the ledger."""
+    """Wait until the ledger has this many calls."""
     wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
 
 
 @EACH
-def test_each_call_is_of_the_provider_that_the_plugin_names(
+def test_calls_are_recorded_with_the_provider_that_the_plugin_names(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, session = begin(served_by(plugin, "groq", GROQS), waits=False)
@@ -73,7 +73,7 @@ def test_each_call_is_of_the_provider_that_the_plugin_names(
 
 
 @pytest.mark.parametrize("plugin", [CODECOMPANION, COPILOTCHAT], ids=lambda plugin: plugin.name)
-def test_what_copilot_serves_is_billed_in_credits_and_not_at_the_makers_price(
+def test_calls_through_copilot_are_billed_in_credits(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(served_by(plugin, "copilot", "gpt-4o"), waits=False)
@@ -98,9 +98,9 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "url", "expected"), NAMES)
-def test_a_form_of_an_api_is_no_provider(
+def test_an_api_format_is_not_taken_for_a_provider(
     shared: Editor, name: str, url: str, expected: str | None
 ) -> None:
-    """Many servers speak OpenAI's or Anthropic's API, and are named after it in settings."""
+    """Many servers speak OpenAI's or Anthropic's API and are named after it in settings."""
     found = "return require('token_sidecar.integrations.providers').id(...)"
     assert shared.lua(found, name, url) == expected

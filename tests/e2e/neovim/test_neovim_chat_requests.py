@@ -1,4 +1,6 @@
-"""What else the real chat plugins send: inline, with resources, after a compaction, in long chats."""
+"""Further requests of the real chat plugins: inline, with resources, after a compaction, and in
+long chats.
+"""
 
 from __future__ import annotations
 
@@ -38,30 +40,30 @@ SUMMARY = "Lisbon's weather was asked for; it is sunny."
 
 
 class Inline(ChatPlugin, frozen=True):
-    """codecompanion's inline assistant wants JSON that says where its code goes."""
+    """A vendor that answers codecompanion's inline assistant, which expects JSON with the place of
+    the code.
+    """
 
     def answer(self, body: dict[str, Any]) -> Reply:  # noqa: ARG002
-        """Code for the buffer."""
+        """Answer with code for the buffer."""
         return Reply(PLACED)
 
 
 class Summarising(Avante, frozen=True):
-    """avante summarises in a request that brings no tools."""
+    """A vendor that answers avante's summary requests, which carry no tools."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
-        """The summary, or what is answered else."""
+        """Answer a summary request with a summary, and other requests as usual."""
         return super().answer(body) if body.get("tools") else Reply(SUMMARY)
 
 
 def of_class(kind: type[ChatPlugin], plugin: ChatPlugin, **changed: str) -> ChatPlugin:
-    """The plugin with other answers."""
+    """Return the plugin with another class of vendor."""
     return kind(**{**msgspec.structs.asdict(plugin), **changed})
 
 
 @pytest.mark.parametrize("open_first", [CODECOMPANION.open, ""], ids=["beside a chat", "alone"])
-def test_the_inline_command_as_it_is_typed_is_in_the_ledger(
-    begin: Callable[..., Any], open_first: str
-) -> None:
+def test_a_typed_inline_command_is_recorded(begin: Callable[..., Any], open_first: str) -> None:
     session = CODECOMPANION.session if open_first else "return ''"
     plugin = of_class(Inline, CODECOMPANION, open=open_first, session=session)
     editor, server, chat = begin(plugin, waits=False)
@@ -79,11 +81,11 @@ def test_the_inline_command_as_it_is_typed_is_in_the_ledger(
     if chat:
         assert tokens(editor, chat) == before
     wait_for(lambda: "Atlantic" in editor.text(), "the plugin's own work")
-    editor.errors_expected = True  # E31: it takes away mappings that may not be there
+    editor.errors_expected = True  # E31: the plugin removes mappings that may not exist
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_background_request_that_is_the_first_of_all_is_in_the_ledger(
+def test_a_background_request_before_any_other_is_recorded(
     begin: Callable[..., Any], how: str
 ) -> None:
     plugin = msgspec.structs.replace(CODECOMPANION, open="", session="return ''")
@@ -102,8 +104,8 @@ def test_a_background_request_that_is_the_first_of_all_is_in_the_ledger(
     assert row["promptTokens"] == server.received[0].prompt
 
 
-def test_a_first_request_that_fails_is_not_billed_to_the_next(begin: Callable[..., Any]) -> None:
-    """It is sent before there are hooks, and where curl fails the plugin tells of no reply."""
+def test_a_failed_first_request_is_not_billed_to_the_next(begin: Callable[..., Any]) -> None:
+    """The first request precedes our hooks, and the plugin reports no reply when curl fails."""
     plugin = msgspec.structs.replace(CODECOMPANION, open="", session="return ''")
     editor, server, _ = begin(plugin, waits=False)
     editor.lua("""
@@ -122,10 +124,10 @@ def test_a_first_request_that_fails_is_not_billed_to_the_next(begin: Callable[..
     assert (row["category"], row["promptTokens"]) == ("background", server.received[0].prompt)
 
 
-def test_a_reply_that_comes_before_that_of_the_first_request_is_its_own(
+def test_a_reply_that_arrives_before_the_first_requests_reply_is_recorded_for_its_own_request(
     begin: Callable[..., Any],
 ) -> None:
-    """Two requests at one adapter: the first was sent before there were hooks."""
+    """Two requests use one adapter; the first precedes our hooks."""
     plugin = of_class(Inline, CODECOMPANION, open="", session="return ''")
     editor, server, _ = begin(plugin)
     editor.lua("""
@@ -148,8 +150,8 @@ def test_a_reply_that_comes_before_that_of_the_first_request_is_its_own(
     editor.errors_expected = True  # E31, as above
 
 
-def test_copilotchats_resources_are_counted(begin: Callable[..., Any]) -> None:
-    """`#file` and `#buffer` in a prompt bring texts that the next prompt does not have."""
+def test_copilotchat_resources_are_counted(begin: Callable[..., Any]) -> None:
+    """`#file` and `#buffer` add texts to one prompt that the next prompt does not carry."""
     editor, server, session = begin(COPILOTCHAT)
     editor.write("notes.md", "# Notes of the file\n\n" + LINE * 40)
     editor.lua("""
@@ -176,12 +178,12 @@ def test_copilotchats_resources_are_counted(begin: Callable[..., Any]) -> None:
 
 
 def hint(editor: Editor) -> None:
-    """What avante does whenever one begins to type."""
+    """Trigger what avante does when the user starts to type."""
     editor.lua("require('avante').get():show_input_hint()")
 
 
-def test_avante_is_followed_through_a_compaction(begin: Callable[..., Any]) -> None:
-    """`/compact` lets a summary stand for what was said; the summary's own call is paid for too."""
+def test_avante_compaction_is_followed(begin: Callable[..., Any]) -> None:
+    """`/compact` replaces the conversation with a summary, whose own call is also billed."""
     editor, server, session = begin(of_class(Summarising, AVANTE), waits=False)
     for part in range(2):
         say(editor, AVANTE, server, part)
@@ -203,14 +205,14 @@ def test_avante_is_followed_through_a_compaction(begin: Callable[..., Any]) -> N
 
 
 def goes_on(editor: Editor, server: ModelServer, session: str) -> None:
-    """One more prompt, looked at before its replies and after."""
+    """Send one more prompt, and check the counts before and after its replies."""
     server.waits = True
     while not server.arrived.empty():
         server.arrived.get()
     converse(editor, AVANTE, server, session, 7)
 
 
-def test_what_avante_has_marked_as_compacted_is_not_counted(begin: Callable[..., Any]) -> None:
+def test_messages_compacted_by_avante_are_not_counted(begin: Callable[..., Any]) -> None:
     editor, server, session = begin(AVANTE, waits=False)
     for part in range(2):
         say(editor, AVANTE, server, part)
@@ -227,17 +229,15 @@ def test_what_avante_has_marked_as_compacted_is_not_counted(begin: Callable[...,
 
 
 def project(folder: Path, name: str) -> Path:
-    """A folder of its own with a file."""
+    """Create a folder with a file."""
     at = folder / name
     (at / ".git").mkdir(parents=True)
     (at / "b.md").write_text("Hello, world!\n")
     return at
 
 
-def test_two_projects_of_avantes_are_two_sessions(
-    begin: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Both call their chat alike: the file's name alone does not tell them apart."""
+def test_two_avante_projects_are_two_sessions(begin: Callable[..., Any], tmp_path: Path) -> None:
+    """Both projects use the same file name for their chat."""
     editor, server, first = begin(AVANTE, waits=False)
     say(editor, AVANTE, server, 0)
     right = sent_back(server.received[1])
@@ -268,7 +268,7 @@ end"""
 
 
 @EACH
-def test_an_event_in_a_long_chat_encodes_only_what_is_new(
+def test_an_event_in_a_long_chat_encodes_only_new_messages(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
@@ -287,8 +287,8 @@ def test_an_event_in_a_long_chat_encodes_only_what_is_new(
     assert encoded < MESSAGES * len(LINE) / 2
 
 
-def test_avante_makes_its_prompts_once_for_each_look(begin: Callable[..., Any]) -> None:
-    """It makes them to count them itself: in a long chat that costs milliseconds."""
+def test_avante_builds_its_prompts_once_per_count(begin: Callable[..., Any]) -> None:
+    """avante builds the prompts to count them, which takes milliseconds in a long chat."""
     before = """
       local llm = require('avante.llm')
       local generate = llm.generate_prompts
@@ -310,7 +310,7 @@ REQUEST = """
     session = 's', lines = {}, body = { model = 'gpt-4o', messages = ... } })"""
 
 
-def test_messages_are_counted_once_after_the_server_has_refused_some(editor: Editor) -> None:
+def test_messages_are_counted_once_after_a_refused_request(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
 

@@ -1,4 +1,4 @@
-"""Which chat's context is shown, by which window, and what of a plugin's calls is no conversation."""
+"""Which chat's context is shown, which window applies, and which calls belong to no conversation."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 SMALLER = 96_000
-"""No window of gpt-4o's: only the plugin can have said it."""
+"""A window that differs from gpt-4o's, so it can only come from the plugin."""
 
 
 def with_window(plugin: ChatPlugin) -> ChatPlugin:
-    """A plugin that is configured with a window of its own for the model."""
+    """Return the plugin configured with another context window for the model."""
     meta = f"{{ ['gpt-4o'] = {{ meta = {{ context_window = {SMALLER} }} }} }}"
     lua = plugin.lua.replace("{ ['gpt-4o'] = {} }", meta).replace("128000", str(SMALLER))
     return msgspec.structs.replace(plugin, lua=lua)
 
 
 @EACH
-def test_the_window_is_the_one_that_the_plugin_knows(
+def test_the_window_configured_in_the_plugin_applies(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, session = begin(with_window(plugin), waits=False)
@@ -43,7 +43,7 @@ def test_the_window_is_the_one_that_the_plugin_knows(
 
 
 @EACH
-def test_only_the_prompt_that_was_held_goes_when_submitted_again(
+def test_only_the_held_prompt_is_sent_when_submitted_again(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
@@ -57,16 +57,16 @@ def test_only_the_prompt_that_was_held_goes_when_submitted_again(
 
 
 def wait_shown(editor: Editor, session: str) -> None:
-    """Waits until this is the session that the status shows."""
+    """Wait until the status shows this session."""
     wait_for(lambda: (ask(editor, "context/usage")["session"] or {}).get("id") == session, session)
 
 
 def wait_calls(editor: Editor, number: int) -> None:
-    """Waits for this many calls in the ledger."""
+    """Wait until the ledger has this many calls."""
     wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
 
 
-def test_the_chat_in_front_is_the_session_shown(begin: Callable[..., Any]) -> None:
+def test_the_focused_chat_is_the_shown_session(begin: Callable[..., Any]) -> None:
     editor, server, first = begin(CODECOMPANION, waits=False)
     say(editor, CODECOMPANION, server, 0)
     right = sent_back(server.received[-1])
@@ -80,7 +80,7 @@ def test_the_chat_in_front_is_the_session_shown(begin: Callable[..., Any]) -> No
         wait_shown(editor, session)
 
 
-def test_a_background_request_is_in_the_ledger_and_in_no_conversation(
+def test_a_background_request_is_recorded_but_not_in_a_conversation(
     begin: Callable[..., Any],
 ) -> None:
     editor, server, session = begin(CODECOMPANION, waits=False)
@@ -102,7 +102,7 @@ def test_a_background_request_is_in_the_ledger_and_in_no_conversation(
     assert tokens(editor, session) == chat
 
 
-def test_what_copilotchat_asks_headless_is_in_the_ledger_and_in_no_conversation(
+def test_headless_copilotchat_requests_are_recorded_but_not_in_a_conversation(
     begin: Callable[..., Any],
 ) -> None:
     editor, server, session = begin(COPILOTCHAT, waits=False)

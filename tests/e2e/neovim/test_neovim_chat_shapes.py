@@ -1,4 +1,4 @@
-"""Chat plugins of another version or shape: silence, and a line in :checkhealth."""
+"""Chat plugins with an unexpected version or API cause no errors, only a line in :checkhealth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANGED = {
 
 
 def health(editor: Editor) -> str:
-    """What :checkhealth says of us."""
+    """Return the part of :checkhealth about this plugin."""
     editor.command("checkhealth token_sidecar")
     lines = "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)"))
     editor.command("bdelete")
@@ -34,7 +34,7 @@ def health(editor: Editor) -> str:
 
 
 @EACH
-def test_another_shape_is_silence_and_a_line_in_checkhealth(
+def test_an_unexpected_plugin_api_is_only_reported_in_checkhealth(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     module, member = CHANGED[plugin.name]
@@ -52,7 +52,7 @@ EVENTS = {
 
 
 @EACH
-def test_what_is_there_again_is_followed_and_no_longer_in_checkhealth(
+def test_a_plugin_with_a_restored_api_is_followed_and_no_longer_reported(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     module, member = CHANGED[plugin.name]
@@ -68,7 +68,7 @@ def test_what_is_there_again_is_followed_and_no_longer_in_checkhealth(
     wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 2, "each call once")
 
 
-def test_a_plugin_that_was_loaded_again_is_followed(begin: Callable[..., Any]) -> None:
+def test_a_reloaded_plugin_is_followed(begin: Callable[..., Any]) -> None:
     editor, server, _ = begin(CODECOMPANION, waits=False)
     say(editor, CODECOMPANION, server, 0)
     editor.lua("""
@@ -82,8 +82,8 @@ def test_a_plugin_that_was_loaded_again_is_followed(begin: Callable[..., Any]) -
     wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 4, "each call once")
 
 
-def test_a_request_goes_though_it_cannot_be_read(begin: Callable[..., Any]) -> None:
-    """What fails is our reading: the plugin's own request must not."""
+def test_a_request_that_we_cannot_read_is_still_sent(begin: Callable[..., Any]) -> None:
+    """Only our reading fails, not the plugin's own request."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     editor.lua("require('codecompanion').buf_get_chat = function() error('gone') end")
     editor.lua(CODECOMPANION.submit, WEATHER.format(0))

@@ -1,4 +1,4 @@
-"""The real codecompanion through its adapters for Anthropic, OpenAI's Responses and Gemini."""
+"""The real codecompanion with its adapters for Anthropic, OpenAI's Responses API and Gemini."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.plugins
 
 
 class Vendor(msgspec.Struct, frozen=True):
-    """An adapter of the plugin's."""
+    """One of the plugin's adapters."""
 
     adapter: str
     path: str
     model: str
     keeps_reasoning: bool = True
-    """Whether the next request carries the reasoning of a reply."""
+    """Whether the next request carries a reply's reasoning."""
 
 
 ANTHROPIC = Vendor("anthropic", "/v1/messages", "claude-sonnet-4-5")
@@ -47,7 +47,9 @@ EACH = pytest.mark.parametrize(
 
 @pytest.fixture
 def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any]]:
-    """Opens a Neovim with a chat of this adapter, and a server that speaks as its vendor."""
+    """Return a function that opens a Neovim with a chat of this adapter and a server that speaks
+    the vendor's API.
+    """
     with ExitStack() as stack:
 
         def opened(vendor: Vendor) -> tuple[Editor, FakeVendor, str]:
@@ -68,7 +70,9 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any
 
 
 def say(editor: Editor, server: FakeVendor, vendor: Vendor, part: int) -> int:
-    """One prompt with its tool call; what the next request carries, as the server reported."""
+    """Send one prompt that causes a tool call, and return the tokens that the server reported for
+    the next request.
+    """
     server.script.on(WEATHER.format(part), ASK_WEATHER, TELL_WEATHER)
     editor.lua(CODECOMPANION.submit, WEATHER.format(part))
     wait_for(lambda: len(server.billed()) == 2 * part + 2, lambda: f"both; {editor.describe()}")
@@ -79,7 +83,7 @@ def say(editor: Editor, server: FakeVendor, vendor: Vendor, part: int) -> int:
 
 
 @EACH
-def test_a_conversation_is_as_its_vendor_reports(
+def test_counts_equal_the_vendors_reported_usage(
     begin: Callable[[Vendor], Any], vendor: Vendor
 ) -> None:
     editor, server, session = begin(vendor)
@@ -118,10 +122,10 @@ def test_a_conversation_is_as_its_vendor_reports(
 
 
 @pytest.mark.parametrize("vendor", [ANTHROPIC, RESPONSES], ids=lambda vendor: vendor.adapter)
-def test_a_pdf_is_a_document_and_not_its_base64(
+def test_a_pdf_is_counted_as_a_document_and_not_as_base64(
     begin: Callable[[Vendor], Any], vendor: Vendor, tmp_path: Path
 ) -> None:
-    """150,000 bytes would be some 100,000 tokens of text."""
+    """As text, its 150,000 bytes would be about 100,000 tokens."""
     editor, server, session = begin(vendor)
     pdf = tmp_path / "paper.pdf"
     pdf.write_bytes(b"%PDF-1.4\n" + random.Random(5).randbytes(150_000))

@@ -1,4 +1,4 @@
-"""The real chat plugins against a local model server that counts what it receives by itself."""
+"""The real chat plugins against a local model server that counts what it receives."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 INPUT, OUTPUT = Decimal("2.5") / 10**6, Decimal(10) / 10**6
-"""USD a token of gpt-4o."""
+"""The prices of gpt-4o in USD per token."""
 
 
 @EACH
-def test_a_conversation_is_right_to_the_token_and_to_the_cent(
+def test_conversation_counts_and_costs_are_exact(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, session = begin(plugin)
@@ -60,7 +60,9 @@ def test_a_conversation_is_right_to_the_token_and_to_the_cent(
 
 
 @EACH
-def test_only_what_is_new_is_sent(begin: Callable[..., Any], plugin: ChatPlugin) -> None:
+def test_only_new_messages_are_sent_to_the_server(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
     editor, server, session = begin(plugin, waits=False)
     editor.lua("""
       _G.sent = {}
@@ -90,7 +92,7 @@ SHOWN = """
 
 
 @EACH
-def test_the_chats_own_window_shows_its_context(
+def test_the_chat_window_shows_its_own_context(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, session = begin(plugin, waits=False)
@@ -137,7 +139,7 @@ def test_chat_loses_its_numbers_with_the_server(begin: Callable[..., Any]) -> No
     wait_for(lambda: editor.lua("return vim.b[...].token_sidecar_status == nil", buf), "no number")
 
 
-def test_a_closed_chat_leaves_the_status(begin: Callable[..., Any]) -> None:
+def test_a_closed_chat_disappears_from_the_status(begin: Callable[..., Any]) -> None:
     editor, _, session = begin(CODECOMPANION, waits=False)
     wait_for(lambda: tokens(editor, session), "the chat")
     editor.lua("chat:close()")
@@ -145,18 +147,18 @@ def test_a_closed_chat_leaves_the_status(begin: Callable[..., Any]) -> None:
     assert editor.messages() == []
 
 
-def test_a_cleared_chat_is_counted_anew(begin: Callable[..., Any]) -> None:
+def test_a_cleared_chat_is_counted_from_the_start(begin: Callable[..., Any]) -> None:
     editor, server, session = begin(CODECOMPANION, waits=False)
     empty = wait_for(lambda: tokens(editor, session), "the chat")
     editor.lua(CODECOMPANION.submit, WEATHER.format(0))
     wait_for(lambda: (tokens(editor, session) or 0) > empty + 40, "the conversation")
     wait_for(lambda: len(server.received) == 2 and editor.lua(CODECOMPANION.idle), "its end")
     editor.lua("chat:clear()")
-    # The first report has taught what the client sends beside its texts: some tokens.
+    # The first usage report has calibrated the few tokens that the client adds to its texts.
     wait_tokens(editor, session, lambda known: abs(known - empty) < 20, str(empty))
 
 
-def test_copilotchat_is_followed_through_a_reset_and_another_model(
+def test_copilotchat_reset_and_model_change_are_followed(
     begin: Callable[..., Any],
 ) -> None:
     editor, server, session = begin(COPILOTCHAT, waits=False)
@@ -187,7 +189,7 @@ def test_a_reply_without_usage_is_counted(begin: Callable[..., Any]) -> None:
     )
 
 
-def test_avante_is_followed_through_clear_and_new(begin: Callable[..., Any]) -> None:
+def test_avante_clear_and_new_chat_are_followed(begin: Callable[..., Any]) -> None:
     editor, server, session = begin(AVANTE, waits=False)
     editor.lua(AVANTE.submit, WEATHER.format(0))
     wait_for(lambda: len(server.received) == 2 and editor.lua(AVANTE.idle), "the reply")
@@ -203,7 +205,7 @@ def test_avante_is_followed_through_clear_and_new(begin: Callable[..., Any]) -> 
     wait_tokens(editor, other, lambda known: known < full - 40, "the new chat")
 
 
-def test_an_inline_request_is_in_the_ledger(begin: Callable[..., Any]) -> None:
+def test_an_inline_request_is_recorded(begin: Callable[..., Any]) -> None:
     editor, server, session = begin(CODECOMPANION, waits=False)
     chat = wait_for(lambda: tokens(editor, session), "the chat")
     editor.command("wincmd p")
@@ -225,13 +227,13 @@ LUALINE = """
 require('lualine').setup({
   options = { icons_enabled = false, refresh = { statusline = 60000, refresh_time = 60000 } },
   sections = { lualine_x = { 'token_sidecar' } } })"""
-"""Its own clock is set to a minute: what is seen came by our event."""
+"""lualine's own refresh is set to a minute, so a visible change comes from our event."""
 
 
-def test_nothing_of_ours_is_loaded_before_a_chat_is_used(
+def test_no_module_is_loaded_before_a_chat_is_used(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """But what lualine draws: the component, and the module that reads two variables for it."""
+    """lualine may load the component and the module that reads two variables for it."""
     lua = "\n".join(plugin.lua for plugin in ALL)
     editor = open_editor(lua + "\nvim.o.columns = 80\n" + on_path("lualine.nvim") + LUALINE)
     loaded = editor.lua("""
@@ -242,12 +244,12 @@ def test_nothing_of_ours_is_loaded_before_a_chat_is_used(
     assert editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output") == ""
 
 
-def test_it_can_be_switched_off(begin: Callable[..., Any]) -> None:
+def test_chat_integrations_can_be_disabled(begin: Callable[..., Any]) -> None:
     editor, _, _ = begin(CODECOMPANION, lua="\nvim.g.token_sidecar_integrations = false")
     assert editor.lua("return package.loaded['token_sidecar.integrations.codecompanion']") is None
 
 
-def test_lualine_draws_what_was_pushed_at_once(open_editor: Callable[..., Editor]) -> None:
+def test_lualine_draws_a_pushed_status_at_once(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor(on_path("lualine.nvim") + LUALINE)
     editor.edit("a.md", "Hello, world!\n")
     wait_for(lambda: "4 tokens" in editor.screen()[-2], "the number")

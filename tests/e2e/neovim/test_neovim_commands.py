@@ -1,4 +1,4 @@
-"""The subcommands, each against the real server: what they show, and what they change."""
+"""Each subcommand against the real server: what it shows and what it changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PALETTE = {
     "sessions": "sessions",
     "undofit": "undoFitContext",
 }
-"""Each subcommand, and the command of VS Code that does the same."""
+"""Each subcommand, and the equivalent command in VS Code."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def ready(editor: Editor) -> Editor:
 
 
 def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The server's answer to a request of the test's own."""
+    """Return the server's answer to a request that the test sends."""
     answer = editor.lua(
         "return require('token_sidecar.server').clients()[1]:request_sync(...)",
         method, params, 20000,
@@ -55,7 +55,7 @@ def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def floating(editor: Editor, command: str) -> list[str]:
-    """The lines of the floating window that a command opens."""
+    """Return the lines of the floating window that a command opens."""
     editor.command(command)
     wait_for(
         lambda: editor.lua("return vim.api.nvim_win_get_config(0).relative") == "editor",
@@ -140,7 +140,7 @@ def test_model_applies_at_once(ready: Editor) -> None:
     ready.wait_message(f"{truth('日本語' + chr(10), 'cl100k_base')} tokens (exact, gpt-4)")
 
 
-def test_model_by_the_picker(ready: Editor) -> None:
+def test_model_can_be_chosen_with_the_picker(ready: Editor) -> None:
     ready.lua("""
       vim.ui.select = function(items, options, chosen)
         for _, item in ipairs(items) do
@@ -155,8 +155,8 @@ def test_model_by_the_picker(ready: Editor) -> None:
     assert ready.lua("return _G.label") in ("gpt-4", "openai/gpt-4")
 
 
-def test_model_by_the_list_of_neovim_itself(ready: Editor) -> None:
-    """It prints all that it is given: a part of the name comes first, and the list is short."""
+def test_model_can_be_chosen_with_inputlist(ready: Editor) -> None:
+    """Neovim's own list prints every item, so the user first enters a part of the name."""
     ready.lua("""
       vim.ui.input = function(options, entered) _G.prompt = options.prompt; entered(_G.entered) end
       vim.fn.inputlist = function(lines) _G.offered = lines; return 1 end""")
@@ -174,7 +174,7 @@ def test_model_by_the_list_of_neovim_itself(ready: Editor) -> None:
 
 
 @pytest.mark.parametrize("text", ["word " * 15 + "\n", "one\n" + "word " * 15])
-def test_a_budget_that_ends_in_the_last_line_is_fitted(
+def test_fit_handles_a_budget_that_ends_in_the_last_line(
     open_editor: Callable[..., Editor], text: str
 ) -> None:
     editor = open_editor("vim.ui.select = function(items, _, chosen) chosen(items[1]) end")
@@ -187,7 +187,7 @@ def test_a_budget_that_ends_in_the_last_line_is_fitted(
     assert editor.messages() == []
 
 
-def test_fit_says_what_it_cannot_do(ready: Editor) -> None:
+def test_fit_reports_what_it_cannot_do(ready: Editor) -> None:
     for wrong in ("3x", "-5", "20 side"):
         ready.lua("_G.messages = {}")
         ready.command(f"TokenSidecar fit {wrong}")
@@ -232,7 +232,7 @@ def test_fit_to_a_number(ready: Editor, mode: str) -> None:
     ready.wait_tokens(truth(LONG))
 
 
-def test_fit_says_when_it_fits(ready: Editor) -> None:
+def test_fit_reports_that_the_text_fits(ready: Editor) -> None:
     ready.command("TokenSidecar fit 100")
     ready.wait_message("it already fits (4 tokens)")
     assert ready.text() == HELLO
@@ -309,7 +309,7 @@ def test_winbar_is_coloured_and_escaped(ready: Editor) -> None:
     assert "TokenSidecarWarning" in str(evaluated["highlights"])
 
 
-def test_the_selection_is_counted_beside_it(open_editor: Callable[..., Editor]) -> None:
+def test_the_selection_is_counted_next_to_the_document(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_selection = true")
     editor.edit("a.md", "alpha beta gamma\nshort\n")
     editor.wait_tokens(truth("alpha beta gamma\nshort\n"))
@@ -327,7 +327,7 @@ def test_the_selection_is_counted_beside_it(open_editor: Callable[..., Editor]) 
     wait_for(lambda: editor.screen()[1] == "short", "nothing beside it")
 
 
-def test_count_of_an_earlier_selection_is_not_shown_beside_another(
+def test_a_stale_selection_count_is_not_shown_for_another_selection(
     open_editor: Callable[..., Editor],
 ) -> None:
     editor = open_editor("vim.g.token_sidecar_selection = true")
@@ -345,7 +345,7 @@ def test_count_of_an_earlier_selection_is_not_shown_beside_another(
       end""")
     editor.keys("gg0vee")
     wait_for(lambda: editor.lua("return _G.deliver ~= nil"), "the answer, which is kept back")
-    # The selection grows, and the answer comes before the next count is asked for.
+    # The selection grows, and the answer arrives before the next count is requested.
     shown = editor.lua("""
       _G.released = true
       vim.api.nvim_win_set_cursor(0, { 2, 0 })
@@ -357,7 +357,7 @@ def test_count_of_an_earlier_selection_is_not_shown_beside_another(
     wait_for(lambda: editor.screen()[1].startswith("short "), "the count of the selection")
 
 
-def test_selection_count_that_is_switched_off_disappears(
+def test_a_disabled_selection_count_disappears(
     open_editor: Callable[..., Editor],
 ) -> None:
     editor = open_editor("""vim.g.token_sidecar_selection = true
@@ -379,7 +379,7 @@ def test_settings_of_the_editor_reach_the_server(open_editor: Callable[..., Edit
     editor.wait_message("(exact, gpt-4)")
 
 
-def test_warnings_of_the_context_are_told(ready: Editor) -> None:
+def test_context_warnings_are_notified(ready: Editor) -> None:
     turns = [{"role": "user", "content": "a long story " * 400}]
     ask(ready, "context/set", {"session": "s", "limit": 1000, "model": "gpt-5"})
     ask(ready, "context/append", {"session": "s", "turns": turns})
@@ -388,7 +388,7 @@ def test_warnings_of_the_context_are_told(ready: Editor) -> None:
     assert message.startswith("token-sidecar: ")
 
 
-def test_a_long_warning_fits_the_line_and_stands_whole_in_the_log(ready: Editor) -> None:
+def test_a_long_warning_is_shortened_on_screen_and_complete_in_the_log(ready: Editor) -> None:
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     tools = [{"name": f"a_tool_of_a_long_name_{n}", "input_schema": schema} for n in range(5)]
     turns = [{"role": "user", "content": "a long story " * 400}]
@@ -403,7 +403,7 @@ def test_a_long_warning_fits_the_line_and_stands_whole_in_the_log(ready: Editor)
     assert ready.lua("return vim.api.nvim_get_mode().mode") == "n"
 
 
-def test_a_name_in_a_message_is_text(ready: Editor) -> None:
+def test_a_name_in_a_message_is_not_interpreted(ready: Editor) -> None:
     hostile = "a\x1b[2J\x9bx\u202e\u2028\u2066\ufeff\x00\nb 計画 é"
     plain = "return require('token_sidecar.format').plain(...)"
     assert ready.lua(plain, hostile) == (
@@ -413,8 +413,8 @@ def test_a_name_in_a_message_is_text(ready: Editor) -> None:
     ready.wait_message("counting for a\\u202e\\u009bb")
 
 
-def test_the_subcommands_are_those_of_the_palette(editor: Editor) -> None:
-    """VS Code alone has what Neovim has elsewhere: its menu, an installer, the buttons of a list."""
+def test_the_subcommands_match_the_palette(editor: Editor) -> None:
+    """VS Code alone has commands for its menu, its installer and the buttons of a list."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text())
     palette = {each["command"].split(".")[1] for each in manifest["contributes"]["commands"]}
     known = editor.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")
@@ -428,7 +428,7 @@ def test_the_subcommands_are_those_of_the_palette(editor: Editor) -> None:
 
 
 def choose(editor: Editor, row: int) -> None:
-    """Lets the next choice be this row."""
+    """Make the next picker choose this row."""
     editor.lua(
         """
         local row = ...
@@ -440,7 +440,7 @@ def choose(editor: Editor, row: int) -> None:
     )
 
 
-def test_a_context_is_fitted_after_its_plan_was_shown_and_taken_back(ready: Editor) -> None:
+def test_a_fit_plan_is_shown_applied_and_undone(ready: Editor) -> None:
     ask(ready, "context/set", {"session": "s", "model": "gpt-4o", "limit": 4000})
     turns = [
         {"role": role, "content": f"{number} " + "seven words that fill the window up " * 20}
@@ -465,7 +465,7 @@ def test_a_context_is_fitted_after_its_plan_was_shown_and_taken_back(ready: Edit
 
 @pytest.fixture
 def second_project(ready: Editor, tmp_path: Path) -> Path:
-    """A file of another project, open and counted, beside the current folder's project."""
+    """Open and count a file of another project, besides the project of the current folder."""
     ready.command(f"cd {ready.workspace}")
     path = tmp_path / "second/b.md"
     (path.parent / ".git").mkdir(parents=True)
@@ -484,7 +484,7 @@ IN_SECOND = """
   end"""
 
 
-def test_context_is_fitted_in_the_project_that_it_was_planned_in(
+def test_a_context_is_fitted_in_the_project_of_its_plan(
     ready: Editor, second_project: Path
 ) -> None:
     turns = [
@@ -500,7 +500,7 @@ def test_context_is_fitted_in_the_project_that_it_was_planned_in(
     assert ready.lua(IN_SECOND, "context/usage", {"session": "s"})["tokens"] < before
 
 
-def test_model_is_chosen_for_the_project_where_one_asked(
+def test_the_model_is_set_for_the_project_that_opened_the_picker(
     ready: Editor, second_project: Path
 ) -> None:
     ready.lua(
@@ -516,13 +516,15 @@ def test_model_is_chosen_for_the_project_where_one_asked(
 
 
 @pytest.mark.parametrize("command", ["fitcontext", "undofit"])
-def test_what_needs_a_conversation_says_what_makes_one(ready: Editor, command: str) -> None:
+def test_commands_that_need_a_conversation_explain_how_to_start_one(
+    ready: Editor, command: str
+) -> None:
     ready.errors_expected = True
     ready.command(f"TokenSidecar {command}")
     ready.wait_message("No conversation found for this workspace yet.")
 
 
-def test_a_session_is_chosen(ready: Editor) -> None:
+def test_a_session_can_be_selected(ready: Editor) -> None:
     turns = [{"role": "user", "content": "Hello"}]
     for session in ("one", "two"):
         ask(ready, "context/append", {"session": session, "turns": turns})
@@ -540,7 +542,7 @@ def test_a_session_is_chosen(ready: Editor) -> None:
     wait_for(lambda: ready.lua(shown) == "one", "the older one")
 
 
-def test_a_probe_without_endpoints_says_why(ready: Editor) -> None:
+def test_a_probe_without_endpoints_explains_why(ready: Editor) -> None:
     ready.command("TokenSidecar probe")
     assert "config init --user" in ready.wait_message("no endpoint is configured")
 
@@ -552,7 +554,7 @@ def test_a_probe_without_endpoints_says_why(ready: Editor) -> None:
         ("false", "endpoints are disabled: set use-endpoint = true under [tokenize]"),
     ],
 )
-def test_a_probe_says_why_a_server_does_not_count_and_what_to_do(
+def test_a_probe_explains_why_a_server_does_not_count_and_what_to_do(
     switch: str, line: str, open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
     config = tmp_path / "endpoint.toml"
@@ -567,7 +569,7 @@ def test_a_probe_says_why_a_server_does_not_count_and_what_to_do(
     assert line in reason
 
 
-def test_the_logs_level_is_a_setting(open_editor: Callable[..., Editor]) -> None:
+def test_the_log_level_is_a_setting(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_log_level = 'debug'")
     editor.edit("a.md", HELLO)
     editor.wait_tokens(4)

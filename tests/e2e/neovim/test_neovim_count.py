@@ -1,4 +1,4 @@
-"""A person opens files, types, and reads the count."""
+"""A user opens files, types, and reads the count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_count_follows_typing(editor: Editor) -> None:
         "x = {'ſ': \"\t//\"}",
     ],
 )
-def test_unusual_characters(editor: Editor, typed: str) -> None:
+def test_unusual_characters_are_counted(editor: Editor, typed: str) -> None:
     editor.edit("a.py", f"{typed}\n")
     editor.wait_tokens(truth(f"{typed}\n"))
     editor.lua("vim.api.nvim_buf_set_lines(0, 0, 0, true, {...})", typed)
@@ -46,7 +46,7 @@ def test_dos_line_ends_are_counted(editor: Editor) -> None:
     editor.wait_tokens(truth("one\r\ntwo\r\n\r\nthree\r\n"))
 
 
-def test_a_file_without_final_newline(editor: Editor) -> None:
+def test_a_file_without_a_final_newline_is_counted(editor: Editor) -> None:
     editor.edit("bare.txt", "no newline here\n\n\nend")
     editor.wait_tokens(truth("no newline here\n\n\nend"))
 
@@ -58,13 +58,13 @@ def test_every_file_is_attached(editor: Editor, name: str) -> None:
     editor.wait_tokens(truth("Hello, world!\n"))
 
 
-def test_a_new_buffer_counts_once_it_has_a_name(editor: Editor) -> None:
+def test_a_new_buffer_is_counted_once_it_has_a_name(editor: Editor) -> None:
     editor.keys("iHello, world!<Esc>")
     editor.command(f"write {editor.workspace / 'named'}")
     editor.wait_tokens(4)
 
 
-def test_scratch_buffers_are_left_alone(editor: Editor) -> None:
+def test_scratch_buffers_are_ignored(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.command("new | set filetype=markdown")
@@ -95,7 +95,7 @@ def test_big_paste_and_undo(editor: Editor) -> None:
     editor.wait_tokens(truth("pass\n"))
 
 
-def test_a_reload_from_disk_is_counted(editor: Editor) -> None:
+def test_a_buffer_reloaded_from_disk_is_counted(editor: Editor) -> None:
     editor.edit("a.txt", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.write("a.txt", "quite another text\n")
@@ -103,7 +103,7 @@ def test_a_reload_from_disk_is_counted(editor: Editor) -> None:
     editor.wait_tokens(truth("quite another text\n"))
 
 
-def test_other_line_ends_are_counted_at_once(editor: Editor) -> None:
+def test_changed_line_ends_are_counted_at_once(editor: Editor) -> None:
     editor.edit("a.txt", "one\ntwo\n\n\nthree\n")
     editor.wait_tokens(truth("one\ntwo\n\n\nthree\n"))
     editor.command("set fileformat=dos")
@@ -114,7 +114,7 @@ def test_other_line_ends_are_counted_at_once(editor: Editor) -> None:
     editor.wait_tokens(truth("zero\none\ntwo\n\n\nthree"))
 
 
-def test_another_name_is_followed(editor: Editor) -> None:
+def test_a_renamed_buffer_is_followed(editor: Editor) -> None:
     editor.edit("a.txt", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.command(f"file {editor.workspace / 'b.txt'}")

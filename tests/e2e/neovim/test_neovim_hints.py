@@ -1,4 +1,4 @@
-"""Counts inside the text of a real Neovim: its own inlay hints and lenses, off until asked for."""
+"""Inlay hints and code lenses in a real Neovim, which are disabled by default."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ON = """
 
 
 def labels(tokenizer: str = "o200k_base") -> list[str]:
-    """What stands at the sections."""
+    """Return the labels of the sections."""
     return [f"{truth(section, tokenizer)} tokens" for section in SECTIONS]
 
 
 def hints(editor: Editor) -> list[str]:
-    """The labels of the hints that Neovim shows."""
+    """Return the labels of the inlay hints that Neovim shows."""
     found = editor.lua("""
         return vim.tbl_map(function(each) return each.inlay_hint.label end,
           vim.lsp.inlay_hint.get({ bufnr = 0 }))""")
@@ -45,7 +45,7 @@ def test_hints_come_without_an_edit_and_follow_the_model(
     wait_for(lambda: hints(editor) == labels("cl100k_base"), lambda: f"others: {hints(editor)}")
 
 
-def test_lenses(open_editor: Callable[..., Editor]) -> None:
+def test_lenses_show_the_tokens_of_sections(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor(ON)
     editor.edit("a.md", "".join(SECTIONS))
     editor.wait_tokens(truth("".join(SECTIONS)))
@@ -60,7 +60,7 @@ def test_lenses(open_editor: Callable[..., Editor]) -> None:
     wait_for(lambda: shown() == labels(), lambda: f"{labels()}, {shown()}")
 
 
-def test_none_by_default(open_editor: Callable[..., Editor]) -> None:
+def test_hints_and_lenses_are_disabled_by_default(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.lsp.inlay_hint.enable()")
     editor.edit("a.md", "".join(SECTIONS))
     editor.wait_tokens(truth("".join(SECTIONS)))

@@ -1,4 +1,4 @@
-"""A hostile folder in a real Neovim: its programs, modules and settings are not what runs."""
+"""A hostile folder in a real Neovim. Its programs, modules and settings must not run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Hostile:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Trace:
-    """Of the server's processes."""
+    """Trace of the server's processes."""
     return Trace(tmp_path / "trace")
 
 
@@ -39,7 +39,7 @@ def trace(tmp_path: Path) -> Trace:
 def opened(
     repository: Hostile, tmp_path: Path, trace: Trace, request: pytest.FixtureRequest
 ) -> Iterator[Editor]:
-    """Neovim in it, with its folders first on PATH, before the program that is to be found."""
+    """A Neovim in the hostile folder, whose subfolders precede the real programs on PATH."""
     programs = tmp_path / "programs"
     programs.mkdir()
     real = {"python3": sys.executable, "token-sidecar": str(SERVER)}[request.param]
@@ -56,8 +56,10 @@ def opened(
     editor.close()
 
 
-def test_nothing_of_it_runs(opened: Editor, repository: Hostile, trace: Trace) -> None:
-    """And the server connects to nobody."""
+def test_nothing_in_a_hostile_folder_runs(
+    opened: Editor, repository: Hostile, trace: Trace
+) -> None:
+    """The server opens no network connection either."""
     opened.edit("CLAUDE.md")
     opened.wait_tokens(truth(hostile.PROMPT * 2))
     (pid,) = opened.server_pids()
@@ -76,8 +78,12 @@ def test_nothing_of_it_runs(opened: Editor, repository: Hostile, trace: Trace) -
     assert [each for each in trace.programs() if each.startswith((root, "."))] == []
 
 
-def test_bad_settings(repository: Hostile, tmp_path: Path, trace: Trace) -> None:
-    """Files for settings that are links, FIFOs, devices, bombs: counted, nothing quoted, and over."""
+def test_hostile_settings_files_are_reported_without_their_contents(
+    repository: Hostile, tmp_path: Path, trace: Trace
+) -> None:
+    """Settings files that are links, FIFOs, devices or bombs must not stop counting, leak into
+    messages or hang the editor.
+    """
     hostile.add_bad_settings(repository)
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -89,7 +95,7 @@ def test_bad_settings(repository: Hostile, tmp_path: Path, trace: Trace) -> None
     for folder in repository.bad():
         editor.edit(f"bad/{folder.name}/CLAUDE.md")
         editor.wait_tokens(truth(hostile.PROMPT))
-    # Each folder with settings is a root, and Neovim starts a server for each.
+    # Each folder with settings is a project root, and Neovim starts a server for each.
     assert max(peak_bytes(trace.traced(pid)) for pid in editor.server_pids()) < MOST_BYTES
     seen = "".join([*editor.messages(), *editor.screen(), editor.describe()])
     seen += str(editor.lua("return vim.inspect(vim.diagnostic.get())"))
@@ -101,10 +107,10 @@ def test_bad_settings(repository: Hostile, tmp_path: Path, trace: Trace) -> None
     assert repository.fired() == set()
 
 
-def test_a_command_that_the_user_names_is_found_outside_of_it(
+def test_a_configured_command_is_found_outside_the_folder(
     repository: Hostile, tmp_path: Path
 ) -> None:
-    """By its name: on PATH, as if it were the default."""
+    """The command is given by name and found on PATH, like the default one."""
     env = {
         "TOKEN_SIDECAR_CMD": "token-sidecar serve --log-level ERROR",
         "PATH": f"{repository.path()}:{SERVER.parent}:/usr/bin:/bin",
@@ -117,10 +123,10 @@ def test_a_command_that_the_user_names_is_found_outside_of_it(
     editor.close()
 
 
-def test_trying_it_from_within(
+def test_the_demo_runs_nothing_from_a_hostile_folder(
     repository: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`editors/try/neovim.py`: its environment, its pip and its search for Neovim."""
+    """Covers the environment of `editors/try/neovim.py`, its pip and its search for Neovim."""
     spec = importlib.util.spec_from_file_location("try_token_sidecar", TRY / "neovim.py")
     assert spec
     assert spec.loader

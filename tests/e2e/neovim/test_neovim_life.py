@@ -1,4 +1,4 @@
-"""The server's life: nothing before it is needed, back after it died, quiet when it is missing."""
+"""The server's life cycle: lazy start, restart after a crash, and one message if it is missing."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Edi
     assert len(editor.server_pids()) == 1
 
 
-def test_start_up_reads_one_file_of_ours(tmp_path: Path) -> None:
-    """With a file to open; what that one costs, `benchmarks/neovim_startup.py` measures."""
+def test_startup_reads_one_of_our_files(tmp_path: Path) -> None:
+    """This is with a file to open; `benchmarks/neovim_startup.py` measures the cost of that file."""
     (tmp_path / "a.md").write_text("Hello, world!\n")
     init, log = tmp_path / "init.lua", tmp_path / "startup.log"
     init.write_text(f"vim.opt.runtimepath:prepend('{SHIM}')\n")
@@ -47,7 +47,7 @@ def test_start_up_reads_one_file_of_ours(tmp_path: Path) -> None:
     assert read == [str(SHIM / "plugin/token_sidecar.lua")]
 
 
-def test_enabling_it_by_hand_is_enough(open_editor: Callable[..., Editor]) -> None:
+def test_enabling_the_server_by_hand_works(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_enabled = false; vim.lsp.enable('token_sidecar')")
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
@@ -55,8 +55,10 @@ def test_enabling_it_by_hand_is_enough(open_editor: Callable[..., Editor]) -> No
     editor.wait_tokens(truth("one two three\n"))
 
 
-def test_a_user_without_a_home_has_counts(open_editor: Callable[..., Editor]) -> None:
-    """As in many containers: the server is started elsewhere then, and never in the folder."""
+def test_a_user_without_a_home_gets_counts(open_editor: Callable[..., Editor]) -> None:
+    """Many containers have no home. The server starts in another folder then, never in the
+    workspace.
+    """
     editor = open_editor(HOME="/nonexistent")
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
@@ -67,7 +69,7 @@ def test_a_user_without_a_home_has_counts(open_editor: Callable[..., Editor]) ->
     assert "ERROR" not in shown
 
 
-def test_it_can_be_switched_off(open_editor: Callable[..., Editor]) -> None:
+def test_the_plugin_can_be_disabled(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_enabled = false; vim.o.statusline = ''")
     editor.edit("a.md", "Hello, world!\n")
     editor.edit("b")
@@ -101,7 +103,7 @@ def test_filetypes_can_be_chosen(open_editor: Callable[..., Editor]) -> None:
     assert attached == [editor.lua("return vim.api.nvim_get_current_buf()")]
 
 
-def test_loaded_late_it_takes_the_open_files(open_editor: Callable[..., Editor]) -> None:
+def test_a_plugin_loaded_late_attaches_to_open_files(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor(f"vim.opt.runtimepath:remove('{SHIM}'); vim.o.statusline = ''")
     editor.edit("no-type", "Hello, world!\n")
     editor.lua(
@@ -111,7 +113,7 @@ def test_loaded_late_it_takes_the_open_files(open_editor: Callable[..., Editor])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_server_comes_back_with_one_message(editor: Editor, number: int) -> None:
+def test_a_killed_server_is_restarted_with_one_message(editor: Editor, number: int) -> None:
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.edit("b", "one two three\n")
@@ -128,7 +130,7 @@ def test_a_killed_server_comes_back_with_one_message(editor: Editor, number: int
     assert len(editor.server_pids()) == 1
 
 
-def test_the_fourth_end_within_three_minutes_is_final(editor: Editor) -> None:
+def test_the_fourth_crash_within_three_minutes_is_final(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     for nth in (1, 2, 3):
         editor.wait_tokens(4)
@@ -140,7 +142,7 @@ def test_the_fourth_end_within_three_minutes_is_final(editor: Editor) -> None:
     editor.wait_message(":TokenSidecar restart")
     assert editor.status() == {}
     assert editor.server_pids() == []
-    # Nothing but the user starts it again: neither another file nor a write.
+    # Only the user can start it again; opening another file or saving does not.
     editor.edit("b.md", "another\n")
     editor.command("silent write")
     time.sleep(0.5)
@@ -153,7 +155,7 @@ def test_the_fourth_end_within_three_minutes_is_final(editor: Editor) -> None:
     assert len(editor.messages()) == 5
 
 
-def test_after_the_last_restart_a_command_of_the_user_starts_it(editor: Editor) -> None:
+def test_a_user_command_starts_the_server_after_the_last_restart(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     for nth in range(4):
         editor.wait_tokens(4)
@@ -164,10 +166,12 @@ def test_after_the_last_restart_a_command_of_the_user_starts_it(editor: Editor) 
     editor.wait_tokens(4)
 
 
-def test_a_python_that_starts_it_is_looked_at_once(
+def test_a_python_interpreter_is_probed_for_the_module_at_once(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """Without the console script on PATH, an interpreter is asked whether it has the module."""
+    """Without the console script on PATH, the plugin asks an interpreter whether it has the
+    module.
+    """
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -211,7 +215,7 @@ def test_the_chosen_model_outlives_the_server(editor: Editor, end: str) -> None:
     editor.wait_message(f"{tokens} tokens (exact, gpt-4)")
 
 
-def test_restart_is_no_crash(editor: Editor) -> None:
+def test_a_requested_restart_is_not_a_crash(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     (first,) = editor.server_pids()
@@ -223,7 +227,7 @@ def test_restart_is_no_crash(editor: Editor) -> None:
 
 
 @pytest.mark.parametrize("restart", ["TokenSidecar restart", "call system('kill -9 ' . g:pid)"])
-def test_edits_while_it_restarts_are_not_lost(editor: Editor, restart: str) -> None:
+def test_edits_during_a_restart_are_not_lost(editor: Editor, restart: str) -> None:
     editor.edit("a.txt", "Hello, world!\n")
     editor.wait_tokens(4)
     (first,) = editor.server_pids()
@@ -256,7 +260,7 @@ def test_a_hanging_server_is_replaced(editor: Editor) -> None:
     editor.wait_tokens(truth("Hello, world!\none two three\n"))
 
 
-def test_a_missing_server_is_one_message(open_editor: Callable[..., Editor]) -> None:
+def test_a_missing_server_causes_one_message(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor(TOKEN_SIDECAR_CMD="/nowhere/token-sidecar")  # noqa: S106
     editor.edit("a.md", "Hello, world!\n")
     editor.edit("b", "Hello, world!\n")
@@ -274,10 +278,10 @@ def test_a_missing_server_is_one_message(open_editor: Callable[..., Editor]) -> 
     assert "pipx install" in report
 
 
-def test_a_python_without_the_package_is_the_same(
+def test_a_python_without_the_package_causes_one_message(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """Neither the command nor the module: `python3` is there, and must not be restarted."""
+    """Neither the command nor the module exists; `python3` does, and must not be restarted."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text("#!/bin/sh\nexit 1\n")
@@ -292,7 +296,7 @@ def test_a_python_without_the_package_is_the_same(
 def test_a_workspace_folder_named_sidecar_is_not_run(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """`python3 -P -m sidecar` is the last resort, and takes the installed package."""
+    """As a last resort, `python3 -P -m sidecar` runs the installed package."""
     import sys
 
     programs = tmp_path / "programs"
@@ -307,8 +311,10 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
     editor.wait_tokens(4)
 
 
-def test_a_plain_entry_without_the_plugin(open_editor: Callable[..., Editor]) -> None:
-    """What the help has under token-sidecar-plain, to the letter: an ordinary server."""
+def test_the_plain_configuration_of_the_help_works_without_the_plugin(
+    open_editor: Callable[..., Editor],
+) -> None:
+    """Uses the entry under token-sidecar-plain in the help verbatim."""
     section = (SHIM / "doc/token-sidecar.txt").read_text().split("*token-sidecar-plain*")[1]
     written = section.split(">lua\n")[1].split("\n<")[0]
     editor = open_editor(
@@ -328,7 +334,7 @@ def test_a_plain_entry_without_the_plugin(open_editor: Callable[..., Editor]) ->
     assert editor.lua(OURS_LOADED) == []
 
 
-def test_two_folders_keep_apart(editor: Editor) -> None:
+def test_two_folders_have_separate_servers(editor: Editor) -> None:
     for name, budget in (("one", 100), ("two", 3)):
         rule = f'[[budget]]\nfiles = "*.md"\nmax-tokens = {budget}\n'
         editor.write(f"{name}/.token-sidecar.toml", rule)
@@ -343,7 +349,7 @@ def test_two_folders_keep_apart(editor: Editor) -> None:
     assert len(editor.server_pids()) == 2
 
 
-def test_leaving_ends_the_server(open_editor: Callable[..., Editor]) -> None:
+def test_leaving_neovim_stops_the_server(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor()
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)

@@ -1,4 +1,4 @@
-""":TokenSidecar count: the buffer, some lines, exactly what was selected."""
+"""`:TokenSidecar count` for the buffer, a range of lines and a selection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ready(shared: Editor) -> Iterator[Editor]:
     shared.command("set selection& | bwipeout!")
 
 
-def test_the_whole_buffer_in_one_message(ready: Editor) -> None:
+def test_the_whole_buffer_is_counted_in_one_message(ready: Editor) -> None:
     assert ready.count() == truth(TEXT)
     (message,) = ready.messages()
     assert message == f"token-sidecar: {truth(TEXT)} tokens (exact, gpt-5)"
@@ -36,7 +36,7 @@ def test_an_edit_just_before_is_counted(ready: Editor) -> None:
     assert ready.count() == truth("a line before\n" + TEXT)
 
 
-def test_a_range_of_lines(ready: Editor) -> None:
+def test_a_range_of_lines_is_counted(ready: Editor) -> None:
     assert ready.count("2,4TokenSidecar count") == truth("short\n\n日本語 and 🦜 birds\n")
     assert ready.count("6TokenSidecar count") == truth("last line\n")
     assert ready.count("%TokenSidecar count") == truth(TEXT)
@@ -61,7 +61,7 @@ def test_a_range_of_lines(ready: Editor) -> None:
         ("4G0<C-v>jl", "日本語 an\n\tt"),
     ],
 )
-def test_exactly_what_was_selected(ready: Editor, keys: str, selected: str) -> None:
+def test_exactly_the_selected_text_is_counted(ready: Editor, keys: str, selected: str) -> None:
     ready.normal(keys + "<Esc>")
     before = ready.lua("return { vim.fn.getreginfo(), vim.fn.winsaveview(), vim.b.changedtick }")
     sent = ready.lua(
@@ -88,13 +88,13 @@ def test_characterwise_selections_are_what_vim_yanks(ready: Editor) -> None:
             assert sent == yanked, keys
 
 
-def test_an_exclusive_selection(ready: Editor) -> None:
+def test_an_exclusive_selection_is_counted(ready: Editor) -> None:
     ready.command("set selection=exclusive")
     ready.normal("gg0vw<Esc>")
     assert ready.count("'<,'>TokenSidecar count") == truth("alpha ")
 
 
-def test_line_ends_of_a_dos_file(editor: Editor) -> None:
+def test_line_ends_of_a_dos_file_are_counted(editor: Editor) -> None:
     editor.edit("dos.txt", b"one\r\ntwo\r\nthree\r\n")
     editor.wait_tokens(truth("one\r\ntwo\r\nthree\r\n"))
     editor.normal("gg0lvj<Esc>")
@@ -102,18 +102,18 @@ def test_line_ends_of_a_dos_file(editor: Editor) -> None:
     assert editor.count("2,3TokenSidecar count") == truth("two\r\nthree\r\n")
 
 
-def test_a_buffer_without_file_is_counted_too(editor: Editor) -> None:
+def test_a_buffer_without_a_file_is_counted(editor: Editor) -> None:
     editor.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, { 'Hello, world!' })")
     assert editor.count() == truth("Hello, world!\n")
     assert editor.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
 
 
-def test_from_the_keyboard(ready: Editor) -> None:
+def test_a_selection_can_be_counted_from_the_keyboard(ready: Editor) -> None:
     ready.keys("ggwve:TokenSidecar count<CR>")
     assert "selection: " in ready.wait_message(f" {truth('beta')} token")
 
 
-def test_unknown_names(editor: Editor) -> None:
+def test_unknown_subcommands_are_reported(editor: Editor) -> None:
     editor.errors_expected = True
     editor.command("TokenSidecar frobnicate")
     assert "no command frobnicate" in editor.wait_message("frobnicate")

@@ -1,4 +1,4 @@
-"""What a status line, lualine, autocommands and a person see of the status."""
+"""What a status line, lualine, autocommands and a user see of the status."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
     editor.wait_tokens(truth(LONG) - truth("one two three four five six seven eight nine ten\n"))
     sent = editor.lua("return vim.json.decode(_G.sent)")
     shown = editor.status()
-    # Neovim's decoder drops null members: they are put back, and nothing else is different.
+    # Neovim's decoder drops null members, so they are put back; nothing else differs.
     assert without_nulls(shown) == without_nulls(sent)
     assert shown["document"].keys() >= {"tokens", "method", "percent", "budget", "tooltip"}
     assert shown.keys() == {
@@ -50,8 +50,8 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
     }  # fmt: skip
 
 
-def test_every_part_has_all_its_members(open_editor: Callable[..., Editor]) -> None:
-    """Those that are null too: the shim's list of them has to have each that the schema has."""
+def test_every_status_part_has_all_its_members(open_editor: Callable[..., Editor]) -> None:
+    """The shim's list must name each member of the schema, including those that are null."""
     editor = open_editor()
     editor.edit("a.md", LONG)
     editor.wait_tokens(truth(LONG))
@@ -70,7 +70,7 @@ def test_every_part_has_all_its_members(open_editor: Callable[..., Editor]) -> N
     assert status["cost"].keys() == types["CostStatus"]["properties"].keys()
 
 
-def test_the_status_line_is_drawn_without_a_key(editor: Editor) -> None:
+def test_the_status_line_is_redrawn_without_a_key_press(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     status_line = editor.screen()[-2]
@@ -108,7 +108,7 @@ def test_the_autocommand_carries_buffer_and_status(open_editor: Callable[..., Ed
 
 
 def test_lualine_component_reads_and_escapes(editor: Editor) -> None:
-    """Lualine loads `lualine.components.NAME` and draws what its function returns."""
+    """lualine loads `lualine.components.NAME` and draws the result of its function."""
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.lua("vim.b.token_sidecar_status = '12,345 tokens (62 %)'")
@@ -120,14 +120,14 @@ def test_lualine_component_reads_and_escapes(editor: Editor) -> None:
     assert editor.screen()[-2] == "12,345 tokens (62 %)"
 
 
-def test_reading_the_status_starts_nothing(editor: Editor) -> None:
+def test_reading_the_status_starts_no_server(editor: Editor) -> None:
     text = editor.lua("return require('token_sidecar').statusline()")
     assert text == ""
     assert editor.lua("return package.loaded['token_sidecar.server'] == nil")
     assert editor.server_pids() == []
 
 
-def test_the_help_is_there(editor: Editor) -> None:
+def test_the_help_is_available(editor: Editor) -> None:
     copy = editor.folder / "help/doc"
     copy.mkdir(parents=True)
     source = editor.lua("return vim.api.nvim_get_runtime_file('doc/token-sidecar.txt', false)[1]")

@@ -1,4 +1,4 @@
-"""Neovim in a real terminal, and the command that the README names, as a person runs it."""
+"""Neovim in a real terminal, and the README's first command, as a user runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT = (TRY / "prompt.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    """editors/try/neovim.py, without its installing."""
+    """Run editors/try/neovim.py without its installation step."""
     spec = importlib.util.spec_from_file_location("try_token_sidecar", TRY / "neovim.py")
     assert spec is not None
     assert spec.loader is not None
@@ -37,7 +37,7 @@ def demo() -> ModuleType:
 
 
 def environ_of(pid: str) -> str:
-    """A process's environment; empty when it has ended."""
+    """Return a process's environment, which is empty after the process has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -45,27 +45,27 @@ def environ_of(pid: str) -> str:
 
 
 class Terminal:
-    """A terminal of its own tmux server."""
+    """A terminal in a private tmux server."""
 
     def __init__(self, folder: Path) -> None:
         self._tmux = [debian.ensure("tmux", "tmux"), "-S", str(folder / "tmux.sock")]
 
     def run(self, *argv: str) -> str:
-        """One tmux command; its output."""
+        """Run a tmux command and return its output."""
         done = subprocess.run([*self._tmux, *argv], capture_output=True, text=True, check=True)
         return done.stdout
 
     def start(self, *argv: str) -> None:
-        """Runs a program in a new terminal of 90 columns and 30 rows."""
+        """Run a program in a new terminal of 90 columns and 30 rows."""
         size = ["-x", "90", "-y", "30"]
         self.run("-f", "/dev/null", "new-session", "-d", "-s", "t", *size, *argv)
 
     def type(self, *keys: str) -> None:
-        """Keys, as tmux names them."""
+        """Type keys by their tmux names."""
         self.run("send-keys", "-t", "t", *keys)
 
     def wait(self, part: str) -> str:
-        """Waits until the screen shows this text; the screen."""
+        """Wait until the screen contains this text, and return the screen."""
 
         def look() -> str | None:
             screen = self.run("capture-pane", "-p", "-t", "t")
@@ -114,8 +114,8 @@ demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
     terminal.wait("token-sidecar is a language server")
 
 
-def test_all_of_it_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
-    """Budget, fix and undo, reports, model, restart and two folders, as a person sees them."""
+def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    """Covers budget, fix and undo, reports, model, restart and two folders, as a user sees them."""
     line = "Answer in short sentences, and name the file. 日本語\n"
     text = line * 20
     for name, model in (("one", "gpt-5"), ("two", "gpt-4")):
@@ -135,7 +135,7 @@ def test_all_of_it_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
         "env", *variables, str(NVIM), "--clean", "-n", "-u", str(init), str(tmp_path / "one/a.md")
     )
     terminal.wait(f"{truth(text):,} tokens")
-    terminal.wait(f"a.md is {truth(text):,} tokens")  # the diagnostic, beside its line
+    terminal.wait(f"a.md is {truth(text):,} tokens")  # the diagnostic, next to its line
     terminal.type(":TokenSidecar fit", "Enter")
     assert "Fit to budget: keep the start" in terminal.wait("Fit to budget")
     terminal.type("1", "Enter")
@@ -155,7 +155,9 @@ def test_all_of_it_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.wait("of window")
     terminal.type("q", ":TokenSidecar restart", "Enter")
     terminal.type("o", "one more", "Escape")
-    more = text + "one more\n"  # fitting and undo leave the cursor wherever: the sum is the same
+    more = (
+        text + "one more\n"
+    )  # fitting and undo may move the cursor; only the sum must be the same
     terminal.wait(f"{truth(more):,} tokens")
     terminal.type(":edit! ", str(tmp_path / "two/a.md"), "Enter")
     screen = terminal.wait(f"{truth(text, 'cl100k_base'):,} tokens")
@@ -163,12 +165,12 @@ def test_all_of_it_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
 
 
 def fits(terminal: Terminal) -> bool:
-    """Whether the status line shows 60 tokens or fewer."""
+    """Return whether the status line shows at most 60 tokens."""
     shown = re.search(r"(\d+) tokens", terminal.wait(" tokens").splitlines()[-2])
     return shown is not None and int(shown[1]) <= 60
 
 
-def test_without_a_terminal_it_prints_each_status_line(
+def test_without_a_terminal_the_demo_prints_each_status_line(
     demo: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert demo.open_neovim(str(NVIM), tmp_path) == 0
@@ -181,7 +183,7 @@ def test_without_a_terminal_it_prints_each_status_line(
     assert len(lines) == 6
 
 
-def test_a_server_that_does_not_count_is_a_failure(
+def test_the_demo_fails_if_the_server_does_not_count(
     demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: object
 ) -> None:
     programs = tmp_path / "programs"
@@ -193,7 +195,7 @@ def test_a_server_that_does_not_count_is_a_failure(
     assert demo.open_neovim(str(NVIM), tmp_path) == 1
 
 
-def test_a_python_too_old_is_told(
+def test_the_demo_reports_an_old_python(
     demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 0))
@@ -201,7 +203,7 @@ def test_a_python_too_old_is_told(
     assert "needs Python 3.11" in capsys.readouterr().err
 
 
-def test_a_failing_pip_is_told(
+def test_the_demo_reports_a_failing_pip(
     demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"

@@ -36,7 +36,7 @@ def repository(tmp_path: Path) -> Hostile:
     return made
 
 
-def test_bad_settings(
+def test_hostile_settings_files_are_reported_without_their_contents(
     code_server: CodeServer, browser: Browser, repository: Hostile, tmp_path: Path
 ) -> None:
     """Every document is counted as it is typed in, nothing is quoted, nobody is connected to."""
