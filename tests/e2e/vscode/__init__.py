@@ -1,1 +1,1 @@
-"""VS Code, driven for real: code-server in Chromium, asserted from inside its extension host."""
+"""Tests of a real VS Code: code-server in Chromium, checked from inside its extension host."""

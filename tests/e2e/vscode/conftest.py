@@ -1,7 +1,8 @@
-"""One VS Code and one browser for all tests, which share a window wherever they can.
+"""Fixtures for one VS Code server and one browser, whose windows the tests share where they can.
 
-Opening a window costs more than most tests: `window` is shared by all modules, `module_window` by
-the tests of one, and `open_window` is for tests that need a workspace or a start of their own.
+Opening a window costs more than most tests. All modules share `window`, the tests of one module
+share
+`module_window`, and `open_window` serves tests that need their own workspace or start.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 
 START_SECONDS = 300
-"""A window on two busy cores takes up to 25 s to open, and the first one builds all there is."""
+"""A window can take 25 s to open on two busy cores. The first window also waits for the builds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give these tests more time, and run those of the shared window one after another."""
+    """Give these tests more time, and run the tests of the shared window one after another."""
     ours = [index for index, item in enumerate(items) if item.path.parent == HERE]
     shared_first = sorted(
         (items[index] for index in ours), key=lambda item: "window" not in _fixtures(item)
@@ -49,7 +50,7 @@ def _fixtures(item: pytest.Item) -> list[str]:
 
 @pytest.fixture(scope="session")
 def code_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeServer]:
-    """A running VS Code server with our extension and the probe."""
+    """A running VS Code server with our extension and the probe extension."""
     folder = tmp_path_factory.mktemp("code")
     server = CodeServer(folder, editors_setup.ensure_vscode())
     server.install(build_vsix(), build_probe(folder), build_sample(folder))
@@ -62,7 +63,7 @@ def code_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeServer
 
 @pytest.fixture(scope="session")
 def browser(code_server: CodeServer) -> Iterator[Browser]:
-    """Chromium with one page."""
+    """A Chromium with one page."""
     browser = Browser(code_server.vscode, editors_setup.ensure_chromium())
     yield browser
     browser.stop()
@@ -78,12 +79,12 @@ def _new_window(
 
 _session_window = pytest.fixture(scope="session", name="session_window")(_new_window)
 module_window = pytest.fixture(scope="module")(_new_window)
-"""A window for the tests of one module; `tidy` it before each."""
+"""A window shared by the tests of one module. Call `tidy` before each test."""
 
 
 @pytest.fixture
 def window(session_window: Window) -> Window:
-    """The window of all modules, without editors; each test writes files of its own."""
+    """The window shared by all modules, with all editors closed. Each test writes its own files."""
     session_window.tidy()
     return session_window
 
@@ -98,7 +99,9 @@ def project_file(window: Window) -> Iterator[Path]:
 
 @pytest.fixture
 def open_window(code_server: CodeServer, browser: Browser, tmp_path: Path) -> Callable[..., Window]:
-    """Opens a window of its own on a folder with these files, under these user settings."""
+    """Return a function that opens a separate window on a folder with given files and user
+    settings.
+    """
 
     def opened(files: dict[str, str] | None = None, **settings: object) -> Window:
         root = tmp_path / "folder"

@@ -1,4 +1,6 @@
-"""A real VS Code for the tests: the server, the browser that shows it, and a way into its host."""
+"""A real VS Code for the tests: its server, the browser that shows it, and access to its extension
+host.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 EXTENSION = ROOT / "editors/vscode"
 PATIENCE_S = 60.0
 OPENINGS = 3
-"""Now and then VS Code opens a workspace file with no folders in it."""
+"""VS Code sometimes opens a workspace file without its folders, so opening is retried."""
 TIDY = """
     const run = vscode.commands.executeCommand;
     await run("workbench.action.closeQuickOpen");
@@ -55,7 +57,9 @@ SETTINGS = {
 
 @functools.cache
 def build_vsix() -> Path:
-    """`npm ci && npm run package`, as a user would; the install only when the lock changed."""
+    """Build the extension with `npm ci && npm run package`. `npm ci` runs only if the lock file
+    has changed.
+    """
     vscode = editors_setup.ensure_vscode()
     lock = EXTENSION / "package-lock.json"
     installed = EXTENSION / "node_modules/.package-lock.json"
@@ -67,7 +71,7 @@ def build_vsix() -> Path:
 
 
 def build_probe(folder: Path) -> Path:
-    """The test-only extension as a .vsix, which is a zip with the extension in a folder."""
+    """Build the test-only extension. A .vsix is a zip that contains the extension in a folder."""
     vsix = folder / "probe.vsix"
     with zipfile.ZipFile(vsix, "w") as archive:
         for file in (HERE / "probe").iterdir():
@@ -76,7 +80,7 @@ def build_probe(folder: Path) -> Path:
 
 
 def build_sample(folder: Path) -> Path:
-    """The sample extension, bundled as its first lines say, as a .vsix."""
+    """Build the sample extension with the commands in its first lines."""
     sample, bundle = EXTENSION / "sample", folder / "sample.js"
     vscode = editors_setup.ensure_vscode()
     esbuild = ["exec", "--offline", "--", "esbuild", str(sample / "extension.ts")]
@@ -90,10 +94,12 @@ def build_sample(folder: Path) -> Path:
 
 
 class CodeServer:
-    """One VS Code server in a process group of its own, with both extensions installed."""
+    """A VS Code server in its own process group, with both extensions installed."""
 
     def __init__(self, folder: Path, vscode: VSCode, path: str | None = None) -> None:
-        """`path`: PATH of the login shell; without one, this environment's programs come first."""
+        """`path` is the PATH of the login shell. Without it, this environment's programs come
+        first.
+        """
         self.folder, self.vscode = folder, vscode
         self.path = path or f"{Path(sys.executable).parent}:$PATH"
         self.user = folder / "user"
@@ -110,7 +116,7 @@ class CodeServer:
             subprocess.run(command, check=True, env=self._environment(), stdout=log, stderr=log)
 
     def start(self, cwd: Path | None = None) -> None:
-        """Start it, in this folder, and wait until it answers."""
+        """Start the server in this folder, and wait until it responds."""
         self.home.mkdir(exist_ok=True)
         # VS Code takes PATH from the login shell.
         line = f'export PATH="{self.path}"\n'
@@ -132,11 +138,14 @@ class CodeServer:
         wait_for(self._healthy, "code-server to answer")
 
     def configure(self, settings: dict[str, Any]) -> None:
-        """Write the settings: the quiet ones and these.
+        """Write the default test settings and these settings.
 
-        Ours stand in the machine's file, as in a remote window, which code-server's is, settings
-        of scope `machine` must; and an open window sees that file change, but not the user's. A
-        file is exchanged whole, and only for another: VS Code takes half of one for invalid.
+        Ours go into the machine's file, because code-server is a remote window: settings of
+        scope `machine`
+        are only read from there, and an open window watches that file but not the user's. The
+        file is
+        replaced in one step and only if it changed, because VS Code rejects a half-written
+        file.
         """
         ours = {key: value for key, value in settings.items() if key.startswith("tokenSidecar.")}
         others = {key: value for key, value in settings.items() if key not in ours}
@@ -151,11 +160,11 @@ class CodeServer:
             written.replace(file)
 
     def url(self, kind: str, path: Path) -> str:
-        """The page of a folder, or of a workspace file (`kind` is `folder` or `workspace`)."""
+        """Return the URL of a folder, or of a workspace file (`kind` is `folder` or `workspace`)."""
         return f"http://127.0.0.1:{self.port}/?{kind}={quote(str(path))}"
 
     def stop(self) -> None:
-        """End the whole group."""
+        """Stop the whole process group."""
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
             try:
@@ -188,7 +197,7 @@ class CodeServer:
 
 
 class Browser:
-    """Chromium with one page, driven by playwright in a Node process."""
+    """A Chromium with one page, driven by Playwright in a Node process."""
 
     def __init__(self, vscode: VSCode, chromium: Path) -> None:
         environment = os.environ | {"NODE_PATH": str(vscode.modules)}
@@ -203,7 +212,7 @@ class Browser:
         self._answer()
 
     def run(self, code: str, *args: Any) -> Any:
-        """Run a function body in the driver with `page` and `args`; its JSON result."""
+        """Run a function body in the driver with `page` and `args`, and return its JSON result."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"code": code, "args": args}).encode() + b"\n")
         self.process.stdin.flush()
@@ -216,7 +225,7 @@ class Browser:
         return _result(json.loads(line))
 
     def stop(self) -> None:
-        """Close the browser and end its group."""
+        """Close the browser and stop its process group."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -229,14 +238,14 @@ class Browser:
 
 
 class Window:
-    """One window of VS Code: its page and its extension host."""
+    """A window of VS Code: its page and its extension host."""
 
     def __init__(self, server: CodeServer, browser: Browser, root: Path) -> None:
         self.server, self.browser, self.root = server, browser, root
         self.socket = root.parent / "probe.sock"
 
     def open(self, kind: str = "folder") -> None:
-        """Show the folder or workspace file, and wait until its extension host answers."""
+        """Open the folder or workspace file, and wait until its extension host responds."""
         self.browser.window = self
         folders = "return (vscode.workspace.workspaceFolders ?? []).length"
         for _ in range(OPENINGS):
@@ -248,7 +257,9 @@ class Window:
         raise AssertionError("VS Code opened the workspace without its folders")
 
     def tidy(self) -> None:
-        """Open the window unless it is shown; close editors, pickers and notifications in it."""
+        """Open the window unless it is already shown, and close its editors, pickers and
+        notifications.
+        """
         self.server.configure({})
         if self.browser.window is not self:
             self.open()
@@ -269,7 +280,7 @@ class Window:
         return self.browser.run(code, *args)
 
     def show(self, name: str, text: str | None = None) -> Path:
-        """Write a file of the workspace (when text is given) and show it in the editor."""
+        """Open a file of the workspace in the editor, after writing `text` to it if given."""
         path = (self.root if self.root.is_dir() else self.root.parent) / name
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -278,12 +289,12 @@ class Window:
         return path
 
     def focus(self) -> None:
-        """Put the keyboard into the editor."""
+        """Move the keyboard focus to the editor."""
         self.page("await page.locator('.native-edit-context, textarea.inputarea').first().focus()")
 
     def status(self) -> str | None:
-        """What the status bar item shows now; None when it is not there."""
-        # In one look: the item may go between two.
+        """Return the text of the status bar item, or None if it is not shown."""
+        # Read in one step, because the item may disappear between two.
         label = self.page(
             "return await page.evaluate((id) => "
             "document.querySelector(`[id='${id}'] a`)?.getAttribute('aria-label') ?? null, args[0])",
@@ -292,7 +303,7 @@ class Window:
         return None if label is None else str(label)
 
     def wait_status(self, text: str) -> str:
-        """Wait until the status bar item shows `text`, alone or before further text."""
+        """Wait until the status bar item shows `text`, alone or followed by further text."""
         seen: list[str | None] = []
 
         def shown() -> bool:
@@ -306,13 +317,13 @@ class Window:
         return seen[-1] or ""
 
     def screenshot(self, name: str) -> None:
-        """Write what the page shows, to be looked at."""
+        """Save a picture of the page."""
         path = editors_setup.FOLDER / "screenshots" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         self.page("await page.screenshot({path: args[0]})", str(path))
 
     def ask(self, method: str, **params: Any) -> Any:
-        """A request of the protocol, as another extension sends it."""
+        """Send a request of the protocol as another extension would."""
         code = """
             const ours = vscode.extensions.getExtension("token-sidecar.token-sidecar");
             return await ours.exports.request(args[0], args[1]);
@@ -320,7 +331,7 @@ class Window:
         return self.host(code, method, params)
 
     def messages(self) -> list[str]:
-        """The notifications that the page shows now."""
+        """Return the notifications that the page shows."""
         find = "page.locator('.notification-list-item-message').allInnerTexts()"
         return [str(text) for text in self.page(f"return await {find}")]
 
@@ -330,7 +341,7 @@ class Window:
         self.page(f"await page.locator('{button}', {{hasText: args[0]}}).first().click()", name)
 
     def server_pid(self) -> int | None:
-        """The process of token-sidecar that this window's extension host started."""
+        """Return the process id of the server that this window's extension host started."""
         host = int(self.host("return process.pid"))
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -365,7 +376,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def wait_for(test: Any, what: Any, seconds: float = PATIENCE_S) -> None:
-    """Poll until `test()` is true; AssertionError with `what` after so many seconds."""
+    """Poll until `test()` is true. Raises AssertionError with `what` on timeout."""
     end = time.monotonic() + seconds
     while not test():
         assert time.monotonic() < end, f"waited in vain for {what() if callable(what) else what}"

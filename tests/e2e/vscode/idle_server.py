@@ -1,4 +1,4 @@
-"""A language server that takes all edits and does nothing: what any server costs an editor."""
+"""A language server that accepts all edits and does nothing, to measure the editor's own cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CAPABILITIES = {"textDocumentSync": {"openClose": True, "change": 2}}
 
 
 def read(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next message; None at the end of the stream."""
+    """Return the next message, or None at the end of the stream."""
     length = 0
     while (line := stream.readline()) not in (b"\r\n", b""):
         name, _, value = line.partition(b":")
@@ -23,7 +23,7 @@ def read(stream: BinaryIO) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Answer every request with nothing, until `exit`."""
+    """Answer every request with null until `exit`."""
     while (message := read(sys.stdin.buffer)) is not None and message.get("method") != "exit":
         if "id" not in message or "method" not in message:
             continue

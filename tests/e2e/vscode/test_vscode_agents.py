@@ -1,4 +1,4 @@
-"""Claude Code and Codex work in a folder of a real VS Code while somebody types: right at every step."""
+"""Claude Code and Codex work in the folder of a real VS Code while a user types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.e2e.vscode.harness import CodeServer, Window
 
 VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Context$/i})})"
-"""The context view's pane."""
+"""The pane of the context view."""
 ROW = (
     f"{VIEW}.locator('.monaco-list-row')"
     ".filter({hasText: args[0]}).filter({hasText: args[1]}).first()"
@@ -53,16 +53,18 @@ REPORT = """
 
 
 class Agents:
-    """The agents' folders in the home of the VS Code server, and what is true of them."""
+    """The agents' folders in the home of the VS Code server, and the expected numbers."""
 
     def __init__(self, server: CodeServer) -> None:
-        # Ids are drawn from the seed, and the server's ledger outlives a test.
+        # ids are drawn from the seed, and the server's ledger outlives a test
         self.claude = ClaudeHome(server.home / ".claude", seed=next(SEEDS))
         self.codex = CodexHome(server.home / ".codex", seed=next(SEEDS))
         begin_now(self.claude.clock)
 
     def cost(self, session: Transcript | None = None) -> Decimal:
-        """USD of Claude's calls, or of one session's, by the price list and the truth alone."""
+        """Return the expected cost in USD of Claude's calls, or of one session, from the price
+        list.
+        """
         prices = Prices()
         costs = [
             prices.price(
@@ -90,7 +92,7 @@ def installed_agents(code_server: CodeServer) -> Agents:
 
 @pytest.fixture
 def agents(installed_agents: Agents) -> Agents:
-    """The agents, whose next sessions are newer than all of earlier tests."""
+    """The agents, whose next sessions are newer than those of earlier tests."""
     clocks = installed_agents.claude.clock, installed_agents.codex.clock
     latest = max(clock.now for clock in clocks)
     for clock in clocks:
@@ -99,19 +101,19 @@ def agents(installed_agents: Agents) -> Agents:
 
 
 def reply(session: Transcript, more: int = 30_000) -> None:
-    """A turn whose prompt is so many tokens longer than the one before."""
+    """Append a turn whose prompt is this many tokens longer than the one before."""
     session.user()
     session.cached += more
     session.reply()
 
 
 def share(window: Window, session: str, tokens: int | None) -> str:
-    """`43 %` of a session's window, by the contract's formula."""
+    """Format a session's share of its usable window, such as `43 %`."""
     rows: list[dict[str, Any]] = []
 
     def has_window() -> bool:
         listed = window.ask("context/sessions", all=True)
-        # A session whose first reply has not been read yet has no window.
+        # a session has no window until its first reply was read
         rows[:] = [row for row in listed if row["id"] == session and row["limit"]]
         return bool(rows)
 
@@ -122,12 +124,12 @@ def share(window: Window, session: str, tokens: int | None) -> str:
 
 
 def tree(window: Window) -> str:
-    """What the context view shows."""
+    """Return the rows of the context view."""
     return str(window.page(f"return await {VIEW}.locator('.pane-body').innerText()"))
 
 
 def wait_shown(window: Window, text: str) -> None:
-    """Wait until the status bar ends so."""
+    """Wait until the status bar item ends with a text."""
     wait_for(
         lambda: (window.status() or "").endswith(text),
         lambda: f"{text!r} in the status bar: {window.status()!r}",
@@ -135,7 +137,7 @@ def wait_shown(window: Window, text: str) -> None:
 
 
 def wait_row(window: Window, *parts: str) -> None:
-    """Wait until one row of the view holds all of these."""
+    """Wait until one row of the view contains all of these texts."""
 
     def rows() -> list[str]:
         return [line.replace("\n", " ") for line in tree(window).split("\n\n")]
@@ -156,7 +158,7 @@ def type_words(window: Window, words: str) -> None:
 
 @pytest.fixture
 def working(module_window: Window) -> Window:
-    """A window with a document and the context view, with room for its rows."""
+    """A window with a document and a context view that is tall enough for its rows."""
     window = module_window
     window.tidy()
     window.show("notes.md", "# Notes\n")
@@ -168,7 +170,7 @@ def working(module_window: Window) -> Window:
 
 
 def share_of(window: Window, codex: CodexHome, thread: str) -> Callable[[], str]:
-    """The thread's share of its window, as it is when it is asked for."""
+    """Return the current share of the thread's window."""
 
     def now() -> str:
         tokens, limit = codex.truth.context[thread], codex.truth.window[thread]
@@ -182,8 +184,8 @@ def share_of(window: Window, codex: CodexHome, thread: str) -> Callable[[], str]
     return now
 
 
-def test_the_cost_report_is_a_table_with_charts(working: Window, agents: Agents) -> None:
-    """In the theme's colours, with nothing in it that acts."""
+def test_the_cost_report_has_a_table_and_charts(working: Window, agents: Agents) -> None:
+    """The report uses the theme's colours and contains no active content."""
     window, claude = working, agents.claude
     session = claude.session(window.root)
     reply(session, 60_000)
@@ -221,7 +223,7 @@ def test_the_cost_report_is_a_table_with_charts(working: Window, agents: Agents)
     window.screenshot("report-light")
 
 
-def test_sessions_grow_while_somebody_types(working: Window, agents: Agents) -> None:
+def test_growing_sessions_are_shown_while_the_user_types(working: Window, agents: Agents) -> None:
     window, claude = working, agents.claude
     session = claude.session(window.root)
     reply(session)
@@ -248,7 +250,7 @@ def test_sessions_grow_while_somebody_types(working: Window, agents: Agents) -> 
     wait_shown(window, f" · ctx {percent} · {usd_text(agents.cost(session))}")
 
 
-def test_another_session_is_chosen_and_let_go(working: Window, agents: Agents) -> None:
+def test_another_session_can_be_selected_and_deselected(working: Window, agents: Agents) -> None:
     window, claude, codex = working, agents.claude, agents.codex
     session = claude.session(window.root)
     reply(session, 90_000)

@@ -1,4 +1,6 @@
-"""What the extension gives to others, by the sample extension; and the commands for sessions."""
+"""The extension's API for other extensions, used by the sample extension, and the session
+commands.
+"""
 
 from __future__ import annotations
 
@@ -38,21 +40,23 @@ REPLY = {
 
 @pytest.fixture
 def notes(window: Window) -> Window:
-    """A window with a document that is counted."""
+    """A window with a counted document."""
     window.show("notes.md", "Hello, world!\n")
     window.wait_status("4 tokens")
     return window
 
 
 def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
-    """Built as it says, 30 lines; it asks, tells, and hears of every change of the status."""
+    """The sample extension is built as its header says. It sends requests and hears of each status
+    change.
+    """
     outside = str(notes.root.parent / "outside.md")
     Path(outside).write_text("Not of this folder\n")
     assert len((EXTENSION / "sample/extension.ts").read_text().splitlines()) <= 30
     before = notes.ask("cost/detail")["totals"]["calls"]
     notes.host(LISTEN)
     assert notes.host(SAMPLE + "return await sample.send(args[0]);", "Does it fit?") == "ok"
-    # An id is billed once: all windows have one ledger.
+    # an id is billed once, and all windows share one ledger
     reply = REPLY | {"id": f"chatcmpl-{uuid4()}"}
     notes.host(SAMPLE + "return await sample.received(args[0]);", reply)
     shown = SAMPLE + "return sample.tokens();"
@@ -62,13 +66,13 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
         return f"1,234, not {notes.host(shown)}; heard {heard}; {usage}; {notes.messages()}"
 
     wait_for(lambda: notes.host(shown) == 1234, missed)
-    notes.host(OPEN_OUTSIDE, outside)  # as VS Code opens its settings now and then
+    notes.host(OPEN_OUTSIDE, outside)  # as VS Code sometimes opens its settings
     assert notes.host(shown) == 1234, missed()
     assert notes.ask("cost/detail")["totals"]["calls"] == before + 1
 
 
-def test_a_plan_for_a_context_that_fits_says_so(notes: Window) -> None:
-    """Without anything to take out a plan says so."""
+def test_a_plan_for_a_context_that_fits_reports_that(notes: Window) -> None:
+    """The message says that there is nothing to remove."""
     turns: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
     notes.ask("context/append", session="s", turns=turns)
     plan = notes.host("return await vscode.commands.executeCommand('tokenSidecar.fitContext');")

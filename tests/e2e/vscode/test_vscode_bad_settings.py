@@ -1,4 +1,6 @@
-"""Folders whose settings are links, FIFOs, devices, bombs and patterns, in a real VS Code."""
+"""Folders whose settings files are links, FIFOs, devices, bombs or hostile patterns, in a real VS
+Code.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def repository(tmp_path: Path) -> Hostile:
 def test_hostile_settings_files_are_reported_without_their_contents(
     code_server: CodeServer, browser: Browser, repository: Hostile, tmp_path: Path
 ) -> None:
-    """Every document is counted as it is typed in, nothing is quoted, nobody is connected to."""
+    """Documents are still counted while typing, no file content is quoted, and no connection is
+    opened.
+    """
     trace = Trace(tmp_path / "trace")
     program = tmp_path / "programs/token-sidecar"
     program.parent.mkdir()

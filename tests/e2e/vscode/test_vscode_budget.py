@@ -1,4 +1,4 @@
-"""A budget in a real VS Code: exceeded, shown, fitted by the fix, and undone."""
+"""A budget in a real VS Code: exceeded, shown as a diagnostic, fixed and undone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ O200K = Reference("o200k_base")
 
 
 def diagnostics(window: Window) -> list[dict[str, Any]]:
-    """Ours, of the active document."""
+    """Return our diagnostics for the active document."""
     code = """
         const { uri } = vscode.window.activeTextEditor.document;
         return vscode.languages.getDiagnostics(uri)
@@ -32,12 +32,12 @@ def diagnostics(window: Window) -> list[dict[str, Any]]:
 
 
 def text_of(window: Window) -> str:
-    """The active document as its client has it."""
+    """Return the active document's text as the client sees it."""
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
 
 
-def test_exceed_fit_and_undo(window: Window, project_file: Path) -> None:
-    """Over the budget there is a warning where it ends; the fix fits it, one undo brings it back."""
+def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Path) -> None:
+    """A warning marks the end of the budget. The fix shortens the text, and one undo restores it."""
     assert BUDGET < O200K.count_whole(TEXT) < 2 * BUDGET + 30
     project_file.write_text(CONFIGURATION)
     window.show("AGENTS.md", TEXT[:60])
@@ -47,7 +47,7 @@ def test_exceed_fit_and_undo(window: Window, project_file: Path) -> None:
     window.page("await page.keyboard.press('Control+End')")
     window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
     wait_for(lambda: text_of(window) == TEXT, "the text to be there")
-    # While the editor is still typing it out, it is near its budget first.
+    # while the editor is still typing, the text is first close to its budget
     wait_for(
         lambda: [found["code"] for found in diagnostics(window)] == ["budget-exceeded"],
         "the diagnostic of the whole text",
@@ -74,7 +74,7 @@ def test_exceed_fit_and_undo(window: Window, project_file: Path) -> None:
 
 
 def test_fit_without_a_budget_asks_for_a_size(window: Window) -> None:
-    """Where no budget is exceeded, the user names a size."""
+    """With no exceeded budget, the command asks the user for a size."""
     window.show("plain.md", TEXT)
     window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
     window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")

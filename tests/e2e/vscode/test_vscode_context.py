@@ -1,4 +1,4 @@
-"""A conversation in a real VS Code: the context view, the cost report, the model, the reset."""
+"""A conversation in a real VS Code: context view, cost report, choice of a model, and reset."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Con
 
 
 def tree(window: Window) -> str:
-    """What the context view shows."""
+    """Return the rows of the context view."""
     return str(window.page(f"return await {VIEW}.locator('.pane-body').innerText()"))
 
 
 def scroll_tree(window: Window, pixels: int) -> str:
-    """Scroll the context view down or up; return what it shows then."""
+    """Scroll the context view down or up, and return the rows that it then shows."""
     window.page(f"await {VIEW}.hover(); await page.mouse.wheel(0, {pixels});")
     return tree(window)
 
 
 def report(window: Window, below: str = "h2") -> Any:
-    """Text and colours of the cost report's page."""
+    """Return the texts and colours of the cost report's page."""
     code = """
         for (const frame of page.frames()) {
             // VS Code replaces the frame when the page is rendered again.
@@ -60,14 +60,14 @@ def report(window: Window, below: str = "h2") -> Any:
 
 
 def shows_all(window: Window, rows: list[dict[str, Any]]) -> bool:
-    """Whether the report shows the text of each row."""
+    """Return whether the report shows the text of each row."""
     shown = report(window)
     return shown is not None and all(row["text"] in shown["text"] for row in rows)
 
 
 @pytest.fixture
 def talking(module_window: Window) -> Iterator[Window]:
-    """A window with one conversation, whose usage a vendor reported."""
+    """A window with a conversation that has reported usage."""
     window = module_window
     window.tidy()
     window.show("notes.md", TEXT)
@@ -79,8 +79,8 @@ def talking(module_window: Window) -> Iterator[Window]:
         window.ask("context/reset", session=session["id"])
 
 
-def test_the_context_view(talking: Window) -> None:
-    """Its rows are those of `context/usage`; a reset empties it."""
+def test_the_context_view_shows_the_rows_of_context_usage(talking: Window) -> None:
+    """A reset empties the view."""
     usage = talking.ask("context/usage")
     assert usage["tokens"] == 12_345 + 678
     talking.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
@@ -99,8 +99,8 @@ def test_the_context_view(talking: Window) -> None:
     wait_for(lambda: "No conversation" in tree(talking), "the view to be empty")
 
 
-def test_a_warning_stands_in_the_language_status(talking: Window) -> None:
-    """Nothing pops up; what the server warns of is there to be read."""
+def test_a_warning_is_shown_in_the_language_status(talking: Window) -> None:
+    """The server's warnings do not pop up; they are shown in the language status."""
     turns = [{"role": "user", "content": "a long story " * 400}]
     talking.ask("context/set", session="s2", limit=1000)
     talking.ask("context/append", session="s2", turns=turns)
@@ -113,8 +113,8 @@ def test_a_warning_stands_in_the_language_status(talking: Window) -> None:
     assert talking.messages() == []
 
 
-def test_select_a_model(talking: Window) -> None:
-    """The picker's choice counts at once, and is written to no file."""
+def test_a_selected_model_counts_at_once(talking: Window) -> None:
+    """The picker writes no file."""
     talking.host("void vscode.commands.executeCommand('tokenSidecar.selectModel')")
     talking.page("await page.locator('.quick-input-list-entry').first().waitFor()")
     talking.page("await page.keyboard.type('gpt-4')")
@@ -128,8 +128,8 @@ def test_select_a_model(talking: Window) -> None:
     talking.wait_status(O200K)
 
 
-def test_probe_says_that_endpoints_are_off(talking: Window) -> None:
-    """Without endpoints nothing is sent, and the command says so."""
+def test_probe_reports_that_endpoints_are_disabled(talking: Window) -> None:
+    """Without endpoints, no request is sent, and the command says so."""
     found = talking.host(
         "return await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     )
@@ -138,8 +138,8 @@ def test_probe_says_that_endpoints_are_off(talking: Window) -> None:
     wait_for(lambda: any(declared in each for each in talking.messages()), "the message")
 
 
-def test_a_plan_is_applied_and_taken_back(talking: Window) -> None:
-    """The dialog shows the plan; undo restores what it removed."""
+def test_a_fit_plan_is_applied_and_undone(talking: Window) -> None:
+    """The dialog shows the plan, and undo restores the removed messages."""
     turns = [
         {"role": role, "content": f"{number} " + "words that fill the window " * 40}
         for number in range(10)
@@ -162,8 +162,8 @@ def test_a_plan_is_applied_and_taken_back(talking: Window) -> None:
     wait_for(lambda: taken_back in " ".join(talking.messages()), "the message")
 
 
-def test_probe_says_why_a_server_does_not_count(open_window: OpenWindow) -> None:
-    """The list has each endpoint's reason, and the next step."""
+def test_probe_explains_why_a_server_does_not_count(open_window: OpenWindow) -> None:
+    """The list shows each endpoint's reason and the next step."""
     settings = {
         "tokenSidecar.model": "qwen-x",
         "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],
@@ -189,8 +189,10 @@ def test_probe_says_why_a_server_does_not_count(open_window: OpenWindow) -> None
     wait_for(lambda: "start the server or correct its url" in probed(), probed)
 
 
-def test_the_cost_report_from_the_first_call_on(open_window: OpenWindow) -> None:
-    """Without calls it says what feeds it; what has no price is not free; its colours follow."""
+def test_the_cost_report_updates_from_the_first_call_on(open_window: OpenWindow) -> None:
+    """An empty report explains how calls are recorded, unpriced calls are not shown as free, and
+    colours follow the theme.
+    """
     window = open_window({"notes.md": TEXT})
     window.show("notes.md")
     window.wait_status(O200K)

@@ -1,4 +1,4 @@
-"""Live exact counts in a real VS Code: typed on the page, asked for inside the extension host."""
+"""Live exact counts in a real VS Code, typed on the page and read in the extension host."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MIXED = "# 計画 🚀\r\n\r\nnaïve café — 東京都 👩‍👩‍👧\r\n/
 
 
 def exact(text: str) -> str:
-    """What the status bar says of a text."""
+    """Return the status bar's text for the exact count of a text."""
     return f"{O200K.count_whole(text):,} tokens"
 
 
 def count(window: Window) -> Any:
-    """What the palette's count gives for the active document and its selection."""
+    """Return what the palette's count command returns for the active document and its selection."""
     return window.host("return await vscode.commands.executeCommand('tokenSidecar.count')")
 
 
 def text_of(window: Window) -> str:
-    """The active document as its client has it."""
+    """Return the active document's text as the client sees it."""
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
 
 
@@ -36,7 +36,7 @@ def wait_selected(window: Window, tokens: int) -> None:
 
 
 def select(window: Window, *ranges: tuple[int, int, int, int]) -> list[str]:
-    """Select ranges of (line, character, line, character) in UTF-16 units; their texts."""
+    """Select ranges of (line, character, line, character) in UTF-16 units, and return their texts."""
     code = """
         const editor = vscode.window.activeTextEditor;
         editor.selections = args[0].map((each) => new vscode.Selection(...each));
@@ -46,7 +46,7 @@ def select(window: Window, *ranges: tuple[int, int, int, int]) -> list[str]:
 
 
 def test_typing_shows_the_exact_count(window: Window) -> None:
-    """Text is typed on the page; the one status bar item ends at the reference's number for it."""
+    """The text is typed on the page, and the status bar item ends up at the reference count."""
     window.show("typed.md", "")
     window.focus()
     text = "Review the diff, then answer in one paragraph."
@@ -58,8 +58,8 @@ def test_typing_shows_the_exact_count(window: Window) -> None:
     window.screenshot("typed")
 
 
-def test_utf16_positions(window: Window) -> None:
-    """Edits behind CJK, emoji and CRLF reach the server at the right place."""
+def test_edits_after_wide_characters_are_applied_at_the_right_place(window: Window) -> None:
+    """The text contains CJK characters, emoji and CRLF line ends."""
     window.show("mixed.md", MIXED)
     window.wait_status(exact(MIXED))
     edits = """
@@ -83,8 +83,7 @@ def test_utf16_positions(window: Window) -> None:
     window.wait_status(exact(text))
 
 
-def test_undo_and_close(window: Window) -> None:
-    """Undo is counted like any edit; a document that is closed leaves no count behind."""
+def test_undo_is_counted_and_a_closed_document_disappears(window: Window) -> None:
     window.show("undo.md", "one two three\n")
     window.wait_status(exact("one two three\n"))
     window.focus()
@@ -97,15 +96,14 @@ def test_undo_and_close(window: Window) -> None:
     wait_for(lambda: "tokens" not in (window.status() or ""), "the count to go")
 
 
-def test_an_untitled_document(window: Window) -> None:
-    """A document that was never saved is counted too."""
+def test_an_untitled_document_is_counted(window: Window) -> None:
     open_it = "await vscode.workspace.openTextDocument({content: args[0], language: 'markdown'})"
     window.host(f"await vscode.window.showTextDocument({open_it})", "never saved 🙂")
     window.wait_status(exact("never saved 🙂"))
 
 
-def test_a_selection_is_counted_beside_the_document(window: Window) -> None:
-    """The status bar shows the selection's count, and the command gives it."""
+def test_a_selection_is_counted_next_to_the_document(window: Window) -> None:
+    """Both the status bar and the command report the selection's count."""
     window.show("selected.md", MIXED)
     window.wait_status(exact(MIXED))
     (chosen,) = select(window, (0, 2, 2, 8))
@@ -119,8 +117,8 @@ def test_a_selection_is_counted_beside_the_document(window: Window) -> None:
     assert count(window)["selection"] is None
 
 
-def test_a_selection_follows_the_model(window: Window) -> None:
-    """What is selected is counted anew when another model counts, without a key."""
+def test_a_selection_is_recounted_for_a_new_model(window: Window) -> None:
+    """The recount needs no key press."""
     cl100k = Reference("cl100k_base")
     window.show("models.md", MIXED)
     window.wait_status(exact(MIXED))
@@ -136,7 +134,7 @@ def test_a_selection_follows_the_model(window: Window) -> None:
 
 
 def test_several_selections_are_summed(window: Window) -> None:
-    """Each cursor's selection is counted on its own."""
+    """Each cursor's selection is counted separately."""
     window.show("several.md", "alpha beta\ngamma delta\n")
     chosen = select(window, (0, 0, 0, 5), (1, 0, 1, 11))
     assert chosen == ["alpha", "gamma delta"]
@@ -144,8 +142,8 @@ def test_several_selections_are_summed(window: Window) -> None:
     wait_selected(window, expected)
 
 
-def test_a_large_document(window: Window) -> None:
-    """A megabyte is counted exactly, and a key typed into it at once after."""
+def test_a_large_document_is_counted_exactly(window: Window) -> None:
+    """An edit of the document of one megabyte is counted right after."""
     text = "The quick brown 狐 jumps over 13 lazy dogs.\n" * 20_000
     window.show("large.md", text)
     window.wait_status(exact(text))

@@ -1,4 +1,4 @@
-"""Counts inside the text of a real VS Code: inlay hints and lenses, switched on and off."""
+"""Inlay hints and code lenses in a real VS Code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENSES = "page.locator('.codelens-decoration').allInnerTexts()"
 
 
 def hints(window: Window) -> list[str]:
-    """The labels of the active document's inlay hints."""
+    """Return the labels of the active document's inlay hints."""
     code = """
         const { document } = vscode.window.activeTextEditor;
         const all = new vscode.Range(0, 0, document.lineCount, 0);
@@ -31,12 +31,12 @@ def hints(window: Window) -> list[str]:
 
 
 def lenses(window: Window) -> list[str]:
-    """What the lenses on the page say."""
+    """Return the texts of the lenses on the page."""
     return [str(text) for text in window.page(f"return await {LENSES}")]
 
 
 def outline(window: Window) -> list[str]:
-    """What the outline says beside each name."""
+    """Return the details that the outline shows next to each name."""
     code = """
         const { uri } = vscode.window.activeTextEditor.document;
         const found = await vscode.commands.executeCommand(
@@ -47,13 +47,13 @@ def outline(window: Window) -> list[str]:
 
 
 def drawn(window: Window) -> str:
-    """The text that the editor shows, hints included."""
+    """Return the text that the editor shows, including hints."""
     lines = window.page("return await page.locator('.view-lines').innerText()")
     return str(lines).replace("\xa0", " ")
 
 
-def test_hints_lenses_and_outline(window: Window) -> None:
-    """Each section's count, at its end, above it and in the outline; gone when switched off."""
+def test_hints_lenses_and_outline_show_the_tokens_of_sections(window: Window) -> None:
+    """They disappear when they are disabled."""
     window.server.configure({"tokenSidecar.inlayHints": True, "tokenSidecar.codeLens": True})
     window.show("hinted.md", TEXT)
     expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]
@@ -66,8 +66,8 @@ def test_hints_lenses_and_outline(window: Window) -> None:
     wait_for(lambda: hints(window) == [], "the hints to go")
 
 
-def test_they_are_off_by_default(window: Window) -> None:
-    """Without a setting there are no hints, no lenses and no counts in the outline."""
+def test_hints_and_lenses_are_disabled_by_default(window: Window) -> None:
+    """Without settings, there are no hints, no lenses and no counts in the outline."""
     window.show("plain.md", TEXT)
     window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
     assert hints(window) == []
@@ -75,8 +75,8 @@ def test_they_are_off_by_default(window: Window) -> None:
     assert not any("tokens" in detail for detail in outline(window))
 
 
-def test_a_project_switches_them_on(window: Window, project_file: Path) -> None:
-    """Its own file is enough: hints come, and the outline with them."""
+def test_a_project_file_can_enable_hints(window: Window, project_file: Path) -> None:
+    """The project's file enables hints and the outline without user settings."""
     project_file.write_text("inlay-hints = true\n")
     window.show("project.md", TEXT)
     expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]

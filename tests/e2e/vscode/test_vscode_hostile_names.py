@@ -1,4 +1,6 @@
-"""A repository that names its model and headings in Markdown: VS Code shows text, asks no host."""
+"""A repository with Markdown in its model name and headings. VS Code must show it as text and load
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """A server on loopback that only counts who comes."""
+    """A server on loopback that only counts its connections."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -50,7 +52,7 @@ def host() -> Iterator[Host]:
     found.end()
 
 
-def test_an_image_for_a_name_is_never_fetched(
+def test_an_image_in_a_name_is_never_fetched(
     open_window: Callable[..., Window], host: Host
 ) -> None:
     image = f"![p](http://127.0.0.1:{host.port}/x.png)"
@@ -84,6 +86,6 @@ def test_an_image_for_a_name_is_never_fetched(
 
 
 def _holds_nothing_active(window: Window) -> None:
-    """No image, link or icon stands in what hovers."""
+    """Check that a hover contains no image, link or icon."""
     active = ".monaco-hover :is(img, table a, table .codicon)"
     assert window.page(f"return await page.locator('{active}').count()") == 0

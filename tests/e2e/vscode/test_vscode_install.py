@@ -1,4 +1,4 @@
-"""The one-click environment: made from the wheel that the extension carries, in a hostile folder."""
+"""Installing the server with one click, from the wheel in the extension, in a hostile folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TEXT = "No server yet.\n"
 COUNT = f"{truth(TEXT)} tokens"
 INSTALL_SECONDS = 600.0
-"""pip fetches some thirty wheels and compiles what is in them."""
+"""pip downloads about thirty wheels and compiles their modules."""
 INSTALLED = """
 import importlib.metadata as m, json, re
 print(json.dumps({re.sub("[-_.]+", "-", each.metadata["Name"]).lower(): each.version
@@ -43,7 +43,7 @@ print(json.dumps({re.sub("[-_.]+", "-", each.metadata["Name"]).lower(): each.ver
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Hostile:
-    """A folder full of traps, with a file to count."""
+    """A hostile folder with a file to count."""
     made = hostile.make(tmp_path / "ws")
     (made.root / "a.md").write_text(TEXT)
     return made
@@ -51,7 +51,7 @@ def repository(tmp_path: Path) -> Hostile:
 
 @pytest.fixture
 def bare(browser: Browser, tmp_path: Path, repository: Hostile) -> Iterator[Window]:
-    """A window on it whose PATH has the folder itself, then a Python 3.11, but no server."""
+    """A window on the hostile folder. Its PATH has that folder, then a Python 3.11, and no server."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").symlink_to(Path(sys.executable).resolve())
@@ -70,8 +70,10 @@ def bare(browser: Browser, tmp_path: Path, repository: Hostile) -> Iterator[Wind
 
 
 @pytest.mark.timeout(900)
-def test_install_in_a_hostile_folder(bare: Window, repository: Hostile, tmp_path: Path) -> None:
-    """The message's button makes an environment, installs into it, and the count is there."""
+def test_the_server_is_installed_safely_in_a_hostile_folder(
+    bare: Window, repository: Hostile, tmp_path: Path
+) -> None:
+    """The button of the message creates an environment and installs the server, which then counts."""
     bare.show("a.md")
     wait_for(lambda: bare.messages() != [], "the message")
     (message,) = bare.messages()
@@ -95,20 +97,20 @@ def test_install_in_a_hostile_folder(bare: Window, repository: Hostile, tmp_path
     bare.wait_status(f"{truth(hostile.PROMPT * 2)} tokens")
     assert os.readlink(f"/proc/{bare.server_pid()}/cwd") == str(tmp_path / "home")
     assert repository.fired() == set()
-    # A long path makes pip write a script that starts its Python.
+    # with a long path, pip writes a script that starts Python
     own = [str(program.with_name(name)) for name in ("token-sidecar.real", "python")]
     assert trace.programs() in (own, own[:1])
     assert trace.addresses() == set()
 
 
 def program_of(pid: int | None) -> Path:
-    """The console script that a process runs."""
+    """Return the console script that a process runs."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return Path(next(each for each in command if each.endswith("token-sidecar")))
 
 
 def check_versions(python: Path) -> None:
-    """What is installed is what the hashed requirements name."""
+    """Check that the installed versions are those of the hashed requirements."""
     ask = [str(python), "-I", "-c", INSTALLED]
     installed = json.loads(subprocess.run(ask, capture_output=True, check=True).stdout)
     lines = (EXTENSION / "requirements.txt").read_text().splitlines()

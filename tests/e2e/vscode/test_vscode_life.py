@@ -1,4 +1,4 @@
-"""The server's life under a real VS Code: found, restarted, killed, missing, and its settings."""
+"""The server's life cycle in a real VS Code: found, restarted, killed, missing, and reconfigured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDED = "exited unexpectedly"
 
 
 def kill(window: Window) -> int:
-    """Kill the server's process; its id."""
+    """Kill the server's process, and return its id."""
     pid = window.server_pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -43,8 +43,10 @@ def clear_messages(window: Window) -> None:
     wait_for(lambda: window.messages() == [], "the notifications to go")
 
 
-def test_a_killed_server_comes_back_three_times(open_window: OpenWindow) -> None:
-    """Each end is one message of ours and one restart; the fourth leaves it stopped, with a way on."""
+def test_a_killed_server_is_restarted_three_times(open_window: OpenWindow) -> None:
+    """Each crash causes one message and one restart. After the fourth, the server stays stopped
+    and a message offers the next step.
+    """
     window = open_window({"a.md": TEXT})
     window.show("a.md")
     window.wait_status(O200K)
@@ -69,8 +71,8 @@ def test_a_killed_server_comes_back_three_times(open_window: OpenWindow) -> None
     window.wait_status(O200K)
 
 
-def test_restart(window: Window) -> None:
-    """The command ends the process in order and starts another, and the counts are there again."""
+def test_the_restart_command_starts_a_new_server(window: Window) -> None:
+    """The old process exits normally, and the new one shows the counts again."""
     window.show("restart.md", TEXT)
     window.wait_status(O200K)
     pid = window.server_pid()
@@ -81,7 +83,7 @@ def test_restart(window: Window) -> None:
 
 
 def test_the_chosen_model_outlives_the_server(window: Window) -> None:
-    """The choice holds for the VS Code session, not for one server process."""
+    """The choice holds for the VS Code session, not only for one server process."""
     window.show("chosen.md", TEXT)
     window.wait_status(O200K)
     select = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
@@ -101,7 +103,7 @@ def test_the_chosen_model_outlives_the_server(window: Window) -> None:
 def test_a_missing_server_is_reported_with_a_way_out(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
-    """A path that names no program is one clear message; naming the right one starts it."""
+    """A path without a program causes one clear message. Correcting the path starts the server."""
     missing = str(tmp_path / "nowhere/token-sidecar")
     window = open_window({"a.md": TEXT}, tokenSidecar__server__path=missing)
     window.show("a.md")
@@ -113,8 +115,8 @@ def test_a_missing_server_is_reported_with_a_way_out(
     window.wait_status(O200K)
 
 
-def test_a_program_that_ends_at_once_is_started_once(window: Window) -> None:
-    """One message says that it did not start; naming the right one starts it."""
+def test_a_program_that_exits_at_once_is_started_once(window: Window) -> None:
+    """One message says that the program did not start. Correcting the path starts the server."""
     window.show("ends.md", TEXT)
     window.wait_status(O200K)
     window.server.configure({"tokenSidecar.server.path": "/bin/false"})
@@ -126,7 +128,9 @@ def test_a_program_that_ends_at_once_is_started_once(window: Window) -> None:
 
 
 def test_settings_apply_at_once(open_window: OpenWindow) -> None:
-    """The model of the settings counts, over the project's; unset, the project's file counts."""
+    """The settings' model takes precedence over the project's. Without it, the project's model is
+    used.
+    """
     project = '[[budget]]\nfiles = "none"\nmax-tokens = 1\n'
     files = {"a.md": TEXT, ".token-sidecar.toml": f'model = "gpt-4"\n{project}'}
     window = open_window(files)

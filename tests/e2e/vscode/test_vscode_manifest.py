@@ -1,4 +1,4 @@
-"""The extension's manifest against the server's settings, and the rules that it keeps."""
+"""The extension's manifest against the server's settings and the project's rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMMANDS = [
 
 
 def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
-    """Dotted camelCase keys of the settings, with their defaults; lists of tables are one key."""
+    """Return the settings' dotted camelCase keys with their defaults. A list of tables is one key."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(table):
         key = prefix + to_camel_case(field.encode_name)
@@ -53,11 +53,11 @@ def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
 
 
 def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
-    """And nothing is declared that the server does not know."""
+    """The manifest declares no settings that the server does not know."""
     shown = {key: value["default"] for key, value in DECLARED.items() if "server." not in key}
     known = leaves(Settings)
     assert set(shown) == set(known)
-    # The settings editor has no field for a text that may be null.
+    # the settings editor has no field for a string that may be null
     assert {key: value or None for key, value in shown.items()} == {
         key: value or None for key, value in known.items()
     }
@@ -65,7 +65,7 @@ def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
 
 @pytest.mark.parametrize("key", DECLARED)
 def test_every_setting_has_a_scope_and_a_description(key: str) -> None:
-    """What starts or reaches something can be set by the user only."""
+    """Only the user may set what starts programs or opens connections."""
     setting = DECLARED[key]
     trusted = key.split(".")[0] in TRUSTED | {"server"}
     assert setting["scope"] in ({"machine"} if trusted else {"resource", "window"})
@@ -75,15 +75,15 @@ def test_every_setting_has_a_scope_and_a_description(key: str) -> None:
         assert PREFIX + key in restricted
 
 
-def test_the_commands_of_the_contract_are_in_the_palette() -> None:
-    """Each with a title, under our category."""
+def test_the_commands_of_the_protocol_are_in_the_palette() -> None:
+    """Each command has a title and our category."""
     declared = {each["command"]: each for each in MANIFEST["contributes"]["commands"]}
     assert {PREFIX + name for name in COMMANDS} <= set(declared)
     assert {each["category"] for each in declared.values()} == {"Token Sidecar"}
 
 
-def test_identity() -> None:
-    """Publisher, name, version and what works where trust or a disk is missing."""
+def test_the_manifest_names_the_publisher_and_its_limits() -> None:
+    """Covers publisher, name, version, and support for untrusted and virtual workspaces."""
     assert (MANIFEST["publisher"], MANIFEST["name"]) == ("token-sidecar", "token-sidecar")
     project = (EXTENSION.parents[1] / "pyproject.toml").read_text()
     assert f'version = "{MANIFEST["version"]}"' in project

@@ -29,6 +29,6 @@ def test_agents_in_vscode_can_call_the_tools(window: Window) -> None:
     names = window.host(START, "count_tokens")
     assert len(names) == 1
     text = "Tokens that an agent asks for.\n"
-    # Of an answer with text and data, VS Code hands over the data.
+    # VS Code passes on only the data of an answer that has text and data.
     answer = json.loads(window.host(CALL, {"text": text}))
     assert (answer["tokens"], answer["method"]) == (truth(text), "exact")

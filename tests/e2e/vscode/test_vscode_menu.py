@@ -1,4 +1,4 @@
-"""What a click on the count offers, on the page of a real VS Code."""
+"""The menu that opens on a click on the count in a real VS Code."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ ROWS = "page.locator('.quick-input-widget .quick-input-list-row')"
 
 
 def exact(name: str) -> str:
-    """The text's count by a vocabulary, as it is shown."""
+    """Return the exact count of a text as it is shown."""
     return f"{Reference(name).count_whole(TEXT):,} tokens"
 
 
 def rows(window: Window) -> list[str]:
-    """The rows of the quick pick."""
+    """Return the rows of the quick pick."""
     return [str(row) for row in window.page(f"return await {ROWS}.allInnerTexts()")]
 
 
 def shows(window: Window, start: str) -> bool:
-    """Whether a row of the quick pick begins so."""
+    """Return whether a row of the quick pick starts with a text."""
     return any(row.startswith(start) for row in rows(window))
 
 
 @pytest.fixture
 def plan(window: Window) -> Window:
-    """The window with a document that is counted."""
+    """The window with a counted document."""
     window.show("plan.md", TEXT)
     window.wait_status(exact("o200k_base"))
     return window
 
 
-def test_a_click_on_the_count_offers_everything(plan: Window) -> None:
-    """The menu opens on a click; its first entry says the count."""
+def test_a_click_on_the_count_opens_the_menu(plan: Window) -> None:
+    """The menu's first entry shows the count."""
     plan.page("await page.locator(`[id='${args[0]}'] a`).click()", STATUS_ITEM)
     wait_for(lambda: len(rows(plan)) >= 9, "the menu")
     plan.screenshot("menu")
@@ -55,8 +55,8 @@ def test_a_click_on_the_count_offers_everything(plan: Window) -> None:
     assert plan.messages()[0].startswith(exact("o200k_base"))
 
 
-def test_the_tooltip_says_how_it_was_counted(plan: Window) -> None:
-    """A table, drawn as one."""
+def test_the_tooltip_explains_how_the_text_was_counted(plan: Window) -> None:
+    """The tooltip's table is rendered as a table."""
     plan.page("await page.mouse.move(400, 300)")
     plan.page("await page.locator(`[id='${args[0]}'] a`).hover()", STATUS_ITEM)
     plan.page("await page.locator('.monaco-hover table').first().waitFor()")
@@ -67,8 +67,8 @@ def test_the_tooltip_says_how_it_was_counted(plan: Window) -> None:
     plan.page("await page.mouse.move(400, 300)")
 
 
-def test_compare_models(plan: Window) -> None:
-    """Chosen models' counts stand side by side, each by its own tokenizer."""
+def test_compared_models_are_listed_with_their_counts(plan: Window) -> None:
+    """Each model's count uses its own tokenizer."""
     compare = "vscode.commands.executeCommand('tokenSidecar.compareModels')"
     plan.host(f"globalThis.compared = {compare}")
     wait_for(lambda: len(rows(plan)) > 3, "the models")
@@ -85,8 +85,7 @@ def test_compare_models(plan: Window) -> None:
     assert found["gpt-4"] == Reference("cl100k_base").count_whole(TEXT)
 
 
-def test_the_language_status_tells_the_server_runs(plan: Window) -> None:
-    """Its health stands with the document's language."""
+def test_the_language_status_shows_that_the_server_runs(plan: Window) -> None:
     plan.page("await page.locator('#status\\\\.languageStatus a').hover()")
     health = "page.locator('.monaco-hover', {hasText: 'Token Sidecar: running'})"
     plan.page(f"await {health}.first().waitFor()")

@@ -1,4 +1,4 @@
-"""Workspaces of a real VS Code: untrusted ones, several folders, and what the settings show."""
+"""Workspaces of a real VS Code: untrusted ones, several folders, and the status settings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"
 CL100K = f"{Reference('cl100k_base').count_whole(TEXT):,} tokens"
 
 
-def test_an_untrusted_workspace(open_window: OpenWindow, tmp_path: Path) -> None:
-    """It is counted, by its own model even, but starts and reaches nothing that it names."""
+def test_an_untrusted_workspace_is_counted_but_starts_nothing(
+    open_window: OpenWindow, tmp_path: Path
+) -> None:
+    """Its own model is used, but its settings start no program and open no connection."""
     marker = tmp_path / "ran"
     evil = tmp_path / "folder/evil"
     settings = {
@@ -56,8 +58,10 @@ def test_an_untrusted_workspace(open_window: OpenWindow, tmp_path: Path) -> None
     window.screenshot("untrusted")
 
 
-def test_two_folders(code_server: CodeServer, browser: Browser, tmp_path: Path) -> None:
-    """Each folder of a workspace has its own configuration; one server counts for both."""
+def test_each_folder_of_a_workspace_has_its_own_configuration(
+    code_server: CodeServer, browser: Browser, tmp_path: Path
+) -> None:
+    """One server counts the documents of all folders."""
     for name, model in (("new", "gpt-5"), ("old", "gpt-4")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.md").write_bytes(TEXT.encode())
@@ -77,12 +81,12 @@ def test_two_folders(code_server: CodeServer, browser: Browser, tmp_path: Path) 
     assert window.server_pid() == pid
 
 
-def test_a_file_outside_the_folder_has_a_conversation_of_its_own(
+def test_a_file_outside_the_folder_has_its_own_conversation(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
-    """The view and the commands are about the active document's workspace, wherever it lies."""
+    """The view and the commands follow the active document's workspace."""
     outside = tmp_path / "outside.md"
-    # Twice the text: its number tells that it is this one that is shown.
+    # twice the text, so its number shows which conversation is displayed
     outside.write_bytes(2 * TEXT.encode())
     twice = [Reference(name).count_whole(2 * TEXT) for name in ("o200k_base", "cl100k_base")]
     window = open_window({"a.md": TEXT})
@@ -109,8 +113,8 @@ def test_a_file_outside_the_folder_has_a_conversation_of_its_own(
     wait_for(lambda: "gpt-5" in tree(), "the folder's conversation again")
 
 
-def test_hide_and_choose_what_is_shown(open_window: OpenWindow) -> None:
-    """The status shows tokens, percent or both, and can be hidden."""
+def test_the_status_can_be_hidden_and_its_parts_chosen(open_window: OpenWindow) -> None:
+    """The status shows tokens, percent or both."""
     budget = '[[budget]]\nfiles = "a.md"\nmax-tokens = 1000\n'
     window = open_window({"a.md": TEXT, ".token-sidecar.toml": budget})
     update = "vscode.workspace.getConfiguration('tokenSidecar').update(args[0], args[1], true)"

@@ -1,13 +1,17 @@
-"""What typing costs: 1,000 keys into a 1 MB file in a real VS Code, beside an idle language server.
+"""Measure the latency of typing 1,000 keys into a 1 MB file in a real VS Code, next to an idle
+language server.
 
     python -m tests.e2e.vscode.typing_latency [RUNS [BYTES]]
 
-With BYTES, a file of so many is opened beside when the first of 300 keys comes, which are typed into
-one of 10 KB: what opening it costs VS Code itself is in both sides.
+With BYTES, a file of that size is opened when the first of 300 keys is typed into a file of 10
+KB. Both
+sides then include VS Code's own cost of opening it.
 
-Each run opens a fresh window, types at full speed and takes the time from each key to the frame
-that follows its paint. Runs with token-sidecar and with a server that does nothing alternate; the
-median run's p99 of each is printed, with their ratio, and the final count is checked to be exact.
+Each run opens a new window, types at full speed, and measures from each key to the frame after
+its
+paint. Runs with token-sidecar and with a server that does nothing alternate. The median run's
+p99 of
+each is printed with their ratio, and the final count is checked to be exact.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from tests.e2e.vscode.harness import (
 
 RUNS = 5
 MOST = 1.25
-"""How much of an idle server's time a key may take."""
+"""The largest acceptable ratio to an idle server's latency."""
 KEYS = 1000
 LINE = "The quick brown fox jumps over the lazy dog, then rests.\n"
 TEXT = LINE * (1_000_000 // len(LINE))
@@ -55,7 +59,7 @@ LISTEN = """
 """
 
 
-# Returns at once: the keys come meanwhile.
+# this returns at once, and the keys arrive in the meantime
 OPEN_BESIDE = """
     const beside = { viewColumn: vscode.ViewColumn.Two, preserveFocus: true };
     void vscode.window.showTextDocument(vscode.Uri.file(args[0]), beside);
@@ -66,7 +70,9 @@ IS_OPEN = "return vscode.workspace.textDocuments.some((each) => each.uri.fsPath 
 def run(
     code_server: CodeServer, browser: Browser, folder: Path, program: Path | None, beside: int = 0
 ) -> float:
-    """One run's p99 in milliseconds; with our own server the final count is checked too."""
+    """Return the p99 of one run in milliseconds. With our own server, the final count is checked
+    too.
+    """
     folder.mkdir(parents=True)
     code_server.configure({"tokenSidecar.server.path": str(program)} if program else {})
     window = Window(code_server, browser, folder)
@@ -101,14 +107,14 @@ def _open_beside(window: Window, folder: Path, size: int) -> Path:
 
 
 def _type(window: Window, text: str, before: str) -> None:
-    """Type at full speed, and wait until the extension host has it all."""
+    """Type at full speed, and wait until the extension host has received everything."""
     window.page("await page.keyboard.type(args[0])", text)
     arrived = "return vscode.window.activeTextEditor.document.getText().length === args[0]"
     wait_for(lambda: window.host(arrived, len(text + before)), "all keys to arrive")
 
 
 def main() -> int:
-    """Alternate the runs and print what they gave; 1 where the ratio is above what is bearable."""
+    """Alternate the runs and print the results. Returns 1 if the ratio is too high."""
     runs, beside = [*map(int, sys.argv[1:]), *(RUNS, 0)[len(sys.argv) - 1 :]][:2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -124,7 +130,7 @@ def main() -> int:
         try:
             for turn in range(runs):
                 pair = (("idle server", idle), ("token-sidecar", None))
-                # What ran before tells on what runs next: neither is always second.
+                # a run influences the next one, so the order alternates
                 for kind, program in pair[:: -1 if turn % 2 else 1]:
                     place = folder / f"{turn}-{program is None}" / "folder"
                     results[kind].append(run(code_server, browser, place, program, beside))
