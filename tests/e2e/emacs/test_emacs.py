@@ -1,4 +1,4 @@
-"""The set-up that docs/how-to/other-editors.md names for Emacs, in Debian's Emacs with eglot."""
+"""The setup for Emacs in docs/how-to/other-editors.md, in Debian's Emacs with eglot."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TYPED = "日本語 🦜 and more.\n"
 
 
 def setup_of_the_page() -> str:
-    """The Emacs Lisp that a reader is told to write."""
+    """Return the Emacs Lisp code of the how-to page."""
     found = re.search(r"```elisp\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     return found.group(1)
 
 
-def test_status_diagnostic_fix_and_request(tmp_path: Path) -> None:
+def test_status_diagnostic_fix_and_request_work_in_emacs(tmp_path: Path) -> None:
     emacs = debian.ensure("emacs", "emacs-nox", "elpa-eglot")
     workspace = tmp_path / "workspace"
     (workspace / ".git").mkdir(parents=True)

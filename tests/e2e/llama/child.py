@@ -1,7 +1,8 @@
-"""A real llama.cpp server in a process of its own, until its standard input closes.
+"""Run a real llama.cpp server in its own process until standard input closes.
 
-`python -m tests.e2e.llama.child MODEL PORT [--alias A] [--context N] [--slots N] [--key K]`; it
-writes its address as one line to standard output. Port 0 takes a free one.
+`python -m tests.e2e.llama.child MODEL PORT [--alias A] [--context N] [--slots N] [--key K]`
+prints
+the server's address on one line. Port 0 chooses a free port.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real models and a real server for the tests of this folder."""
+"""Fixtures with real models and real servers for the tests in this folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models with random weights around real vocabularies, by the vocabulary's name."""
+    """Models with random weights and real vocabularies, by the name of the vocabulary."""
     folder = tmp_path_factory.mktemp("models")
     paths = {}
     vocabularies = ensure_vocabularies()
@@ -30,6 +30,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def llama_url(models: dict[str, Path]) -> Iterator[str]:
-    """A server with Qwen2's vocabulary under the name `tiny`, two slots of 4,096 tokens each."""
+    """The address of a server with Qwen2's vocabulary under the name `tiny` and two slots of 4,096
+    tokens.
+    """
     with llama(models["qwen2"], "--context", "8192", "--slots", "2") as url:
         yield url

@@ -1,4 +1,4 @@
-"""Stands between the server and llama.cpp, and counts the requests that pass."""
+"""A proxy between the server and llama.cpp that counts requests."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 import contextlib
 import re
 
-# A request line; bodies here are JSON on one line, which never begins like this.
+# A request line. Bodies are JSON on one line here, which never starts like this.
 _REQUEST = re.compile(rb"(?:GET|POST) /\S* HTTP/1\.1\r\n")
 
 
 class CountingProxy:
-    """Hands bytes on both ways."""
+    """A proxy that passes on bytes in both directions."""
 
     def __init__(self, target: str, hides: tuple[bytes, ...] = ()) -> None:
-        """`hides`: paths that the server is not to have; it answers them with its own 404."""
+        """`hides` lists paths that the proxy answers with a 404."""
         self._hides = hides
         self._host, _, port = target.removeprefix("http://").partition(":")
         self._port = int(port)
         self.requests = 0
         self.flows = asyncio.Event()
-        """Cleared, it holds back what comes; a held request is counted."""
+        """While cleared, requests are held back. Held requests are counted."""
         self.flows.set()
         self.url = ""
         self._server: asyncio.Server | None = None

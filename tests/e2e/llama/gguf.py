@@ -1,4 +1,4 @@
-"""Writes a tiny llama model with random weights around a real vocabulary, as one GGUF file.
+"""Write a tiny llama model with random weights and a real vocabulary as one GGUF file.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -18,7 +18,7 @@ EMBEDDING, HEADS, FEED_FORWARD, LAYERS = 32, 2, 64, 1
 F32 = 0
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, UINT32: 4, INT32: 4, FLOAT32: 4, BOOL: 1, 10: 8, 11: 8, 12: 8}
-_POOL = 4096  # distinct random rows: what the weights are does not matter, that they differ does
+_POOL = 4096  # distinct random rows: the weights' values do not matter, but they must differ
 
 CHATML = (
     "{%- if tools %}{{- '<|im_start|>system\n# Tools\n' }}{%- for tool in tools %}"
@@ -36,9 +36,10 @@ def write_model(
     name: str = "tiny",
     template: str = CHATML,
 ) -> None:
-    """Write a model that tokenizes as `vocabulary` (a GGUF) does; `context` is its trained window.
+    """Write a model that tokenizes like `vocabulary` (a GGUF file). `context` is its trained
+    window.
 
-    Its chat template is CHATML by default, so that counts of chats are known too.
+    The chat template is ChatML by default, so counts of chats are known too.
     """
     tokenizer, tokens = _tokenizer_of(vocabulary)
     metadata = [*_metadata(context, name, template), *tokenizer]
@@ -105,7 +106,9 @@ def _write_weights(file: BinaryIO, dimensions: tuple[int, ...]) -> None:
 
 
 def _tokenizer_of(vocabulary: Path) -> tuple[list[bytes], int]:
-    """The raw `tokenizer.*` entries of a GGUF but its chat template, and its number of tokens."""
+    """Return the raw `tokenizer.*` entries of a GGUF file except its chat template, and its number
+    of tokens.
+    """
     with (
         vocabulary.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
@@ -126,7 +129,7 @@ def _tokenizer_of(vocabulary: Path) -> tuple[list[bytes], int]:
 
 
 def _skip(data: Any, position: int, kind: int) -> int:
-    """Where the value of this kind that begins at `position` ends."""
+    """Return the end of the value of this kind that starts at `position`."""
     if kind == STRING:
         return _read_string(data, position)[1]
     if kind != ARRAY:

@@ -1,4 +1,4 @@
-"""Starts and ends real llama.cpp servers."""
+"""Start and stop real llama.cpp servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = [sys.executable, "-m", "tests.e2e.llama.child"]
 
 @contextmanager
 def llama(model: Path, *options: str, port: int = 0) -> Iterator[str]:
-    """A llama.cpp server with this model (see `child` for options); gives its address."""
+    """Run a llama.cpp server with this model and yield its address. See `child` for the options."""
     process = subprocess.Popen(
         [*START, str(model), str(port), *options],
         cwd=ROOT,
@@ -43,5 +43,5 @@ def llama(model: Path, *options: str, port: int = 0) -> Iterator[str]:
 
 
 def port_of(url: str) -> int:
-    """The port in an address."""
+    """Return the port of an address."""
     return int(url.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""What is predicted and counted here, beside what a real llama.cpp reports and counts."""
+"""Our predictions and counts compared with what a real llama.cpp reports and counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_whole_prompts_are_predicted_within_3_percent(
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_a_gguf_counts_here_as_in_llama_cpp(models: dict[str, Path], vocabulary: str) -> None:
+def test_a_gguf_vocabulary_counts_as_in_llama_cpp(models: dict[str, Path], vocabulary: str) -> None:
     ours = load_gguf(models[vocabulary], vocabulary)
     with llama(models[vocabulary]) as url:
         for text in (*STOCK, "hello world", " ", "x" * 3_000, "".join(STOCK) * 3):

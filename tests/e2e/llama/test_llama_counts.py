@@ -114,7 +114,7 @@ async def test_counts_take_one_request_each_after_the_first_use(
     await endpoints.aclose()
 
 
-async def test_a_long_text_is_one_request(llama_url: str) -> None:
+async def test_a_long_text_takes_one_request(llama_url: str) -> None:
     endpoints = ours(llama_url)
     await endpoints.probe(model="tiny")
     before = endpoints.requests
@@ -126,7 +126,7 @@ async def test_a_long_text_is_one_request(llama_url: str) -> None:
     await endpoints.aclose()
 
 
-async def test_the_count_of_a_chat_is_what_the_reply_then_reports(llama_url: str) -> None:
+async def test_the_count_of_a_chat_equals_the_usage_of_its_reply(llama_url: str) -> None:
     endpoints = ours(llama_url)
     for messages, tools in CHATS[:4]:
         count = await endpoints.count_chat("tiny", messages, tools, 10)
@@ -140,7 +140,7 @@ async def test_the_count_of_a_chat_is_what_the_reply_then_reports(llama_url: str
     await endpoints.aclose()
 
 
-async def test_a_call_without_its_result_yet_is_counted_with_an_empty_one(llama_url: str) -> None:
+async def test_a_tool_call_without_a_result_is_counted_with_an_empty_result(llama_url: str) -> None:
     endpoints = ours(llama_url)
     messages = CHATS[3][0]
     count = await endpoints.count_chat("tiny", messages[:2], None, 10)
@@ -152,7 +152,7 @@ async def test_a_call_without_its_result_yet_is_counted_with_an_empty_one(llama_
     await endpoints.aclose()
 
 
-async def test_a_prompt_that_does_not_fit_is_an_exact_sample(llama_url: str) -> None:
+async def test_a_prompt_that_does_not_fit_is_an_exact_calibration_sample(llama_url: str) -> None:
     messages = [{"role": "user", "content": "word " * 6_000}]
     body = {"messages": messages, "max_tokens": 1}
     endpoints = ours(llama_url)
@@ -165,7 +165,7 @@ async def test_a_prompt_that_does_not_fit_is_an_exact_sample(llama_url: str) -> 
     await endpoints.aclose()
 
 
-async def test_the_events_of_a_real_stream_read_as_the_reply_does(llama_url: str) -> None:
+async def test_streamed_events_are_read_like_the_whole_reply(llama_url: str) -> None:
     body = {"messages": CHATS[1][0], "max_tokens": 8, "temperature": 0, "seed": 1}
     whole = read_reply(post(f"{llama_url}/v1/chat/completions", body))
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -178,7 +178,7 @@ async def test_the_events_of_a_real_stream_read_as_the_reply_does(llama_url: str
     assert reply.usage.output_tokens == whole.usage.output_tokens == 8
 
 
-async def test_a_model_switch_binds_again(models: dict[str, Path]) -> None:
+async def test_a_model_switch_is_probed_again(models: dict[str, Path]) -> None:
     with llama(models["gpt-2"], "--alias", "first", "--context", "2048") as url:
         endpoints = ours(url)
         count = await endpoints.count_text("first", "日本語のテキスト", 10)
@@ -196,7 +196,7 @@ async def test_a_model_switch_binds_again(models: dict[str, Path]) -> None:
         await endpoints.aclose()
 
 
-async def test_another_model_under_the_same_name_is_noticed_too(models: dict[str, Path]) -> None:
+async def test_another_model_under_the_same_name_is_noticed(models: dict[str, Path]) -> None:
     text = "日本語のテキスト"
     with llama(models["gpt-2"]) as url:
         endpoints = ours(url)
@@ -212,7 +212,7 @@ async def test_another_model_under_the_same_name_is_noticed_too(models: dict[str
         await endpoints.aclose()
 
 
-async def test_a_server_that_dies_in_the_session_is_a_miss(models: dict[str, Path]) -> None:
+async def test_a_server_that_dies_in_a_session_gives_no_count(models: dict[str, Path]) -> None:
     with llama(models["gpt-2"]) as url:
         endpoints = ours(url)
         assert isinstance(await endpoints.count_text("tiny", "hello world", 10), EndpointCount)

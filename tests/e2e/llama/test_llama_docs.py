@@ -1,4 +1,4 @@
-"""The examples of the two pages on endpoints, against a real llama.cpp."""
+"""The examples of the two documentation pages on endpoints, tried against a real llama.cpp."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_configuration_on_the_pages_is_valid(
     assert loaded.settings.endpoints or loaded.settings.tokenizers
 
 
-async def test_the_capability_on_the_page_is_what_the_server_has(llama_url: str) -> None:
+async def test_the_capability_on_the_page_is_that_of_the_server(llama_url: str) -> None:
     [example] = blocks(REFERENCE, "json")
     [configuration] = blocks(REFERENCE, "toml")
     declared = msgspec.toml.decode(configuration)["endpoint"][0]
@@ -79,7 +79,7 @@ def test_the_tables_name_every_format_and_every_vendor_that_counts() -> None:
 
 
 def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, address: str, name: str) -> str:
-    """What `doctor` says of endpoints to who follows the how-to, with an address and a model."""
+    """Follow the how-to with an address and a model, and return `doctor`'s lines about endpoints."""
     config = folder / "new" / "config.toml"
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
     assert CliRunner().invoke(main, ["config", "init", "--user"]).exit_code == 0
@@ -92,14 +92,14 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, address: str, name: 
 
 
 def counted(folder: Path) -> dict[str, Any]:
-    """A file by `count --json`."""
+    """Return what `count --json` prints for a file."""
     (folder / "a.md").write_text(TEXT)
     done = CliRunner().invoke(main, ["count", str(folder / "a.md"), "--json"])
     found: dict[str, Any] = json.loads(done.output)["files"][0]
     return found
 
 
-def test_the_how_to_leads_from_nothing_to_llamacpps_own_count(
+def test_the_how_to_leads_to_llama_cpps_own_count(
     models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with llama(models["qwen2"], "--alias", "qwen2.5-coder") as url:
@@ -110,7 +110,7 @@ def test_the_how_to_leads_from_nothing_to_llamacpps_own_count(
         assert (found["limit"], found["limitSource"]) == (8192, "endpoint")
 
 
-async def test_the_how_to_leads_from_nothing_to_ollamas_window(
+async def test_the_how_to_leads_to_ollamas_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Ollama()

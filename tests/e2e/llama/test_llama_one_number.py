@@ -1,4 +1,6 @@
-"""The same file, model and settings give one number, whoever shows it: real processes."""
+"""The same file, model and settings have the same count in every place that shows it, with real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def configured(tmp_path: Path, case: str, url: str) -> None:
-    """The user's configuration for a case, and a factor that was learned for the models in it."""
+    """Write the user's configuration for a case, and a calibration factor for its models."""
     used = f'[tokenize]\nuse-endpoint = true\n[[endpoint]]\nurl = "{url}"\nmodels = ["tiny"]\n'
     text = f'model = "{MODELS.get(case, "tiny")}"\n' + (used if case.startswith("endpoint") else "")
     (tmp_path / "user-config.toml").write_text(text)
@@ -63,7 +65,7 @@ def configured(tmp_path: Path, case: str, url: str) -> None:
 
 
 def ran(verb: str, *arguments: str, root: Path) -> Any:
-    """What a verb prints as JSON."""
+    """Return what a subcommand prints as JSON."""
     done = subprocess.run(
         [*SIDECAR, verb, *arguments, "--json"], cwd=root, capture_output=True, check=False
     )
@@ -91,7 +93,7 @@ class Editor(StdioClient):
         return self.request(method, {"textDocument": {"uri": self.uri}, **more})
 
     def shown(self, method: str, wanted: str) -> Any:
-        """The first notification of a method that holds these words."""
+        """Return the first notification of a method that contains these words."""
         while True:
             for message in self.notifications:
                 text = json.dumps(message.get("params"), ensure_ascii=False)
@@ -101,7 +103,7 @@ class Editor(StdioClient):
 
 
 def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
-    """Tokens and method by what shows them."""
+    """Return tokens and method by the place in the editor that shows them."""
     status = editor.shown("status/update", f'"method": "{method}"')["document"]
     count = editor.about("tokens/count")
     told = editor.shown("textDocument/publishDiagnostics", f", {method}")["diagnostics"]
@@ -120,7 +122,7 @@ def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
 
 
 def of_verbs(root: Path, tokens: int) -> dict[str, tuple[int, str]]:
-    """The same by the command line."""
+    """Return tokens and method by the subcommand that prints them."""
     count = ran("count", "doc.md", root=root)
     checked = ran("check", "doc.md", root=root)["files"][0]
     finding = checked["findings"][0]
@@ -138,21 +140,23 @@ def of_verbs(root: Path, tokens: int) -> dict[str, tuple[int, str]]:
 
 
 def number_in(text: str) -> int:
-    """The number before the word tokens."""
+    """Return the number before the word "tokens"."""
     found = re.search(r"([\d,]+) tokens", text)
     assert found, text
     return int(found[1].replace(",", ""))
 
 
 def method_in(message: str) -> str:
-    """How a finding's sentence says that it was counted."""
+    """Return how a finding's message says that the text was counted."""
     found = re.search(r"\(\S+, (\w+)", message)
     assert found, message
     return found[1]
 
 
 @pytest.mark.parametrize("case", METHODS)
-def test_one_number_of_a_document(case: str, root: Path, tmp_path: Path, llama_url: str) -> None:
+def test_a_document_has_one_count_everywhere(
+    case: str, root: Path, tmp_path: Path, llama_url: str
+) -> None:
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         table = of_editor(editor, METHODS[case])
@@ -173,13 +177,13 @@ def test_one_number_of_a_document(case: str, root: Path, tmp_path: Path, llama_u
 
 
 @pytest.mark.parametrize("case", METHODS)
-def test_one_number_of_a_conversation(
+def test_a_conversation_has_one_count_everywhere(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     turns = [{"role": "user", "content": LINE * 9}, {"role": "assistant", "content": LINE}]
     with closing(Editor(root)) as editor:
-        # The endpoint's number teaches: it comes first, however long it takes.
+        # The endpoint's count calibrates estimates, so it must come first, however long it takes.
         until(lambda: counted(editor, METHODS[case]) is not None)
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
         prompt = {"systemPrompt": LINE * 3, "sections": [section]}
@@ -201,10 +205,12 @@ def test_one_number_of_a_conversation(
 
 
 @pytest.mark.parametrize("case", METHODS)
-def test_a_section_has_its_documents_number_after_edits_and_reports(
+def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """What is reported with a reply teaches a factor; the document's number is that of its kind."""
+    """Usage that is reported with a reply calibrates a factor; the document uses the factor of its
+    own kind of text.
+    """
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
@@ -230,13 +236,14 @@ def test_a_section_has_its_documents_number_after_edits_and_reports(
 
 
 @pytest.mark.parametrize("case", METHODS)
-def test_fixes_have_the_documents_number(
+def test_fixes_have_the_documents_count(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """What a fix leaves is what `tokens/fit` and `fit` leave, and is counted as they say.
+    """A fix leaves the text that `tokens/fit` and `fit` leave, with the same count.
 
-    With an endpoint it is less: a fix is made at each move of the cursor and asks nobody about what
-    it leaves, so it stays below by what the local estimate may be off; they ask.
+    With an endpoint, a fix leaves less: fixes are computed at each move of the cursor without
+    asking the
+    endpoint, so they stay below the budget by the local estimate's error band.
     """
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
@@ -261,14 +268,14 @@ def test_fixes_have_the_documents_number(
 
 
 def fixes_of(editor: Editor, told: list[Any]) -> dict[str, Any]:
-    """The document's code actions by title."""
+    """Return the document's code actions by title."""
     span = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
     found = editor.about("textDocument/codeAction", range=span, context={"diagnostics": told})
     return {one["title"]: one for one in found}
 
 
 def applied(action: Any, text: str) -> str:
-    """A document's text with the single edit of an action, as a client applies it."""
+    """Return a document's text after the single edit of an action, as a client would apply it."""
     (change,) = action["edit"]["documentChanges"]
     (replaced,) = change["edits"]
     lines = text.splitlines(keepends=True)
@@ -280,7 +287,7 @@ def applied(action: Any, text: str) -> str:
 
 
 def counted(editor: Editor, method: str) -> int | None:
-    """The document's tokens, once they are counted as they are to be: an endpoint may be late."""
+    """Wait until the document has its final count, because an endpoint may be late, and return it."""
     count = editor.about("tokens/count")
     return int(count["tokens"]) if count["method"] == method else None
 
@@ -290,7 +297,7 @@ def sections_of(editor: Editor) -> int:
 
 
 def edit(editor: Editor, version: int, text: str, lines: int = 0) -> None:
-    """Put a text in the place of the first lines."""
+    """Replace the first lines of a document with a text."""
     span = {"start": {"line": 0, "character": 0}, "end": {"line": lines, "character": 0}}
     change = {"range": span, "text": text}
     document = {"uri": editor.uri, "version": version}
@@ -298,7 +305,7 @@ def edit(editor: Editor, version: int, text: str, lines: int = 0) -> None:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a state, with patience."""
+    """Wait patiently until a condition holds."""
     end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end, "it never came"

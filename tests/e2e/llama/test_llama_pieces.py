@@ -1,4 +1,4 @@
-"""Vocabularies of GGUF files that a library runs, counted here and by a real llama.cpp."""
+"""GGUF vocabularies that the tokenizers library can run, counted by us and by a real llama.cpp."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DROPPED = [" \x11\x88", "\n\x0b ", "a \x03\x9b", " \x1d\x88«", "\x00\x01 b\x0b"]
-"""Control characters that a vocabulary has no token for, between what could merge."""
+"""Control characters without a token in the vocabulary, between characters that could merge."""
 BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀", "<s>", "▁", "\x1f", "1"]
 
 
 def mixed() -> list[str]:
-    """Pieces from all over the stock, and what makes vocabularies differ between them."""
+    """Build a text from pieces of the whole corpus and from characters that vocabularies treat
+    differently.
+    """
     source, stock = random.Random(5), "".join(STOCK).encode("utf-8", "ignore").decode()
     return [
         "".join(
@@ -37,7 +39,7 @@ def mixed() -> list[str]:
 
 
 @pytest.mark.parametrize("vocabulary", ["llama-spm", *BY_LIBRARY])
-def test_a_library_counts_as_llama_cpp_does(vocabulary: str, tmp_path: Path) -> None:
+def test_the_tokenizers_library_counts_as_llama_cpp_does(vocabulary: str, tmp_path: Path) -> None:
     model = tmp_path / f"{vocabulary}.gguf"
     write_model(model, ensure_vocabularies()[vocabulary], name=vocabulary)
     ours = load(model, vocabulary)

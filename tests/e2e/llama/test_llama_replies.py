@@ -1,5 +1,6 @@
-"""Conversations with a real llama.cpp that replies, cut off each time, behind a proxy that hides
-routes; and one that is started again with another window."""
+"""Conversations with a real llama.cpp whose replies are cut off, behind a proxy that hides routes;
+and one whose server is restarted with another window.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ QUIET = ("status/update", "textDocument/publishDiagnostics")
 
 
 @pytest.mark.parametrize("hidden", ROUTES.values(), ids=ROUTES)
-async def test_thirty_turns_of_which_each_reply_is_cut_off(
+async def test_thirty_turns_with_cut_off_replies_are_counted(
     hidden: tuple[bytes, ...],
     models: dict[str, Path],
     tmp_path: Path,
@@ -68,10 +69,10 @@ async def test_thirty_turns_of_which_each_reply_is_cut_off(
             assert {warning["kind"] for warning in warnings} == {"exhausted"}
 
 
-async def test_a_window_that_a_reply_contradicts_is_asked_for_again(
+async def test_a_window_that_a_reply_contradicts_is_looked_up_again(
     models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server was started again with a larger one, in the middle of the session."""
+    """The server is restarted with a larger window during the session."""
     options = ("--alias", "tiny", "--context")
     text = some_text(random.Random(3), 1)
     turns = [{"role": ("user", "assistant")[n % 2], "content": text} for n in range(9)]

@@ -1,4 +1,4 @@
-"""The whole server beside a real llama.cpp: what a session shows, and how many requests it takes."""
+"""The whole server with a real llama.cpp: the numbers of a session and how many requests it takes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def session(
     more: str = "",
     ignored: tuple[str, ...] = IGNORED,
 ) -> AsyncIterator[Client]:
-    """A client of a server whose user named this endpoint for the model `tiny`."""
+    """A client of a server whose user has configured this endpoint for the model `tiny`."""
     file = folder / "config.toml"
     switch = "true" if use_endpoint else "false"
     file.write_text(
@@ -75,7 +75,7 @@ async def test_a_thousand_counts_through_the_server(
         assert proxy.requests - before == 1_000
 
 
-async def test_off_is_not_one_request_in_a_whole_session(
+async def test_disabled_endpoints_get_no_request_in_a_whole_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -93,7 +93,7 @@ async def test_off_is_not_one_request_in_a_whole_session(
         assert fake.asked == []
 
 
-async def test_after_a_404_hello_world_is_two_by_the_default_estimator(
+async def test_after_a_404_the_default_estimate_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FakeServer() as fake, session(fake.url, tmp_path, monkeypatch) as client:
@@ -106,7 +106,7 @@ async def test_after_a_404_hello_world_is_two_by_the_default_estimator(
         assert len(fake.asked) == asked
 
 
-async def test_the_context_of_200_turns_is_the_servers_own_count_at_every_turn(
+async def test_the_context_of_200_turns_equals_the_servers_count_at_every_turn(
     llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = random.Random(7)
@@ -136,7 +136,7 @@ async def test_the_context_of_200_turns_is_the_servers_own_count_at_every_turn(
         assert pruned_at == over_at is not None
 
 
-async def test_capabilities_over_the_protocol(
+async def test_capabilities_are_reported_over_the_protocol(
     llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with session(llama_url, tmp_path, monkeypatch) as client:
@@ -154,7 +154,7 @@ async def test_capabilities_over_the_protocol(
         assert await client.request("capabilities/list", {}) == [row]
 
 
-async def test_a_server_that_was_slow_is_not_sent_what_was_given_up_meanwhile(
+async def test_abandoned_counts_are_not_sent_to_a_slow_server(
     llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
@@ -177,7 +177,7 @@ async def test_a_server_that_was_slow_is_not_sent_what_was_given_up_meanwhile(
         assert proxy.requests - before <= 2, "the one that was under way, and this one"
 
 
-async def test_a_conversation_that_a_slow_server_missed_is_its_own_count_soon(
+async def test_a_conversation_that_a_slow_server_missed_is_counted_soon(
     llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)

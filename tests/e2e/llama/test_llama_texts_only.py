@@ -1,4 +1,4 @@
-"""Sessions of 30 turns beside a real llama.cpp of which only `/tokenize` can be reached."""
+"""Sessions of 30 turns with a real llama.cpp of which only `/tokenize` can be reached."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ WORDY = (
     "+ (message['content'] or '') + '<|im_end|>\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-"""A template with more around each message than the formula says, and a system prompt of its own."""
+"""A template with more text around each message than the formula assumes, and its own system
+prompt.
+"""
 
 
 def some_text(source: random.Random, number: int) -> str:
-    """Hex, numbers, code and CJK in turns."""
+    """Return text that alternates between hex, numbers, code and CJK."""
     kinds = (
         lambda: source.randbytes(source.randint(20, 120)).hex(),
         lambda: ", ".join(str(source.random()) for _ in range(source.randint(5, 30))),
@@ -39,7 +41,7 @@ def some_text(source: random.Random, number: int) -> str:
 
 
 async def _turn_counts(client: Any) -> list[int]:
-    """What the server of the texts counted of each turn, template apart."""
+    """Return the server's count of each turn's texts, without the template."""
     [conversations] = client.server.services._conversations.values()
     ledger = conversations.sessions.conversations.get("s").ledger()
     return [measure.counted for measure in ledger.counts.measures]

@@ -1,7 +1,8 @@
-"""Thirty turns of one kind of text beside a real llama.cpp that only counts texts: the figures.
+"""Figures of thirty turns of one kind of text with a real llama.cpp that only counts texts.
 
-`pytest -s` prints a row a kind: how far the count was off before a usage was reported, beside the
-band that was shown, how far after, and how many requests a new turn took.
+`pytest -s` prints a row for each kind: the error of the count before the first usage report,
+next to the shown
+band, the error afterwards, and the number of requests that a new turn took.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ if TYPE_CHECKING:
     from tests.protocol.client import Client
 
 KINDS = ("hex", "numbers", "code", "CJK")
-"""As `some_text` has them, in its order."""
+"""The kinds of text, in the order of `some_text`."""
 TURNS, SILENT = 30, 11
-"""How many turns, and after how many the first usage is reported."""
+"""The number of turns, and the number of turns before the first usage report."""
 AFTER_PERCENT = 1.0
 PROBE = 6
-"""Requests of the first turn: the list of models, the window, two texts and, hidden here, a chat,
-then the count."""
+"""The requests of the first turn: the list of models, the window, two texts, a chat (hidden here),
+and the count.
+"""
 CONTEXT = 32_768
 
 
 class Row(NamedTuple):
-    """One turn: what was shown, what is true, and what it took."""
+    """One turn: the shown count, the true count, and the requests that it took."""
 
     tokens: int
     band: float
@@ -45,7 +47,7 @@ class Row(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Percent of the truth."""
+        """Return the error in percent of the true count."""
         return 100 * abs(self.tokens - self.truth) / self.truth
 
 
@@ -69,10 +71,10 @@ async def _rows(client: Client, proxy: CountingProxy, url: str, kind: int) -> li
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
-async def test_a_conversation_of_one_kind_of_text(
+async def test_a_conversation_of_one_kind_of_text_is_counted_within_its_band(
     kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a template that is harder to guess than most; what is counted is nearer with others."""
+    """The template is harder to guess than most, so other templates give better counts."""
     model = tmp_path / "model.gguf"
     write_model(model, ensure_vocabularies()["qwen2"], CONTEXT, name="tiny", template=WORDY)
     with llama(model, "--alias", "tiny", "--context", str(CONTEXT)) as url:

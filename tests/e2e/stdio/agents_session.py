@@ -1,4 +1,4 @@
-"""A real server beside coding agents that write their session files while it runs."""
+"""A real server next to coding agents that write their session files while it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AgentsServer(StdioClient):
-    """A server with one root; what it says is read until what is awaited comes."""
+    """A server with one root. Its messages are read until the awaited one arrives."""
 
     def __init__(self, root: Path, command: list[str] = SERVER) -> None:
         super().__init__(command, stderr=subprocess.PIPE)
@@ -27,7 +27,7 @@ class AgentsServer(StdioClient):
         self.notify("initialized", {})
 
     def heard(self, method: str, matches: Callable[[Any], bool]) -> Any:
-        """The params of the first such notification that was not taken yet."""
+        """Return the params of the first such notification that was not returned yet."""
         while True:
             for message in self.notifications:
                 if message.get("method") == method and matches(message["params"]):
@@ -36,7 +36,7 @@ class AgentsServer(StdioClient):
             self.notifications.append(self.receive())
 
     def context(self, tokens: int | None) -> Any:
-        """The first status that shows a context of so many tokens."""
+        """Return the first status that shows a context of this many tokens."""
 
         def matches(status: Any) -> bool:
             shown = status["context"]
@@ -45,7 +45,7 @@ class AgentsServer(StdioClient):
         return self.heard("status/update", matches)
 
     def cost(self, *, above: float) -> Any:
-        """What the next status shows of costs that are higher than this."""
+        """Return the next status' costs that are higher than this."""
 
         def matches(status: Any) -> bool:
             return status["cost"] is not None and status["cost"]["costUsd"] > above
@@ -54,5 +54,5 @@ class AgentsServer(StdioClient):
 
 
 def begin_now(clock: Clock) -> None:
-    """Let an agent's generated session be one of this hour."""
+    """Make an agent's generated session start in the current hour."""
     clock.now = datetime.now(UTC) - timedelta(minutes=50)

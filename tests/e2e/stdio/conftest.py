@@ -18,7 +18,7 @@ VSCODE = Path(__file__).resolve().parents[2] / "fixtures" / "vscode_initialize.j
 
 
 class RecordingClient(LanguageClient):
-    """Keeps every `status/update`, and notes when one comes."""
+    """A client that keeps every `status/update` and signals its arrival."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,12 +31,12 @@ class RecordingClient(LanguageClient):
 
 
 def make_client() -> RecordingClient:
-    """The factory that pytest-lsp wants."""
+    """Create the client that pytest-lsp asks for."""
     return RecordingClient(converter_factory=default_converter)
 
 
 def vscode_capabilities() -> types.ClientCapabilities:
-    """What VS Code 1.139 sent, recorded from the real one."""
+    """Return the capabilities that a real VS Code 1.139 sent."""
     params = json.loads(VSCODE.read_text("utf-8"))
     structured: types.ClientCapabilities = default_converter().structure(
         params["capabilities"], types.ClientCapabilities
@@ -55,9 +55,9 @@ PROFILES = {
     params=sorted(PROFILES),
 )
 async def lsp(request: Any, lsp_client: RecordingClient) -> AsyncIterator[None]:
-    """An initialized session as either editor starts it."""
+    """An initialized session, as each editor starts it."""
     capabilities = PROFILES[request.param]()
-    # Neither profile's client answers workspace/configuration here: do not promise it.
+    # these clients do not answer workspace/configuration, so they must not promise it
     if capabilities.workspace is not None:
         capabilities.workspace.configuration = False
     result = await lsp_client.initialize_session(

@@ -1,4 +1,4 @@
-"""Claude Code and Codex work in a root while the real server runs: numbers right at every step."""
+"""Claude Code and Codex work in a root while the real server runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server(root: Path) -> Iterator[AgentsServer]:
     made.end_streams()
 
 
-def test_a_session_that_grows_is_followed(
+def test_a_growing_session_is_followed(
     claude: ClaudeHome, tmp_path: Path, root: Path, server: AgentsServer
 ) -> None:
     session = claude.session(root)
@@ -101,7 +101,7 @@ def test_costs_are_right_at_every_step(
         session.user()
         session.reply()
         server.context(claude.truth.context[session.id])
-        # Kept as it comes: nobody has to ask for costs.
+        # costs are recorded as calls arrive, without a request for them
         shown = server.cost(above=shown)["costUsd"]
         (row,) = server.request("cost/detail", {"by": ["session"]})["rows"]
         assert row["costUsd"] == pytest.approx(shown)
@@ -112,7 +112,7 @@ def test_costs_are_right_at_every_step(
     assert b"tokenizer reads a line" not in kept
 
 
-def test_a_call_for_an_agents_session_is_refused(
+def test_recording_a_call_of_an_agents_session_is_refused(
     claude: ClaudeHome, root: Path, server: AgentsServer
 ) -> None:
     session = claude.session(root)
@@ -128,7 +128,9 @@ def test_a_call_for_an_agents_session_is_refused(
     assert {row["session"] for row in rows} == {session.id, None}
 
 
-def test_what_a_prompt_file_costs_stands_in_lens_and_hover(claude: ClaudeHome, root: Path) -> None:
+def test_the_costs_of_a_prompt_file_are_shown_in_lens_and_hover(
+    claude: ClaudeHome, root: Path
+) -> None:
     text = "Write little.\n"
     (root / "CLAUDE.md").write_text(text)
     (root / ".token-sidecar.toml").write_text("code-lens = true\n")

@@ -1,4 +1,4 @@
-"""A small run of `tests.fuzz.agent_secrets`: what was planted stays where it is."""
+"""A small run of `tests.fuzz.agent_secrets`: planted secrets stay in the agents' files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("tracer", ["strace", "audit"])
-def test_nothing_planted_is_kept_and_nothing_is_written(tracer: str) -> None:
-    """Without strace both look by Python's audit events."""
+def test_no_planted_secret_is_stored_or_printed(tracer: str) -> None:
+    """Without strace, Python's audit events stand in for it."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.agent_secrets", "2"],
         cwd=ROOT,

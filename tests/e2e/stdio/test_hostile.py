@@ -1,4 +1,6 @@
-"""The command line and the server in a hostile repository: what they start and connect to."""
+"""The command line and the server in a hostile repository: which programs they start and where
+they connect.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ VERBS = [
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
-    """The hostile repository, in it, its folders first on PATH."""
+    """The hostile repository as the current folder, with its subfolders first on PATH."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     made = hostile.make(tmp_path)
@@ -55,7 +57,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
-    """It is no dud: a datagram and a connection to this machine, and a child."""
+    """The trace must record a datagram, a connection to this machine, and a child process."""
     code = (
         "import socket, subprocess\n"
         "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.3', 9))\n"
@@ -69,8 +71,10 @@ def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_a_verb(repository: Hostile, trace: Trace, verb: tuple[str, ...]) -> None:
-    """It starts nothing but git, out of the system's folders, and connects to nobody."""
+def test_a_subcommand_starts_only_git_in_a_hostile_repository(
+    repository: Hostile, trace: Trace, verb: tuple[str, ...]
+) -> None:
+    """git comes from the system's folders, and no connection is opened."""
     done = subprocess.run(
         [*trace.prefix, PROGRAM, *verb], capture_output=True, text=True, check=False
     )
@@ -84,8 +88,10 @@ def test_a_verb(repository: Hostile, trace: Trace, verb: tuple[str, ...]) -> Non
     assert bool(others) == ("check" in verb)
 
 
-def test_the_server(repository: Hostile, trace: Trace) -> None:
-    """It answers about the repository's files, starts nothing, and connects to nobody."""
+def test_the_server_starts_nothing_in_a_hostile_repository(
+    repository: Hostile, trace: Trace
+) -> None:
+    """The server answers questions about the repository's files and opens no connection."""
     client = StdioClient([*trace.prefix, PROGRAM, "serve"])
     uri = repository.root.as_uri()
     folder = {"uri": uri, "name": "hostile"}
@@ -110,10 +116,10 @@ def test_the_server(repository: Hostile, trace: Trace) -> None:
 
 @pytest.mark.parametrize("name", [*hostile.BAD_SETTINGS, *hostile.BAD_FILES])
 @pytest.mark.parametrize("verb", ["count", "check", "doctor"])
-def test_a_verb_among_bad_settings(
+def test_a_subcommand_survives_hostile_settings(
     repository: Hostile, trace: Trace, verb: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends, quotes nothing, connects to nobody."""
+    """It exits, quotes no file content and opens no connection."""
     hostile.add_bad_settings(repository)
     monkeypatch.chdir(repository.root / "bad" / name)
     target = ["--workspace", "."] if verb == "doctor" else ["."]
@@ -127,8 +133,10 @@ def test_a_verb_among_bad_settings(
     assert trace.addresses() == set()
 
 
-def test_the_server_among_bad_settings(repository: Hostile, trace: Trace) -> None:
-    """Every folder is a root: each request is answered, nothing outside is quoted, and it ends."""
+def test_the_server_survives_hostile_settings(repository: Hostile, trace: Trace) -> None:
+    """Every folder is a root. Each request is answered, no content from outside is quoted, and the
+    server exits.
+    """
     hostile.add_bad_settings(repository)
     client = StdioClient([*trace.prefix, PROGRAM, "serve"], stderr=subprocess.PIPE)
     folders = [{"uri": bad.as_uri(), "name": bad.name} for bad in repository.bad()]
@@ -165,14 +173,14 @@ def test_the_server_among_bad_settings(repository: Hostile, trace: Trace) -> Non
     assert trace.programs() == [PROGRAM]
 
 
-def test_the_users_own_endpoint_is_the_only_one(
+def test_only_the_users_endpoint_is_contacted(
     repository: Hostile, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The repository names one too: only the user's is connected to."""
+    """The repository also configures an endpoint, which must not be contacted."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.5", 0))
         port = listener.getsockname()[1]
-    # Nothing listens there any more: what is refused was tried.
+    # Nothing listens there any more, so a refused connection shows an attempt.
     config = tmp_path / "user-config.toml"
     config.write_text(
         "[tokenize]\nuse-endpoint = true\n"
@@ -180,7 +188,7 @@ def test_the_users_own_endpoint_is_the_only_one(
     )
     client = StdioClient([*trace.prefix, PROGRAM, "serve"])
     client.initialize()
-    # A probe is waited for, however slow the machine: a count goes on without a late endpoint.
+    # Wait for the probe however slow the machine is, because a count does not wait for a late endpoint.
     (row,) = client.request("capabilities/probe", {"model": "trap"})
     client.request("tokens/count", {"text": hostile.PROMPT, "model": "trap"})
     client.close()

@@ -1,4 +1,4 @@
-"""A server on a hostile project: it counts, it quotes nothing, it ends when it is told to."""
+"""A server on a hostile project: it counts, quotes nothing, and exits on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = ("link", "fifo", "zero", "mistakes", "bomb", "pattern", "heading")
-ENDS_WITHIN = 20  # seconds; it fails by never ending
+ENDS_WITHIN = 20  # seconds; the test fails by never ending
 BUDGET = '[[budget]]\nmax-tokens = 5\nfiles = "{}"\n'
 CONTENT = {
     "mistakes": "planted words\nplanted = 'planted\n" * 5,
@@ -25,7 +25,7 @@ CONTENT = {
     "heading": BUDGET.format("a.md") + 'sections = {"x' + " " * 60_000 + 'y" = 1}\n',
 }
 
-# A worker that is held up for good by a real FIFO, in place of `{held}`.
+# Blocks a worker forever with a real FIFO, in place of `{held}`.
 HELD = """
 import os, sys
 from sidecar.server.features import configuration
@@ -80,7 +80,7 @@ def opened(command: list[str], root: Path) -> StdioClient:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_counts_quotes_nothing_and_ends(root: Path, kind: str) -> None:
+def test_the_server_counts_quotes_nothing_and_exits(root: Path, kind: str) -> None:
     hostile(root, kind)
     client = opened(SERVER, root)
     uri = (root / ("a" * 60)).as_uri()
@@ -104,7 +104,7 @@ def test_it_counts_quotes_nothing_and_ends(root: Path, kind: str) -> None:
         "workers._load_tokenizers = held",
     ],
 )
-def test_whatever_keeps_the_settings_counting_goes_on(root: Path, held: str) -> None:
+def test_counting_goes_on_while_the_settings_cannot_be_read(root: Path, held: str) -> None:
     os.mkfifo(root / "fifo")
     command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
     client = opened(command, root)
@@ -116,7 +116,7 @@ def test_whatever_keeps_the_settings_counting_goes_on(root: Path, held: str) -> 
     client.end_streams()
 
 
-def test_settings_that_a_slow_disk_hands_over_late_are_taken_then(root: Path) -> None:
+def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
     os.mkfifo(root / "fifo")
     (root / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     held = "configuration._load_settings = late; configuration.READ_SECONDS = 0.1"
@@ -124,16 +124,16 @@ def test_settings_that_a_slow_disk_hands_over_late_are_taken_then(root: Path) ->
     client = opened(command, root)
     assert client.request("tokens/count", {"text": "hello"})["model"] == "gpt-5"
     client.open("hello", (root / "a.md").as_uri())
-    (root / "fifo").write_bytes(b"")  # the disk answers
+    (root / "fifo").write_bytes(b"")  # the disk responds
     while client.request("tokens/count", {"text": "hello"})["model"] != "gpt-4":
-        pass  # it fails by never ending
+        pass  # the test fails by never ending
     client.request("shutdown")
     client.notify("exit")
     assert client.process.wait(ENDS_WITHIN) == 0
     client.end_streams()
 
 
-# Says on stderr what the end waited for: nothing that a worker does comes before `armed`.
+# Reports on stderr what the shutdown waited for. Nothing that a worker does comes before `armed`.
 ENDING = """
 from sidecar.server import stdio
 armed, ended = stdio._end_within, os._exit
@@ -160,10 +160,10 @@ POOLS = {
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_it_ends_though_every_worker_is_held_up(root: Path, pool: str) -> None:
-    """The workers never end, so that the process ends at all shows that it waits for none.
+def test_the_server_exits_while_every_worker_is_blocked(root: Path, pool: str) -> None:
+    """The workers never finish, so an exit at all shows that the server does not wait for them.
 
-    It is ended at the time that was set before anything was waited for, within the two seconds.
+    It exits at a deadline that is set before anything else is awaited, within two seconds.
     """
     os.mkfifo(root / "fifo")
     held = ENDING + POOLS[pool]

@@ -1,4 +1,4 @@
-"""A server at rest sleeps: its waits are counted from outside, by strace, and its CPU time is read."""
+"""An idle server sleeps. strace counts its wake-ups, and its CPU time is measured."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from tests.e2e.neovim import debian
 
 MOST_PER_SECOND = 5
 SECONDS = 6
-"""Three of the watcher's ticks."""
+"""Three ticks of the file watcher, in seconds."""
 WAITS = "clock_nanosleep,epoll_pwait,epoll_wait,futex,nanosleep,poll,ppoll,pselect6,read,select"
 _WAITED = re.compile(r"<\d+\.\d+>$", re.MULTILINE)
-"""A call that has returned, however short: a wait that does not sleep spins."""
+"""A system call that has returned, however short: a wait that does not sleep shows as many calls.
+"""
 MOST_CPU = 0.005
-"""Seconds of CPU time per second: ten times what the benchmark measures."""
+"""CPU seconds per second, ten times what the benchmark measures."""
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["without agents", "with an agent's sessions"])
-def test_an_idle_server_wakes_up_five_times_a_second_at_most(
+def test_an_idle_server_wakes_up_at_most_five_times_a_second(
     used: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     project, trace = tmp_path / "project", tmp_path_factory.mktemp("trace") / "trace"
@@ -44,7 +45,7 @@ def test_an_idle_server_wakes_up_five_times_a_second_at_most(
     client.request("tokens/count", {"textDocument": {"uri": (project / "a.md").as_uri()}})
     server = child_of(client.process.pid)
     wake_ups, cpu = [], []
-    for _ in range(8):  # what follows a start may take a while on a busy machine
+    for _ in range(8):  # work that follows a start may take a while on a busy machine
         time.sleep(SECONDS / 2)
         before, cpu_before = trace.stat().st_size, cpu_seconds(server)
         time.sleep(SECONDS)
@@ -60,12 +61,12 @@ def test_an_idle_server_wakes_up_five_times_a_second_at_most(
 
 
 def child_of(pid: int) -> int:
-    """The only child of a process."""
+    """Return the only child of a process."""
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time that a process has used, in user and system mode."""
+    """Return the CPU time that a process has used in user and system mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Other processes see the conversations of a running server, by their counts alone."""
+"""Other processes see the conversations of a running server, as counts only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(root: Path) -> Iterator[StdioClient]:
 
 
 def say(client: StdioClient, session: str, words: int) -> dict[str, Any]:
-    """Append a turn as a chat plugin does; the session's usage."""
+    """Append a turn as a chat plugin does, and return the session's usage."""
     turn = {"role": "user", "content": f"{TEXT} " + "word " * words}
     usage: dict[str, Any] = client.request("context/append", {"session": session, "turns": [turn]})
     return usage
@@ -59,7 +59,7 @@ def run(root: Path, *arguments: str) -> str:
 
 
 def shown(root: Path, session: str | None, tokens: int | None) -> dict[str, Any]:
-    """What `usage` prints, once it shows this session at this size."""
+    """Return what `usage` prints once it shows this session with this size."""
     for _ in range(40):
         usage: dict[str, Any] = json.loads(run(root, "usage", "--json"))
         name = usage["session"] and usage["session"]["id"]
@@ -90,7 +90,9 @@ def test_a_running_servers_conversation_is_shown_and_no_text_is_stored(
 
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_a_conversation_goes_with_its_server(client: StdioClient, root: Path, end: str) -> None:
+def test_conversations_disappear_with_their_server(
+    client: StdioClient, root: Path, end: str
+) -> None:
     told = say(client, "chat-1", 30)
     shown(root, "chat-1", told["tokens"])
     if end == "kill":

@@ -1,4 +1,4 @@
-"""A long document is edited while it is counted for the first time: numbers stay exact."""
+"""A long document is edited during its first count, and its counts stay exact."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def tokens(client: StdioClient) -> tuple[int, int]:
     return count["tokens"], count["version"]
 
 
-def test_edits_while_it_is_counted_are_in_the_number() -> None:
+def test_edits_during_the_first_count_are_counted() -> None:
     rng = random.Random(7)
-    # A character is one unit of the encoding, and lines end in one way: positions are plain.
+    # each character is one unit of the encoding and lines end alike, so positions are simple
     text = source_text(SIZE).encode("ascii", "replace").decode().replace("\r", "")
     client = opened(text)
     for version in range(2, 42):
@@ -48,7 +48,7 @@ def test_edits_while_it_is_counted_are_in_the_number() -> None:
     assert client.process.returncode == 0
 
 
-def test_several_long_documents_at_once() -> None:
+def test_several_long_documents_are_counted_at_once() -> None:
     client, text = opened(source_text(SIZE)), source_text(SIZE + 1_000)
     uris = [f"file:///bench/{number}" for number in range(3)]
     for uri in uris:

@@ -1,4 +1,6 @@
-"""Memory follows what arrives and what is open, as the operating system counts it (Linux)."""
+"""Memory follows the received bytes and the open documents, as the operating system reports it
+(Linux).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ def counted(client: StdioClient, uri: str, text: str) -> None:
     client.request("tokens/count", {"textDocument": {"uri": uri}})
 
 
-def test_closing_long_documents_gives_their_memory_back() -> None:
-    """Of 4 x 10 MB nearly all."""
+def test_closing_long_documents_releases_their_memory() -> None:
+    """Nearly all memory of four documents of 10 MB must be released."""
     text = source_text(10_000_000)
     client = StdioClient(SERVER)
     client.initialize()
@@ -34,7 +36,7 @@ def test_closing_long_documents_gives_their_memory_back() -> None:
     assert closed <= opened - 35
 
 
-def test_memory_grows_with_the_bytes_that_arrive_not_with_the_announced_length() -> None:
+def test_memory_grows_with_received_bytes_and_not_with_the_announced_length() -> None:
     client = StdioClient(SERVER)
     client.initialize()
     counted(client, "file:///bench/small", "some words")

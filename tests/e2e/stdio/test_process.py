@@ -1,4 +1,4 @@
-"""The process itself: exit codes, garbage on the pipe, a stray print, no network."""
+"""The process itself: exit codes, garbage on the pipe, a stray print, and no network."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def frame(message: object) -> bytes:
     return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
-def test_an_orderly_end_is_0(client: StdioClient) -> None:
+def test_an_orderly_shutdown_exits_with_0(client: StdioClient) -> None:
     client.initialize()
     client.close()
     assert client.process.returncode == 0
 
 
-def test_exit_without_shutdown_is_1() -> None:
+def test_exit_without_shutdown_exits_with_1() -> None:
     assert run(frame({"jsonrpc": "2.0", "method": "exit"})).returncode == 1
 
 
-def test_the_end_of_input_is_an_end() -> None:
+def test_the_end_of_input_ends_the_process() -> None:
     assert run(b"").returncode == 1
 
 
@@ -86,7 +86,7 @@ def test_garbage_on_the_pipe_does_no_harm(client: StdioClient) -> None:
     client.close()
 
 
-def test_a_frame_over_the_limit_ends_the_session_with_a_line_in_the_log() -> None:
+def test_a_frame_over_the_limit_ends_the_session_with_a_log_line() -> None:
     length = b"Content-Length: %d\r\n\r\n" % (MAX_FRAME_BYTES + 1)
     client = StdioClient(SERVER, stderr=subprocess.PIPE)
     client.initialize()
@@ -97,7 +97,7 @@ def test_a_frame_over_the_limit_ends_the_session_with_a_line_in_the_log() -> Non
 
 
 @pytest.mark.parametrize("reaped", [True, False])
-def test_ends_with_the_clients_process_though_the_pipe_is_held_open(reaped: bool) -> None:
+def test_the_server_exits_with_the_client_while_the_pipe_stays_open(reaped: bool) -> None:
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     client = StdioClient(SERVER, stderr=subprocess.PIPE)
     client.request("initialize", {"processId": parent.pid, "capabilities": {}, "rootUri": None})
@@ -110,7 +110,7 @@ def test_ends_with_the_clients_process_though_the_pipe_is_held_open(reaped: bool
     parent.communicate()
 
 
-def test_a_process_that_is_not_there_from_the_start_ends_nothing() -> None:
+def test_a_client_process_that_never_existed_does_not_end_the_server() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert not is_alive(ended.pid)
@@ -127,9 +127,7 @@ def test_a_stray_print_goes_to_stderr() -> None:
     client.end_streams()
 
 
-def test_counts_with_every_network_call_failing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_work_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     client = StdioClient([sys.executable, "-P", "-c", NO_NETWORK])
@@ -142,7 +140,7 @@ def test_counts_with_every_network_call_failing(
     client.end_streams()
 
 
-def test_nothing_of_a_buffer_is_logged_at_debug(client: StdioClient) -> None:
+def test_no_buffer_text_is_logged_at_debug_level(client: StdioClient) -> None:
     noisy = StdioClient([*SERVER, "--log-level", "DEBUG"], stderr=subprocess.PIPE)
     noisy.initialize()
     noisy.open("SECRET buffer")
@@ -154,7 +152,7 @@ def test_nothing_of_a_buffer_is_logged_at_debug(client: StdioClient) -> None:
     noisy.end_streams()
 
 
-def test_answers_while_a_big_document_is_opened(client: StdioClient) -> None:
+def test_requests_are_answered_while_a_large_document_is_opened(client: StdioClient) -> None:
     client.initialize()
     big = "".join(f"value_{n} = compute({n}) + {n * 7}\n" for n in range(100_000))
     client.open("small", "file:///small.md")

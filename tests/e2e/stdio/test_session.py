@@ -1,4 +1,4 @@
-"""A whole session in a real process, as Neovim (utf-8) and as VS Code (utf-16)."""
+"""A whole session in a real process, with the positions of Neovim (utf-8) and of VS Code (utf-16)."""
 
 from __future__ import annotations
 

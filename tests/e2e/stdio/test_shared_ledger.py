@@ -1,4 +1,4 @@
-"""Several servers on one folder, as several editors start them: all show the same costs."""
+"""Several servers on one folder, as several editors start them, show the same costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CALL = {"model": "gpt-4o", "usage": {"prompt_tokens": 4_000, "completion_tokens": 0}}
-"""A call of a cent."""
+"""A call that costs one cent."""
 NEVER_IDLE = """
 import sys
 from sidecar.__main__ import start
@@ -28,7 +28,7 @@ agents.IDLE_SECONDS = 100_000.0
 sys.argv[1:] = ["serve"]
 start()
 """
-"""A server whose reading of everything when idle never comes: only its watcher tells of calls."""
+"""A server that never reads all stores while idle, so only its file watcher reports calls."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def servers(root: Path) -> Iterator[list[AgentsServer]]:
         yield made
 
 
-def test_bursts_of_calls_show_in_every_server_that_did_not_record_them(
+def test_calls_that_another_server_records_are_shown(
     servers: list[AgentsServer],
 ) -> None:
     for number in range(1, 4):
@@ -93,7 +93,7 @@ def together(servers: list[AgentsServer], calls: int) -> None:
 
 
 def whole_cost(server: AgentsServer, calls: int) -> float:
-    """What the workspace's calls have cost, once all of them are in the ledger."""
+    """Return the cost of the workspace's calls once all of them are in the ledger."""
     while True:
         totals: Any = server.request("cost/detail", {})["totals"]
         if totals["calls"] == calls:

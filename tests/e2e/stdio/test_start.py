@@ -1,4 +1,4 @@
-"""What a server imports up to its first exact count: what that count needs, and no more."""
+"""Which modules a server imports before its first exact count."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sidecar.config.settings import AGENTS, Agents
 if TYPE_CHECKING:
     from pathlib import Path
 
-# What begins half a minute after the start in place of half a second: however slow the machine is,
-# the first count comes before it.
+# This starts half a minute after the server instead of half a second, so the first count comes
+# before it on any machine.
 SERVER = """
 import sys
 
@@ -50,14 +50,16 @@ ROOMS = (
 
 @pytest.fixture(autouse=True)
 def nothing_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has written a configuration: most people have not."""
+    """Remove all configuration, because most users have none."""
     monkeypatch.delenv("TOKEN_SIDECAR_CONFIG")
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
 
 
 def imported(tmp_path: Path, until: str) -> set[str]:
-    """What a server on a folder has imported by its first count, or by a context's number."""
+    """Return the modules that a server has imported when it shows its first count, or its first
+    context.
+    """
     log = tmp_path / "imports"
     with log.open("wb") as stderr:
         client = StdioClient([sys.executable, "-P", "-c", SERVER], stderr)
@@ -82,17 +84,17 @@ def imported(tmp_path: Path, until: str) -> set[str]:
 
 
 def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
-    """The modules that are one of the names, or in it."""
+    """Return the modules that have one of these names or are inside them."""
     return sorted(one for one in modules if any(f"{one}.".startswith(f"{n}.") for n in names))
 
 
-def test_the_first_count_imports_what_it_needs(tmp_path: Path) -> None:
+def test_the_first_count_imports_only_what_it_needs(tmp_path: Path) -> None:
     modules = imported(tmp_path, "count")
     assert "rs_bpe" in modules
     assert of((*LIBRARIES, *ROOMS), modules) == []
 
 
-def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
+def test_only_readers_of_installed_agents_are_imported(tmp_path: Path) -> None:
     home = ClaudeHome(tmp_path / "home" / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     home.session(tmp_path).reply()
@@ -112,7 +114,7 @@ def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
 @pytest.mark.parametrize("named", [False, True])
-def test_an_agent_is_here_where_its_reader_looks(
+def test_an_agent_is_installed_if_its_reader_finds_its_folder(
     tmp_path: Path, platform: str, *, named: bool
 ) -> None:
     variables = [
@@ -137,7 +139,7 @@ def test_an_agent_is_here_where_its_reader_looks(
             assert has_files(at, reader.agent, ())
 
 
-def test_aider_is_here_in_a_project_with_its_history(tmp_path: Path) -> None:
+def test_aider_is_found_in_a_project_with_its_history(tmp_path: Path) -> None:
     (tmp_path / ".aider.chat.history.md").write_text("")
     here = readers_here(Agents(), Places(home=tmp_path / "home"), Roots((str(tmp_path),)))
     assert [one.agent for one in here] == ["aider"]

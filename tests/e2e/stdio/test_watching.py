@@ -1,4 +1,4 @@
-"""Settings where the system watches no more files: said once, and looked at every two seconds."""
+"""Settings where the system cannot watch more files: reported once, and polled every two seconds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.client import SERVER, StdioClient
 if TYPE_CHECKING:
     from pathlib import Path
 
-# In a user namespace of its own the limit is the test's to set, and no other process feels it.
+# in a user namespace the test can set the limit without affecting other processes
 EXHAUSTED = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
 
 
-def test_settings_are_polled_where_nothing_can_be_watched(tmp_path: Path) -> None:
+def test_settings_are_polled_if_files_cannot_be_watched(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     settings = project / ".token-sidecar.toml"
