@@ -1,10 +1,12 @@
-"""Secrets in every agent's sessions, and where none may be: `python -m tests.fuzz.agent_secrets [MEGABYTES]`.
+"""Check that no text of agents' sessions is stored or logged: `python -m tests.fuzz.agent_secrets
+[MEGABYTES]`.
 
-`TRACER=audit` looks by Python's audit events though strace is here. Keys, tokens, e-mail addresses, words and paths that are nowhere twice stand in messages, titles, tool
-inputs and outputs, and in broken lines of a generated history with every number known. A server and the
-command line read all of it. Then: the numbers are right, nothing that was planted is in ledger, state,
-logs or error messages; no agent's file was opened for writing but SQLite's own `-wal` and `-shm`, and
-none has changed; with `agents.enabled = false` none was opened at all.
+The script generates a history with keys, tokens, e-mail addresses, words and paths in messages,
+titles, tool inputs and outputs, and broken lines. A server and the command line read all of it.
+The numbers must be right, no secret may be in the ledger, the state folder, logs or error
+messages, no agent's file may be changed or opened for writing except SQLite's `-wal` and `-shm`,
+and with `agents.enabled = false` no file may be opened. Set `TRACER=audit` to use Python's audit
+events instead of strace.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ if TYPE_CHECKING:
 
 MEGABYTES = 100.0
 MARK = "planted"
-"""In all that is planted, whatever else it is made of."""
+"""Part of every secret."""
 _FORMS = (MARK.encode(), MARK.encode("utf-16-le"), MARK.encode().hex().encode())
 _NUMBERS = itertools.count()
 _HOMES = (".claude", ".codex", ".config", ".gemini", ".local", ".cline", ".copilot")
 
 
 def secret() -> str:
-    """What nobody wrote twice: a key, two tokens, an address, a word and a path."""
+    """Return unique secrets: a key, two tokens, an address, a word and a path."""
     number = next(_NUMBERS)
     return (
         f"sk-{MARK}{number:016x} ghp_{MARK}{number:024x} AKIA{MARK.upper()}{number:09X}"
@@ -68,13 +70,13 @@ def _text(_: Clock, length: int) -> str:
 
 
 def plant(home: Path, megabytes: float, writers: ExitStack) -> list[Truth]:
-    """Sessions of all kinds of stores below `home`, databases held open by their writers."""
+    """Create sessions in all kinds of stores below `home`. The writers keep their databases open."""
     truths, root = history(home, megabytes), home / "work" / "0"
     return [*truths, *_logs(home, root), *_documents(home, root), *_databases(home, root, writers)]
 
 
 def _logs(home: Path, root: Path) -> Iterator[Truth]:
-    """Line files with titles and broken lines."""
+    """Create line files with titles and broken lines."""
     chats = copilot.CodeHome(home / ".config" / "Code" / "User", seed=11)
     chat = copilot.everyday(chats, root)
     chat.state["customTitle"] = secret()
@@ -90,7 +92,7 @@ def _logs(home: Path, root: Path) -> Iterator[Truth]:
 
 
 def _documents(home: Path, root: Path) -> Iterator[Truth]:
-    """Files that are written as a whole."""
+    """Create stores that are written as a whole."""
     storage = home / ".config" / "Code" / "User" / "globalStorage"
     tasks = cline.ClineHome(storage / "saoudrizwan.claude-dev", seed=15)
     cline.everyday(tasks, root)
@@ -102,7 +104,7 @@ def _documents(home: Path, root: Path) -> Iterator[Truth]:
 
 
 def _databases(home: Path, root: Path, writers: ExitStack) -> Iterator[Truth]:
-    """Stores of SQLite's, whose writers live on."""
+    """Create SQLite stores whose writers stay open."""
     data = home / ".local" / "share"
     opened_code = opencode.OpenHome(data / "opencode", seed=17)
     opencode.everyday(opened_code, root)
@@ -122,7 +124,7 @@ def _databases(home: Path, root: Path, writers: ExitStack) -> Iterator[Truth]:
 
 
 def _broken(session: claude.Transcript) -> None:
-    """Titles, and lines that no reader understands."""
+    """Return titles, and lines that no reader understands."""
     session.write({"type": "custom-title", "customTitle": secret()})
     session.write({"type": "summary", "summary": secret()})
     append(session.path, {"type": "assistant", "message": {"usage": secret(), "model": secret()}})
@@ -131,7 +133,7 @@ def _broken(session: claude.Transcript) -> None:
 
 
 def states(home: Path) -> dict[str, tuple[int, int, str]]:
-    """Size, time and contents of the agents' files; of databases all rows and the schema too."""
+    """Return size, time and contents of the agents' files, and the rows and schema of databases."""
     found = {}
     for path in (one for name in _HOMES for one in (home / name).rglob("*") if one.is_file()):
         if not path.name.endswith(("-wal", "-shm")):
@@ -148,7 +150,7 @@ def _dump(path: Path) -> Iterator[str]:
 
 
 class Reading:
-    """token-sidecar at work on a home: what it kept and said, and what it opened."""
+    """Runs token-sidecar on a home folder, and records what it stored, logged and opened."""
 
     def __init__(self, home: Path, state: Path, *, enabled: bool = True) -> None:
         self.home, self.state = home, state
@@ -164,7 +166,7 @@ class Reading:
         self.said: list[bytes] = []
 
     def serve(self) -> None:
-        """A session of an editor's: everything that is asked about agents, errors too."""
+        """Run an editor's session with all requests about agents, including invalid ones."""
         command = opened.command(
             self.logs / "serve", "serve", "--log-level", "DEBUG", traced=self.traced
         )
@@ -192,7 +194,7 @@ class Reading:
             self.said.append(str(error).encode())
 
     def verb(self, *arguments: str, titles: bool = False) -> None:
-        """A verb of the command line; one that prints titles says those alone."""
+        """Run a command. Commands that print titles may print those, but nothing else."""
         log = self.logs / arguments[0]
         command = opened.command(log, *arguments, traced=self.traced)
         done = subprocess.run(
@@ -202,7 +204,7 @@ class Reading:
         self.said += [done.stderr] if titles else [done.stdout, done.stderr]
 
     def run(self) -> None:
-        """Editor and command line, one after the other."""
+        """Run the editor's session and then the command line."""
         self.serve()
         self.verb("cost", "--json")
         self.verb("doctor", "--json")
@@ -210,13 +212,13 @@ class Reading:
         self.verb("usage", "--all", "--json", titles=True)
 
     def leaks(self) -> list[str]:
-        """Where something that was planted is kept or said."""
+        """Return the places where a secret was stored or logged."""
         kept = [path for path in self.state.rglob("*") if path.is_file()]
         found = [str(path) for path in kept if _holds(path.read_bytes())]
         return found + [text.decode(errors="replace")[:500] for text in self.said if _holds(text)]
 
     def opened(self) -> list[Opened]:
-        """The agents' files that were opened or changed."""
+        """Return the agents' files that were opened or changed."""
         homes = tuple(f"{self.home}/{name}/" for name in _HOMES)
         found = itertools.chain(*map(opened.read, sorted(self.logs.iterdir())))
         return [one for one in found if one.path.startswith(homes)]
@@ -228,7 +230,7 @@ def _holds(data: bytes) -> bool:
 
 
 def check(home: Path, folder: Path, truths: list[Truth]) -> None:
-    """Everything that the module promises. Raises AssertionError."""
+    """Check all promises of the module. Raises AssertionError."""
     before = states(home)
     reading = Reading(home, folder / "state")
     reading.run()
@@ -260,7 +262,7 @@ def _by(reading: Reading) -> str:
 
 
 def main(megabytes: float) -> None:
-    """Plant, read, look."""
+    """Create the history, read it, and check the result."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as writers:
         folder = Path(name).resolve()
         home = folder / "home"

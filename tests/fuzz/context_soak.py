@@ -1,7 +1,8 @@
-"""Very many random conversations through `context/fit`: `python -m tests.fuzz.context_soak`.
+"""Run `context/fit` on many random conversations: `python -m tests.fuzz.context_soak`.
 
-Each is planned, applied, planned again, applied again and taken back, with all the checks of
-`tests/unit/test_context_fit_properties.py`. 100,000 by default; Hypothesis prints what failed.
+Each plan is computed, applied, computed again, applied again and undone, with all checks of
+`tests/unit/test_context_fit_properties.py`. The default is 100,000 conversations; Hypothesis
+prints a failing one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tests.fuzz.conversations import Case, cases
 from tests.unit.test_context_fit_properties import fit_case
 
 CHUNK = 5_000
-"""Conversations of one Hypothesis run: what it remembers of them grows with their number."""
+"""Conversations per Hypothesis run, because its memory grows with their number."""
 
 
 def main() -> int:
-    """Runs the checks; prints what the conversations were like. A failure raises."""
+    """Run the checks and print statistics of the conversations. Raises on a failure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--conversations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -38,7 +39,7 @@ def main() -> int:
 
 
 def soak(number: int, from_seed: int, seen: Counter[str]) -> None:
-    """Checks so many conversations and adds up what they were like."""
+    """Check a number of conversations and return their statistics."""
 
     @settings(
         max_examples=number, deadline=None, database=None, suppress_health_check=list(HealthCheck)

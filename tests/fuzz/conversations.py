@@ -1,6 +1,6 @@
-"""Random conversations in the vendors' forms, broken ones too, and what must hold of any plan.
+"""Random valid and broken conversations in the vendors' formats, and the properties of every plan.
 
-The checks read messages with a walker of their own: nothing of `sidecar.context` but its results.
+The checks read messages with their own walker. From `sidecar.context` they only use results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOVES = (
 
 
 class Move(NamedTuple):
-    """One step of a conversation: what happens, how many calls, how many characters."""
+    """One step of a conversation, with its number of calls and characters."""
 
     kind: str
     number: int
@@ -40,7 +40,7 @@ class Move(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A conversation, and what is asked of it."""
+    """A conversation and the params of `context/fit`."""
 
     turns: list[Turn]
     max_tokens: int
@@ -48,7 +48,7 @@ class Case(NamedTuple):
     system: str | None
     summarize: bool
     usage: tuple[int, int] | None
-    """A prompt and an output that were reported with the turns."""
+    """The prompt and output tokens that were reported with the turns."""
 
 
 moves = st.integers(0, 28).flatmap(
@@ -73,7 +73,7 @@ cases = st.builds(
 
 
 def build(shape: str, made: list[Move]) -> list[Turn]:
-    """The conversation that the moves make, each text with a number that only rises: `#7`."""
+    """Build a conversation from moves. Its texts are numbered in order: `#7`."""
     maker = _Maker(shape)
     for move in made:
         maker.move(move)
@@ -81,7 +81,7 @@ def build(shape: str, made: list[Move]) -> list[Turn]:
 
 
 class _Maker:
-    """Builds turns; remembers the calls that wait for an answer."""
+    """Builds turns, and records the calls without a result."""
 
     def __init__(self, shape: str) -> None:
         self.shape = shape
@@ -177,17 +177,17 @@ class _Maker:
 
 
 class Seen(NamedTuple):
-    """What a message holds, read off its JSON."""
+    """The contents of a message, read from its JSON."""
 
     calls: list[str]
     results: list[str]
     marks: list[int]
     own_text: bool
-    """Whether it says anything beside calls and results."""
+    """Whether the message has text besides calls and results."""
 
 
 def see(turn: Turn) -> Seen:
-    """The ids and the numbers in a turn."""
+    """Return the ids and numbers in a turn."""
     seen = Seen([], [], [], False)
     body = msgspec.to_builtins(turn)
     talks = _walk(body, seen, in_result=turn.role == "tool")
@@ -202,7 +202,9 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
             return not in_result
         return False
     if isinstance(value, list):
-        talks = [_walk(one, seen, in_result) for one in value]  # all of them: each adds to `seen`
+        talks = [
+            _walk(one, seen, in_result) for one in value
+        ]  # Evaluate all of them: each adds to `seen`.
         return any(talks)
     if not isinstance(value, dict):
         return False
@@ -220,7 +222,7 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
 
 
 def check(case: Case, plan: FitResult) -> None:
-    """What must hold of any plan for any conversation."""
+    """Check the properties of a plan for any conversation."""
     messages = plan.messages[1:] if case.system else plan.messages
     if case.system:
         assert plan.messages[0] == Turn(role="system", content=case.system)
@@ -250,7 +252,7 @@ def _no_orphans(asked: list[Seen], kept: list[Seen], turns: list[Turn]) -> None:
 
 
 def _may_wait(asked: list[Seen], turns: list[Turn]) -> set[str]:
-    """Calls after which nothing but results (and system turns) came: still pending."""
+    """Return the calls that are followed only by results and system turns, so they are pending."""
     for index in range(len(turns) - 1, -1, -1):
         seen = asked[index]
         if seen.calls:
@@ -267,7 +269,8 @@ def _order_kept(kept: list[Seen]) -> None:
 
 
 def _stays(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
-    """System turns, and the last user turns with all that follows them but orphans."""
+    """Return the turns that must be kept: system turns, and the last user turns with what follows,
+    except for orphans."""
     there = {mark for seen in kept for mark in seen.marks}
     calls = {one for seen in kept for one in seen.calls}
     tail = _tail(case, asked)

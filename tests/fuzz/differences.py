@@ -1,8 +1,9 @@
-"""Where the fast engines differ from tiktoken: `python -m tests.fuzz.differences` (5 minutes).
+"""Find differences between the fast engines and tiktoken: `python -m tests.fuzz.differences` (5
+minutes).
 
-Compares the tokens, not only their number, of every code point in many contexts and of random
-texts of contractions. What it prints must be covered by `sidecar.counting.exact_engines.disputed`;
-the exit code is 1 when something is not.
+It compares the tokens of every code point in many contexts, and of random texts with contractions.
+Printed differences must be covered by `sidecar.counting.exact_engines.disputed`; otherwise the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CONTEXTS = (
     "'{c}",
     "a'{c}b 1{c}2 '{c}e 'r{c}",
     "\n{c}\n {c}.{c}",
-    # What follows or precedes merges by itself; the character's class says where.
+    # Neighbouring characters merge by themselves, and the character's class decides where.
     "{c}'sx 'll{c}'rex",
     "12{c}345{c}6 a\u0301{c}x",
     "{c}\r\n\r\n//{c}/ {c}\n\n  {c}",
@@ -36,12 +37,12 @@ CONTRACTIONS = "'''’sStTrReEvVmMlLdDſKİıßabA 1\n\t./\u0301\u0e31ǅʰªⅷ�
 
 
 def reference(name: str) -> Encode:
-    """tiktoken's tokens of a text."""
+    """Return tiktoken's tokens of a text."""
     return Reference(name).tokens
 
 
 def fast(engine: str, name: str) -> Encode:
-    """An engine's own tokens of a text."""
+    """Return an engine's tokens of a text, without the fallback to tiktoken."""
     encoding: Any
     if engine == "rs-bpe":
         from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
@@ -55,32 +56,32 @@ def fast(engine: str, name: str) -> Encode:
 
 
 def code_points(step: int = 1, start: int = 0) -> Iterator[str]:
-    """Every `step`th character but surrogates."""
+    """Yield every `step`th code point that is not a surrogate."""
     for code in range(start, 0x110000, step):
         if not 0xD800 <= code < 0xE000:
             yield chr(code)
 
 
 def in_contexts(characters: Iterable[str]) -> Iterator[str]:
-    """Texts of each character in each context."""
+    """Yield texts with each character in each context."""
     for character in characters:
         for context in CONTEXTS:
             yield context.replace("{c}", character)
 
 
 def contractions(rng: random.Random, texts: int) -> Iterator[str]:
-    """Random texts of what contractions and letter cases are made of."""
+    """Yield random texts with contractions in upper and lower case."""
     for _ in range(texts):
         yield "".join(rng.choices(CONTRACTIONS, k=rng.randrange(1, 12)))
 
 
 def differing(texts: Iterable[str], one: Encode, other: Encode) -> Iterator[str]:
-    """The texts that two engines see differently."""
+    """Return the texts for which two engines give different tokens."""
     return (text for text in texts if one(text) != other(text))
 
 
 def main() -> int:
-    """Prints what differs for each engine and vocabulary."""
+    """Print the differences for each engine and vocabulary."""
     missed = 0
     for name in NAMES:
         for engine in ("rs-bpe", "toktok"):

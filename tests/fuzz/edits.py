@@ -1,4 +1,4 @@
-"""Random documents and edits that look for trouble: what splits, joins and hides safe cuts."""
+"""Random documents and edits, with texts that create, remove and hide safe split points."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ODD = "\ud83d\ude00\ud800\udc00 ſ'ſ 'ſt \u0e31\u0300\u200b\ufeff\x00\x01\x7f 
 MARKS = "!!??..//--==##**[]{}()<>\"'`~|\\/\n/\r/ /\n//\n"
 DIGITS = "0123456789 3.14159 1,000,000 ١٢٣ "
 GENES = "ACGTTGCAACGT" * 40
-"""A long stretch without a cut."""
+"""A long stretch without a safe split point."""
 SPECIAL = "<|endoftext|><|im_start|>user\n<|endofprompt|>"
 STOCK = (
     *(CODE, PROSE, FRENCH, RUSSIAN, CHINESE, JAPANESE, KOREAN, EMOJI, BLANKS, ODD, MARKS),
@@ -51,7 +51,8 @@ SNIPPETS = (
 
 
 def document_text(rng: random.Random, characters: int) -> str:
-    """A text of about `characters`, of one kind or mixed, some with other line endings."""
+    """Return a text of about `characters`, of one kind or mixed, sometimes with other line
+    endings."""
     stock = rng.sample(STOCK, rng.choice((1, 2, 4, len(STOCK))))
     parts, length = [], 0
     while length < characters:
@@ -67,7 +68,7 @@ def document_text(rng: random.Random, characters: int) -> str:
 
 
 def snippet(rng: random.Random) -> str:
-    """What is typed or pasted: mostly little, now and then much."""
+    """Return a typed or pasted text, which is usually short."""
     chance = rng.random()
     if chance < 0.75:
         return rng.choice(SNIPPETS)
@@ -79,7 +80,7 @@ def snippet(rng: random.Random) -> str:
 
 
 def place(rng: random.Random, doc: TextDocument) -> int:
-    """An offset: anywhere, or at or just behind a boundary between two pieces."""
+    """Return a random offset, often at a boundary between two pieces."""
     if rng.random() < 0.4:
         return rng.randrange(doc.characters + 1)
     pieces = doc.pieces
@@ -88,7 +89,7 @@ def place(rng: random.Random, doc: TextDocument) -> int:
 
 
 def edit(rng: random.Random, doc: TextDocument) -> tuple[Range, str]:
-    """A random edit of a document in its own encoding, straddling boundaries often."""
+    """Return a random edit in the document's position encoding. It often crosses a piece boundary."""
     start = place(rng, doc)
     chance = rng.random()
     if chance < 0.5:

@@ -1,8 +1,7 @@
-"""Fitting 10,000 random texts to random limits. Run: `python -m tests.fuzz.fit_soak [N] [SEED]`.
+"""Fit 10,000 random texts to random limits: `python -m tests.fuzz.fit_soak [N] [SEED]`.
 
-Each result must be within its limit by a count of its own, hold no character that was torn apart,
-stay the same when fitted again, and keep at least 95 % of the allowance where every line is short
-(at most a twentieth of the allowance each).
+Each result must be within its limit, contain no split character, stay unchanged when fitted again,
+and use at least 95 % of the limit if each line has at most a twentieth of it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ JOINERS = "\u200d\u200c"
 
 
 def random_text(source: random.Random) -> str:
-    """Words, numbered lines, or code points of every kind; from nothing to some thousands."""
+    """Return words, numbered lines or arbitrary code points, with up to some thousand characters."""
     length = source.choice((0, 1, 3, 20, 100, 600, 2000))
     kind = source.random()
     if kind < 0.5:
@@ -69,7 +68,7 @@ def _code_point(source: random.Random) -> int:
 
 
 def torn(text: str, cut: int) -> bool:
-    """Whether a cut parts what belongs together: a pair, a mark and its base, a joined emoji."""
+    """Return whether a cut splits a surrogate pair, a combining sequence or a joined emoji."""
     if not 0 < cut < len(text):
         return False
     before, after = text[cut - 1], text[cut]
@@ -77,7 +76,7 @@ def torn(text: str, cut: int) -> bool:
         return before == "\r" and after == "\n"
     stack = text[max(0, cut - 64) : cut + 64]
     if all(unicodedata.category(c)[0] == "M" or c in JOINERS for c in stack[1:]):
-        return False  # a heap of marks longer than any character of any script
+        return False  # No script has characters with this many combining marks.
     return (
         ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
         or unicodedata.category(after) in ("Mn", "Me", "Mc")
@@ -86,7 +85,7 @@ def torn(text: str, cut: int) -> bool:
 
 
 def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
-    """Where the text was cut."""
+    """Return the offsets at which the text was cut."""
     if mode == "end":
         return [len(text) - len(fitted.text)]
     if mode == "start" or MARKER not in fitted.text or MARKER in text:
@@ -96,7 +95,7 @@ def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
 
 
 def check(text: str, tokens: int, mode: Mode, model: str, tokenizers: Tokenizers) -> float | None:
-    """Assert what must hold; the share of the allowance kept where lines are short, else None."""
+    """Check a result. Returns the used share of the limit if all lines are short, else None."""
     tokenizer = tokenizers.for_model(model)
     fitted = fit(text, tokens, mode, tokenizer)
     assert tokenizer.count(fitted.text) == fitted.tokens <= tokens
@@ -109,7 +108,7 @@ def check(text: str, tokens: int, mode: Mode, model: str, tokenizers: Tokenizers
 
 
 def main(rounds: int = 10_000, seed: int = 0) -> None:
-    """Fit, check, and print the least share that was kept where lines are short."""
+    """Fit and check all texts, and print the smallest used share of a limit."""
     source, tokenizers = random.Random(seed), Tokenizers()
     shares = []
     for number in range(rounds):

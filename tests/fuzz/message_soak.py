@@ -1,10 +1,10 @@
-"""Random messages to a real server: `python -m tests.fuzz.message_soak --messages 1000000`.
+"""Send random messages to a real server: `python -m tests.fuzz.message_soak --messages 1000000`.
 
-Valid messages, changed ones (members lost, swapped, of a wrong type, nested 3,000 deep, not finite),
-bytes that are no message, ids that are used twice or belong to the other side, requests before
-`initialize` and after `shutdown`, and answers to what was not asked. There must be as many answers
-for an id as requests that bear it, and the server must live until `exit` or a frame over the limit.
-Exit code 1 when that was not so, or when its memory grew by a tenth after the first 100,000.
+The messages are valid ones, mutated ones (missing, swapped or wrongly typed members, deep nesting,
+infinite numbers), arbitrary bytes, reused or foreign ids, requests before `initialize` and after
+`shutdown`, and unexpected answers. Each id must get as many answers as requests, and the server
+must run until `exit` or a frame over the limit. The exit code is 1 otherwise, or if memory grows
+by a tenth after the first 100,000 messages.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from tests.fuzz.messages import Message
 
 MOST_OPEN = 64
-"""Requests in work at a time."""
+"""Maximum number of open requests."""
 PATIENCE_SECONDS = 30.0
 SETTLED = 100_000
-"""After so many messages memory may grow by `GROWTH` of what it is then."""
+"""After this number of messages, memory may grow by at most `GROWTH`."""
 GROWTH = 0.1
 EVERY = 10_000
-"""After how many messages progress is reported."""
+"""Number of messages between progress reports."""
 BEFORE, AFTER = 200, 200
-"""How many messages come before `initialize`, and after `shutdown`."""
+"""Numbers of messages before `initialize` and after `shutdown`."""
 
 CAPABILITIES = {
     "general": {"positionEncodings": ["utf-16"]},
@@ -60,11 +60,11 @@ CAPABILITIES = {
 
 
 class WrongError(Exception):
-    """The server did what it must not."""
+    """The server violated the protocol."""
 
 
 class Session:
-    """A server process, what it was asked, and what it has answered."""
+    """A server process with its open requests and its answers."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -91,17 +91,17 @@ class Session:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    # Sending
-
     def run(self, messages: int, end: str) -> Iterator[int]:
-        """Send so many; gives the number of those sent after each thousand."""
+        """Send messages. Returns the number sent after each thousand."""
         self._random_ones(min(BEFORE, messages // 4), ("initialize",))
         params = {"processId": os.getpid(), "rootUri": self._root, "capabilities": CAPABILITIES}
         self._send({"jsonrpc": "2.0", "id": "first", "method": "initialize", "params": params})
         self._send({"jsonrpc": "2.0", "method": "initialized", "params": {}})
         while self.sent < messages - min(AFTER, messages // 4):
             self._random_ones(1_000)
-            if self.sent % EVERY < 1_000:  # what conversations hold is no leak
+            if (
+                self.sent % EVERY < 1_000
+            ):  # Reset conversations, because their contents are not a leak.
                 self._send(self.messages.folders(removed=True))
                 self._send(self.messages.folders(removed=False))
             yield self.sent
@@ -135,7 +135,7 @@ class Session:
         self._frame(body(message))
 
     def _frame(self, content: bytes) -> None:
-        """Write a frame; now and then with bytes before it that are none, or a wrong length."""
+        """Write a frame, sometimes preceded by garbage or with a wrong length."""
         self.sent += 1
         noise = self._chance.random()
         if noise < 0.01:
@@ -156,7 +156,7 @@ class Session:
             ) from None
 
     def _wait(self, most: int) -> None:
-        """Until no more than so many requests are open."""
+        """Wait until at most this many requests are open."""
         with self._news:
             while self._owed.total() > most:
                 before = self.answers
@@ -175,7 +175,7 @@ class Session:
         cast("IO[bytes]", self.process.stdin).close()
 
     def close(self) -> None:
-        """Whatever happened, nothing of it stays."""
+        """Stop the process and remove its files, also after an error."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -184,11 +184,9 @@ class Session:
                 cast("IO[bytes]", stream).close()
 
     def errors(self) -> str:
-        """The end of the server's log."""
+        """Return the end of the server's log."""
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4_000))
         return self._log.read().decode("utf-8", "replace")
-
-    # Receiving
 
     def _read(self) -> None:
         framer, stream = Framer(), cast("IO[bytes]", self.process.stdout)
@@ -212,7 +210,7 @@ class Session:
                 self._strays += 1
 
     def _asked(self, message: Message) -> None:
-        """Answer the server: rightly, with an error, with something else, or twice."""
+        """Answer the server correctly, with an error, with another result, or twice."""
         chance = self._chance.random()
         answer: Message = {"jsonrpc": "2.0", "id": message["id"], "result": _right(message)}
         if chance < 0.1:
@@ -225,7 +223,7 @@ class Session:
                 self._write(b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
 
     def memory(self) -> int:
-        """Kilobytes of the process that are in memory; 0 where there is no `ps` to tell."""
+        """Return the resident memory of the process in kilobytes, or 0 if `ps` is missing."""
         command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
         try:
             return int(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -244,7 +242,7 @@ def _refuse(number: str) -> None:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Nothing of the user's is read or written."""
+    """Return an environment without the user's own files."""
     home = str(folder)
     ours = {"TOKEN_SIDECAR_STATE": f"{home}/state", "TOKEN_SIDECAR_CONFIG": f"{home}/none.toml"}
     return {**os.environ, "HOME": home, "USERPROFILE": home, **ours}
@@ -253,10 +251,9 @@ def _environment(folder: Path) -> dict[str, str]:
 def soak(
     messages: int, seed: int, end: str, report: Callable[[int, int, int], None] = lambda *_: None
 ) -> tuple[int, int]:
-    """One session; the memory once it has settled and at the end, in kilobytes.
+    """Run one session. Returns its memory in kilobytes after the start phase and at the end.
 
-    Raises:
-        WrongError: an answer is missing or one too many, or the server did not live until its end.
+    Raises: WrongError: An answer is missing or superfluous, or the server ended early.
     """
     settled = last = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
@@ -273,7 +270,7 @@ def soak(
 
 
 def main() -> int:
-    """Run one session, and say what it came to."""
+    """Run one session and print its result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

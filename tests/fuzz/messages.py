@@ -1,4 +1,4 @@
-"""Messages for a server: valid ones, and what becomes of them when they are changed at random."""
+"""Generates valid and randomly mutated messages for a server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MAX_DEPTH = 3_000
 
 
 class Messages:
-    """Makes messages from one source of chance; each is a message, or bytes in its place."""
+    """Generates messages, or bytes in place of a message, from one random generator."""
 
     def __init__(self, chance: random.Random, root: str) -> None:
         self._chance = chance
@@ -77,7 +77,7 @@ class Messages:
         )
 
     def next(self) -> Message | bytes:
-        """One message: as a client sends it, changed, or no message at all."""
+        """Return a valid message, a mutated one, or bytes that are not a message."""
         message = self._chance.choice(self.makers)()
         kind = self._chance.random()
         if kind < 0.5:
@@ -89,15 +89,13 @@ class Messages:
         return self._mangled(message)
 
     def folders(self, *, removed: bool) -> Message:
-        """The folders of the session, closed with all that is kept of them, or opened again."""
+        """Close or open the root folders of the session."""
         roots = [{"uri": uri, "name": uri} for uri in self._roots]
         event = {"added": [] if removed else roots[:1], "removed": roots if removed else []}
         return self._notification("workspace/didChangeWorkspaceFolders", event=event)
 
-    # Changes
-
     def _mutate(self, message: Message) -> None:
-        """Change one place in a message, in a way that keeps it JSON, or nearly so."""
+        """Change one place in a message. The result is still JSON, or almost."""
         places = list(_places(message)) or [(message, "jsonrpc")]
         holder, key = self._chance.choice(places)
         how = self._chance.randrange(7)
@@ -117,14 +115,14 @@ class Messages:
 
     def _nested(self, value: Any) -> Any:
         depth = self._chance.choice((3, 3, 3, 3, 100, 190, 201, 967, MAX_DEPTH))
-        if depth > 300:  # too deep to be built as a value: written out by `body`
+        if depth > 300:  # Too deep to build as a value, so `body` writes it directly.
             return {Deep.KEY: [depth, self._chance.randrange(2)]}
         for _ in range(depth):
             value = [value] if self._chance.random() < 0.5 else {"content": value}
         return value
 
     def _mangled(self, message: Message) -> bytes:
-        """The bytes of a message with some of them lost or changed; its id is no other's."""
+        """Return a message's bytes with some of them removed or changed. Its id stays unique."""
         if message.get("method") in ("exit", "shutdown", "initialize"):
             message["method"] = "tokens/count"
         message["id"] = f"mangled {self._number}"
@@ -140,8 +138,6 @@ class Messages:
                 del whole[max(1, place) :]
             whole = whole or bytearray(b"{")
         return bytes(whole)
-
-    # Messages
 
     def _request(self, method: str, **params: Any) -> Message:
         self._number += 1
@@ -165,7 +161,7 @@ class Messages:
         return {"start": self._position(), "end": self._position()}
 
     def _one_of(self, **params: Any) -> Message:
-        """Some of these params."""
+        """Return a random choice of some params."""
         return {name: value for name, value in params.items() if self._chance.random() < 0.5}
 
     def _opened(self) -> Message:
@@ -337,19 +333,19 @@ class Messages:
         return self._notification("$/cancelRequest", id=number)
 
     def _answer(self) -> Message:
-        """An answer to nothing, which may have the id of a request in work."""
+        """Return an answer without a request. It may have the id of an open request."""
         number = self._chance.choice((*IDS, self._number, self._number - 1))
         what = self._chance.choice(({"result": None}, {"error": {"code": 1, "message": ""}}))
         return {"jsonrpc": "2.0", "id": number, **what}
 
     def _unusual(self) -> Message:
-        """A method at a time or in a form in which it is none."""
+        """Return a method with the wrong kind of message, or at the wrong time."""
         method = self._chance.choice(METHODS)
         make = self._chance.choice((self._request, self._notification))
         return make(method, **self._one_of(id=1, value="off", token=1))
 
     def _rare(self) -> Message:
-        """What has the server read its settings again: not too often."""
+        """Return a rare message that makes the server read its settings again."""
         if self._chance.random() < 0.99:
             return self._notification("$/setTrace", value="off")
         roots = [{"uri": uri, "name": uri} for uri in self._roots[1:]]
@@ -364,13 +360,13 @@ class Messages:
 
 
 class Deep:
-    """Stands in a message for a value that is too deep to be one."""
+    """Placeholder in a message for a value that is nested too deeply to build."""
 
     KEY = "\x01deep"
 
 
 def body(message: Message) -> bytes:
-    """A message as JSON, with values nested however deep."""
+    """Encode a message as JSON, with its deep values."""
     text = json.dumps(message)
     mark = json.dumps({Deep.KEY: 0})[:-2]
     while (start := text.find(mark)) >= 0:
@@ -382,7 +378,7 @@ def body(message: Message) -> bytes:
 
 
 def _places(value: Any) -> Any:
-    """Every holder with every key in it, of a message that is not deep."""
+    """Return every container in a message with each of its keys."""
     level = [value]
     while level:
         holder = level.pop()
@@ -394,7 +390,7 @@ def _places(value: Any) -> Any:
 
 
 def is_owed(message: Message) -> bool:
-    """Whether an answer with this message's id must come: it has one, and is no answer itself."""
+    """Return whether the server must answer a message with this id."""
     number = message.get("id")
     if isinstance(number, bool) or not isinstance(number, int | str):
         return False
@@ -402,7 +398,7 @@ def is_owed(message: Message) -> bool:
 
 
 def ends(message: Message) -> bool:
-    """Whether a message rightly ends the session, or the time in which requests are taken."""
+    """Return whether a message may end the session, or the phase in which requests are accepted."""
     method = message.get("method")
     if message.get("jsonrpc") != "2.0":
         return False

@@ -1,10 +1,8 @@
-"""Which files a program opens, and which it changes: by strace where that may be used, else by Python's
-own audit events.
+"""Log the files that a program opens and changes, with strace or with Python's audit events.
 
-    python -P tests/fuzz/opened.py LOG ARGUMENT...
-
-runs token-sidecar with these arguments and logs its audit events; SQLite's library opens its files
-without one, so that of these only `sqlite3.connect` is known.
+`python -P tests/fuzz/opened.py LOG ARGUMENT...` runs token-sidecar with the arguments and logs
+audit events. SQLite opens files without an audit event, so only `sqlite3.connect` is logged for
+them.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Opened(NamedTuple):
 
 
 def may_trace() -> bool:
-    """Whether strace is here and allowed to look."""
+    """Return whether strace is installed and allowed to trace."""
     strace = shutil.which("strace")
     if strace is None:
         return False
@@ -47,14 +45,14 @@ def may_trace() -> bool:
 
 
 def command(log: Path, *arguments: str, traced: bool) -> list[str]:
-    """token-sidecar with these arguments, all that it opens logged."""
+    """Return a command that runs token-sidecar with these arguments and logs the files it opens."""
     if not traced:
         return [sys.executable, "-P", __file__, str(log), *arguments]
     return ["strace", *_TRACE, "-o", str(log), sys.executable, "-P", "-m", "sidecar", *arguments]
 
 
 def read(log: Path) -> list[Opened]:
-    """What was logged."""
+    """Return the logged files."""
     lines = log.read_text("utf-8", errors="replace").splitlines()
     if lines and lines[0].startswith("["):
         return [Opened(*json.loads(line)) for line in lines]

@@ -1,4 +1,4 @@
-"""Documents the plain way: one string, character by character. Slow, and written to be right."""
+"""A simple and slow model of documents: one string, processed character by character."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def width(character: str, encoding: Encoding) -> int:
-    """Code units of one character; a lone surrogate is three bytes, as JSON writers make it."""
+    """Return the code units of a character. A lone surrogate takes three bytes, as in JSON."""
     code = ord(character)
     if encoding == "utf-32":
         return 1
@@ -21,7 +21,7 @@ def width(character: str, encoding: Encoding) -> int:
 
 
 def lines(text: str) -> list[tuple[int, int]]:
-    """Start of each line and end of what it holds, as offsets; at least one line."""
+    """Return the offsets of each line's start and end. There is at least one line."""
     found, start, at = [], 0, 0
     while at < len(text):
         if text[at] in "\r\n":
@@ -34,7 +34,7 @@ def lines(text: str) -> list[tuple[int, int]]:
 
 
 def offset(text: str, position: Position, encoding: Encoding) -> int:
-    """The offset of a position: past a line or the text its end, in a character its start."""
+    """Return the offset of a position, clamped to the end of its line and of the text."""
     spans = lines(text)
     if position.line >= len(spans):
         return len(text)
@@ -47,7 +47,7 @@ def offset(text: str, position: Position, encoding: Encoding) -> int:
 
 
 def position(text: str, at: int, encoding: Encoding) -> Position:
-    """The position of an offset; between \\r and \\n that of the line's end."""
+    """Return the position of an offset. An offset between CR and LF is at the line's end."""
     number, (start, end) = max(
         (number, span) for number, span in enumerate(lines(text)) if span[0] <= at
     )
@@ -55,7 +55,7 @@ def position(text: str, at: int, encoding: Encoding) -> Position:
 
 
 def joined(text: str) -> str:
-    """Surrogate pairs made into their characters."""
+    """Return the text with surrogate pairs joined to characters."""
     result = ""
     for character in text:
         if result and "\ud800" <= result[-1] <= "\udbff" and "\udc00" <= character <= "\udfff":
@@ -67,11 +67,11 @@ def joined(text: str) -> str:
 
 
 def edited(text: str, span: Range, new: str, encoding: Encoding) -> str:
-    """The text after one edit."""
+    """Return the text after an edit."""
     start, end = offset(text, span.start, encoding), offset(text, span.end, encoding)
     return joined_near(text[:start], new, text[end:])
 
 
 def joined_near(before: str, new: str, after: str) -> str:
-    """`before + new + after`, pairs joined in `new` and where the three meet."""
+    """Return `before + new + after` with the surrogate pairs in and around `new` joined."""
     return before[:-1] + joined(before[-1:] + new + after[:1]) + after[1:]

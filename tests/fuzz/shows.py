@@ -1,10 +1,9 @@
-"""What is shown under stress: `python -m tests.fuzz.shows --operations 100000`.
+"""Check shown numbers under stress: `python -m tests.fuzz.shows --operations 100000`.
 
-The event loop and the workers of a real server in this process take turns at every microsecond
-(`sys.setswitchinterval`), while a client edits, appends, asks, records and changes settings at
-random. No request may fail, and at the end every number that is derived must equal a fresh
-derivation: the status of each document, the state of the conversation, its sections' counts, the
-findings. Exit code 1 when anything differed.
+A real server runs in this process, with threads that switch every microsecond, while a client
+edits, appends, requests, records and changes settings at random. No request may fail. At the end,
+each document's status, the conversation's state, its sections' counts and all findings must equal
+newly computed ones. The exit code is 1 if any number differs.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ INTERVAL_SECONDS = 1e-6
 
 
 class Stress:
-    """A client, and what it knows of the texts that it has sent."""
+    """A client with the texts that it has sent."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self.client, self.rng = client, random.Random(seed)
@@ -68,7 +67,7 @@ class Stress:
         ]
 
     async def run(self, operations: int) -> None:
-        """So many operations, many of them at once; then the checks."""
+        """Run operations, many of them concurrently, and then the checks."""
         for uri in URIS:
             self.client.open("", uri)
         weights = [weight for weight, _ in self.doing]
@@ -101,7 +100,7 @@ class Stress:
             await asyncio.sleep(0.005)
 
     async def check(self) -> None:
-        """Every derived number beside a fresh derivation."""
+        """Compare every derived number with a newly computed one."""
         server = self.client.server
         services = server.services
         for uri, text in self.texts.items():
@@ -126,7 +125,7 @@ class Stress:
         assert abs(costs[0] - costs[1]) < 1e-9, costs
 
     async def check_session(self, shown: Conversation, workspace: Workspace) -> None:
-        """The counts that a session has kept, beside counts of its texts by the settings of now."""
+        """Compare a conversation's cached counts with counts for the current settings."""
         services, session = self.client.server.services, shown
         counter = services.conversations(workspace).counter(session.model)
         kept = [measure.tokens for measure in session.ledger().counts.measures]
@@ -229,7 +228,7 @@ class Stress:
 
 
 async def stress(operations: int, seed: int) -> None:
-    """One run in a server of its own. Raises what a request or a check raised."""
+    """Run the test on a new server. Raises the errors of requests and checks."""
     client = Client(create_server())
     client.patience_seconds = None
     client.ignore("status/update", "context/warning", "textDocument/publishDiagnostics")
@@ -244,7 +243,7 @@ async def stress(operations: int, seed: int) -> None:
 
 
 def main() -> int:
-    """Runs it; prints what was done."""
+    """Run the test and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

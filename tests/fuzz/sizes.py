@@ -1,7 +1,7 @@
-"""Sizes that must be borne: `python -m tests.fuzz.sizes`.
+"""Test large inputs: `python -m tests.fuzz.sizes`.
 
-A document of 100 MB, 1,000 open documents, 200 root folders, a folder of 100,000 files: every request
-is answered, the server ends when asked to, and what it took is printed.
+The inputs are a document of 100 MB, 1,000 open documents, 200 root folders and a folder of 100,000
+files. The server must answer every request and end on `exit`. Time and memory are printed.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Server(StdioClient):
         self.notify("initialized", {})
 
     def count(self, uri: str) -> dict[str, Any]:
-        """The count of an open document."""
+        """Return the count of an open document."""
         found: dict[str, Any] = self.request("tokens/count", {"textDocument": {"uri": uri}})
         return found
 
     def peak(self) -> int:
-        """The most memory that it ever held, in megabytes."""
+        """Return the peak memory of the process in megabytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) // 1024
 
     def end(self, what: str, began: float) -> None:
-        """Print what it took, and end it as an editor does."""
+        """Print time and memory, and end the server as an editor does."""
         print(f"{what}: {time.monotonic() - began:.1f} s, {self.peak()} MB at most")
         self.close()
         assert self.process.returncode == 0
 
 
 def huge_document(folder: Path) -> None:
-    """Opened, counted, edited at its start, counted again."""
+    """Open a document of 100 MB, count it, edit its start and count it again."""
     began, server, uri = time.monotonic(), Server(folder), f"{folder.as_uri()}/huge.md"
     server.open(LINE * (100_000_000 // len(LINE)), uri)
     first = server.count(uri)["tokens"]
@@ -65,7 +65,7 @@ def huge_document(folder: Path) -> None:
 
 
 def many_documents(folder: Path) -> None:
-    """All stay open, and are counted."""
+    """Open 1,000 documents and count them all."""
     began, server = time.monotonic(), Server(folder)
     uris = [f"{folder.as_uri()}/{number}.md" for number in range(1_000)]
     for uri in uris:
@@ -75,7 +75,7 @@ def many_documents(folder: Path) -> None:
 
 
 def many_folders(folder: Path) -> None:
-    """Each has settings of its own, which hold for its documents."""
+    """Open 200 root folders with their own settings."""
     began = time.monotonic()
     folders = [folder / f"root-{number}" for number in range(200)]
     for number, each in enumerate(folders):
@@ -93,7 +93,7 @@ def many_folders(folder: Path) -> None:
 
 
 def many_files(folder: Path) -> None:
-    """`check` judges every one of them, and the second time what has not changed is known."""
+    """Check 100,000 files twice. The second run uses the cached counts."""
     for number in range(100_000):
         if number % 1_000 == 0:
             (folder / f"part-{number // 1_000}").mkdir()
@@ -109,7 +109,7 @@ def many_files(folder: Path) -> None:
 
 
 def main() -> None:
-    """One after the other, each in a folder of its own."""
+    """Run all tests, each in its own folder."""
     each: Callable[[Path], None]
     for each in (many_documents, many_folders, huge_document, many_files):
         with tempfile.TemporaryDirectory() as name:

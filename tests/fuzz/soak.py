@@ -1,9 +1,9 @@
-"""Very many random edits, each checked: `python -m tests.fuzz.soak --edits 100000`.
+"""Check many random edits: `python -m tests.fuzz.soak --edits 100000`.
 
-After each edit the document's text equals the plain one's, and after most of them, so that some
-are counted together, the incremental count of both vocabularies equals tiktoken's, and that of a model
-which is calibrated or estimated the whole text's. A third of the documents is longer than 20 KB. The
-exit code is 1 when anything differed; the seed of the document that did is printed.
+After each edit the document's text must equal the oracle's. After most edits, the incremental
+counts of both vocabularies must equal tiktoken's, and the estimate of another model must equal
+that of the whole text. A third of the documents is longer than 20 KB. The exit code is 1 if
+anything differs, and the document's seed is printed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 EDITS_PER_DOCUMENT = 100
 ESTIMATED = ("claude-sonnet-4-5", "claude-opus-4-7", "gemini-2.5-pro", "gpt2", "my-own-model")
-"""Calibrated, estimated, and estimated by what is not known: one of them for each document."""
+"""Models with calibrated or estimated counts; each document uses one of them."""
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 
 
 def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
-    """Edits one random document `wanted` times; returns its length.
+    """Edit a random document `wanted` times. Returns its length.
 
-    Raises AssertionError on a difference.
+    Raises AssertionError if a number differs.
     """
     rng = random.Random(seed)
     size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)
@@ -52,7 +52,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
         doc.apply(span, new)
         assert doc.text == text, f"seed {seed}, edit {number}: the texts differ"
         if rng.random() < 0.2:
-            continue  # the next count is of both
+            continue  # The next count covers both edits.
         for name in names:
             tokens = document_tokens(doc, engine(name))
             full = Reference(name).count_whole(text)
@@ -63,7 +63,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
 
 
 def main() -> int:
-    """Runs documents until enough edits are made; prints what was done."""
+    """Edit documents until enough edits are made, and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edits", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

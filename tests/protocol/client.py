@@ -1,4 +1,4 @@
-"""A client in the same process: no subprocess, but every byte goes through frames and JSON."""
+"""A client that runs in the test's own process and exchanges real frames with a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RpcError(Exception):
 
 
 class Client:
-    """Talks to a server; a notification that no test took makes the test fail at its end."""
+    """A client of an in-process server. A test fails if it leaves a notification unread."""
 
     def __init__(self, server: SidecarServer) -> None:
         self.server = server
@@ -40,7 +40,7 @@ class Client:
         self.orphans: list[Message] = []
         self.version = 1
         self.patience_seconds: float | None = 60
-        """How long an answer may take; None for a run that loads the machine by itself."""
+        """Seconds to wait for an answer, or None to wait forever."""
         self._ids = itertools.count(1)
         self._ignored: set[str] = set()
         self._answers: dict[str, Callable[[Any], Any]] = {}
@@ -49,7 +49,6 @@ class Client:
         self.exit = server.protocol.start(asyncio.get_running_loop())
         server.protocol.set_writer(self)
 
-    # What the server sees as its writer.
     def write(self, data: bytes) -> None:
         for body in self._framer.feed(data):
             assert not isinstance(body, BadFrame)
@@ -59,7 +58,7 @@ class Client:
         pass
 
     def answer(self, method: str, make: Callable[[Any], Any]) -> None:
-        """Answer the server's requests of this method with what `make` gives for the params."""
+        """Answer the server's requests for this method with the return value of `make(params)`."""
         self._answers[method] = make
 
     def _take(self, message: Message) -> None:
@@ -86,7 +85,7 @@ class Client:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def raw(self, message: Message) -> Message:
-        """Send a message with an id and await its answer, error or not."""
+        """Send a message and return the response with its id, which may be an error."""
         self.answers[message["id"]] = asyncio.get_running_loop().create_future()
         future = self.answers[message["id"]]
         self.send(message)
@@ -108,7 +107,7 @@ class Client:
     async def take(
         self, method: str, matches: Callable[[Any], bool] = lambda _: True, seconds: float = 60
     ) -> Any:
-        """The params of the next such message from the server, removed from the unread ones."""
+        """Return the params of the next matching notification, and remove it from the unread ones."""
         async with asyncio.timeout(seconds):
             while True:
                 for message in self.unread:
@@ -119,7 +118,7 @@ class Client:
                 await self._news.wait()
 
     async def aclose(self) -> None:
-        """Let go of the server's threads and connections."""
+        """Stop the server's threads and close its connections."""
         self.server.close()
         await self.server.services.counts.aclose()
 
@@ -127,7 +126,7 @@ class Client:
     async def initialize(
         self, root: str | None = "file:///ws", *, settled: bool = True, **more: Any
     ) -> Any:
-        """`settled`: wait for what comes late (windows, prices), so that no status comes for it."""
+        """Initialize the server. With `settled`, also wait until windows and prices are loaded."""
         encodings = more.pop("encodings", ["utf-16"])
         folders = [{"uri": root, "name": "ws"}] if root else None
         params = {
@@ -164,6 +163,6 @@ class Client:
 
 
 def edit(start: tuple[int, int], end: tuple[int, int], text: str) -> Message:
-    """One content change."""
+    """Return one content change for `didChange`."""
     positions = [{"line": line, "character": character} for line, character in (start, end)]
     return {"range": {"start": positions[0], "end": positions[1]}, "text": text}

@@ -1,4 +1,4 @@
-"""Fixtures: an in-process client beside a fresh server."""
+"""Fixtures for clients that talk to a server in the same process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def bare() -> AsyncIterator[Client]:
-    """A client that has not initialized yet."""
+    """A client that has not sent `initialize`."""
     client = Client(create_server())
     yield client
     await client.aclose()
@@ -31,6 +31,6 @@ async def client(bare: Client) -> Client:
 
 @pytest.fixture
 async def talker(client: Client) -> Client:
-    """A client that does not look at the status."""
+    """An initialized client that ignores status updates."""
     client.ignore("status/update")
     return client

@@ -1,4 +1,4 @@
-"""Agents' sessions in the server: read when nobody types, and not at all while disabled."""
+"""The server shows coding agents' sessions and records their calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_costs_are_known_once_nobody_types(
 async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another process reads the files they are being read, and not unpriced."""
+    """While another process reads the session files, the cost is "being read" and not "unpriced"."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     monkeypatch.setattr(agents_feature, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
@@ -79,7 +79,7 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
         (row,) = await bare.request("context/sessions", {"all": True})
         assert "cost being read" in row["text"]
         assert "still being read" in (await bare.request("cost/detail", {}))["note"]
-    # The price list, which has the window, may be read after the session.
+    # The price list may be loaded after the session is read.
     shown = await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
     assert shown["text"].endswith(f" % · {usd_text(shown['cost']['costUsd'])}")
     bare.ignore("status/update", "context/warning")
@@ -95,7 +95,7 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
 async def test_costs_of_sessions_that_are_not_shown_follow_their_calls(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of sessions shows them beside the pinned session's cost."""
+    """The list of sessions shows their costs next to the cost of the pinned session."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
@@ -129,7 +129,7 @@ async def test_costs_of_sessions_that_are_not_shown_follow_their_calls(
 async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gemini CLI's next start may delete a session."""
+    """Gemini CLI may delete a session when it starts again."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1_000.0)
     monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 1_000.0)
     gemini = GeminiHome(tmp_path / "home" / ".gemini")
@@ -185,7 +185,7 @@ def calls_in_the_ledger() -> int:
 async def test_reading_the_rest_can_be_cancelled_and_goes_on(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This workspace's calls come first; those of others with progress, at low priority."""
+    """The calls of the requested workspace are recorded before those of other workspaces."""
     monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
@@ -218,7 +218,8 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
 async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading one halts everybody for a while, and a session's size needs none."""
+    """Loading a tokenizer blocks all threads, and the size of an agent's session does not need
+    one."""
     monkeypatch.setattr(configuration, "SESSIONS_SECONDS", 60.0)
     session = home.session(tmp_path)
     session.reply()
@@ -241,7 +242,7 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
 async def test_a_session_that_is_listed_first_is_shown_too(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """Whoever asks for all sessions may see one that no event has told of."""
+    """A request for all sessions may find a session before the file watcher reports it."""
     bare.server.watcher.start_seconds = 3600
     await bare.initialize(tmp_path.as_uri())
     assert await bare.request("context/sessions", {"all": True}) == []
@@ -254,7 +255,8 @@ async def test_a_session_that_is_listed_first_is_shown_too(
 
 
 def old_sessions(home: ClaudeHome, root: Path) -> list[str]:
-    """Sessions of six and of three days ago, by their ids; only the newest of them is followed."""
+    """Create sessions that are three and six days old, and return their ids. Only the newer one is
+    followed."""
     names = []
     for days in (6, 3):
         home.clock.now = datetime.now(UTC) - timedelta(days=days)
@@ -331,7 +333,9 @@ async def test_no_file_of_an_agent_is_opened_while_they_are_disabled(
     opened: list[str] = []
 
     def heard(event: str, arguments: tuple[object, ...]) -> None:
-        mine = str(tmp_path / "home") in str(arguments[:1])  # threads of others' may be ending
+        mine = str(tmp_path / "home") in str(
+            arguments[:1]
+        )  # Threads of other tests may still be ending.
         if event in ("open", "os.listdir", "os.scandir") and mine:
             opened.append(str(arguments[0]))
 
@@ -428,7 +432,7 @@ async def test_a_call_that_a_plugin_reports_and_an_agents_file_has_counts_once(
 async def test_the_cost_follows_where_no_event_names_the_file(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where everything is looked through, as the slow poll and a folder's coming do."""
+    """The slow poll and the creation of a folder report no file names."""
     bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
@@ -474,7 +478,7 @@ async def test_one_reading_of_a_change_gives_size_and_costs(
 async def test_the_cost_follows_what_is_appended_while_history_is_read(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1.0)  # when the files are watched
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1.0)  # The files are watched by then.
     session = home.session(tmp_path)
     session.reply()
     grown, read = threading.Event(), session_index.ingest_all
@@ -502,12 +506,12 @@ async def test_the_cost_follows_what_is_appended_while_history_is_read(
 async def test_a_selected_session_shows_its_own_cost(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that was never shown, or has grown while another session was shown."""
+    """This includes a session that was never shown, and one that grew while another one was shown."""
     bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
     first.reply()
-    home.clock.now -= timedelta(minutes=20)  # the second session is never the newest
+    home.clock.now -= timedelta(minutes=20)  # The second session is never the newest.
     await bare.initialize(tmp_path.as_uri())
     settings = bare.server.services.roots.default.settings.agents
     status = await bare.take("status/update", lambda one: bool(one["cost"]))
@@ -527,7 +531,7 @@ def shows_cost(cost: float) -> Callable[[Any], bool]:
 
 
 def has_other_sums(before: Any) -> Callable[[Any], bool]:
-    """Match a status after the ledger has been summed up again."""
+    """Return whether a status contains sums that were read after the given one."""
     return lambda one: bool(one["cost"]) and one["cost"]["tooltip"] != before["cost"]["tooltip"]
 
 
@@ -555,9 +559,10 @@ async def test_what_is_about_to_be_sent_is_added_to_an_agents_session(
 
 
 async def wait_for_first_reading(client: Client) -> None:
-    """Wait until everything that follows from the start is read.
+    """Wait until all work that the start triggers is done.
 
-    Loaded prices cause another look at the sessions, which would also read what a test appends.
+    Loading the prices causes another look at the sessions, which would also read what a test
+    appends.
     """
     scheduler, workspace = client.server.scheduler, client.server.services.roots.default
     async with asyncio.timeout(60):
@@ -572,7 +577,8 @@ def costs_more_than(before: Any) -> Callable[[Any], bool]:
 async def test_a_prompt_file_is_counted_for_one_model_whoever_asks(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """The editor counted by the open session's model, the command line by the setting's."""
+    """The editor counted the file for the session's model, and the command line for the model in
+    the settings."""
     (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
     session = home.session(tmp_path)
     session.reply()

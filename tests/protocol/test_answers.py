@@ -1,4 +1,4 @@
-"""Exactly one answer to each request, and no message that touches another."""
+"""Every request gets exactly one answer, whatever other messages contain."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_cancelled_request_keeps_its_id_until_it_is_answered(client: Cli
 
 
 async def test_an_id_of_ours_is_no_id_of_the_clients(client: Client) -> None:
-    """The client may number its requests as we number ours; each is answered by the other side."""
+    """A client may use the same ids for its requests as the server does for its own."""
     params = types.ShowMessageRequestParams(types.MessageType.Info, "What to do?")
     asked = client.server.protocol.send_request_async(
         "window/showMessageRequest", params, msg_id="7"
@@ -172,7 +172,7 @@ async def test_a_request_is_not_run_as_a_notification_nor_the_other_way(client: 
 
 
 class _Panic(BaseException):
-    """As pyo3's PanicException, which is no Exception."""
+    """Like pyo3's PanicException, which is not a subclass of Exception."""
 
 
 async def test_a_frame_that_fails_leaves_the_next_ones_alone(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""The status while no document is open: one place, for the workspace that has something to show."""
+"""While no document is open, one status shows the workspace that has something to show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def shown(client: Client) -> Any:
-    """The next status without a document."""
+    """Return the next status without a document."""
     return await client.take("status/update", lambda update: update["uri"] is None)
 
 

@@ -1,4 +1,4 @@
-"""Budgets as diagnostics, and fixes that bring a document under them."""
+"""Exceeded budgets are diagnostics, with quick fixes that bring a document under its budget."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Workspace:
         return {action["title"]: action for action in actions}
 
     def applied(self, text: str, action: dict[str, Any]) -> str:
-        """The text after an action's edits of this document, as a client applies them."""
+        """Return the document's text after a client has applied an action's edits."""
         document = TextDocument(self.uri, text, 1, self.encoding)
         for change in action["edit"]["documentChanges"]:
             if change.get("textDocument", {}).get("uri") != self.uri:
@@ -137,7 +137,7 @@ async def test_each_fit_brings_it_under_and_keeps_the_final_newline(workspace: W
 
 
 async def test_fixes_are_offered_wherever_on_its_line_the_cursor_is(workspace: Workspace) -> None:
-    """The diagnostic begins in mid-line; an editor shows its sign for the line."""
+    """The diagnostic starts in the middle of a line, but editors show its sign for the whole line."""
     workspace.client.open(LONG, workspace.uri)
     (found,) = await workspace.diagnostics(1)
     line = found["range"]["start"]["line"]
@@ -150,7 +150,7 @@ async def test_fixes_are_offered_wherever_on_its_line_the_cursor_is(workspace: W
 
 
 async def test_a_sections_fixes_end_with_it(workspace: Workspace) -> None:
-    """Its end is the start of the next heading's line, which is no part of it."""
+    """A section ends where the line of the next heading begins."""
     text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 4 + "## Next\r\n"
     workspace.client.open(text, workspace.uri)
     found = next(d for d in await workspace.diagnostics(1) if d["data"]["section"])
@@ -188,7 +188,7 @@ async def test_raising_the_budget_edits_the_project_file(workspace: Workspace) -
 
 
 def raised(published: dict[str, Any]) -> bool:
-    """Whether nothing is over its budget any more."""
+    """Return whether no budget is exceeded."""
     return all(one["code"] == "budget-near" for one in published["diagnostics"])
 
 
@@ -205,7 +205,7 @@ async def test_raising_the_budget_writes_through_no_link_out_of_the_root(
 
 
 def linked(folder: Path, place: str) -> None:
-    """Swap the configuration for a link to it at another place."""
+    """Replace the configuration file with a symbolic link to a file elsewhere."""
     file = folder / ".token-sidecar.toml"
     file.rename(folder / place / "elsewhere.toml")
     file.symlink_to(f"{place}/elsewhere.toml")
@@ -227,7 +227,7 @@ async def test_moving_the_excess_makes_a_file(workspace: Workspace) -> None:
 
 
 async def test_moving_the_excess_writes_through_no_link(workspace: Workspace) -> None:
-    """Neither through one that leads nowhere yet, nor below a folder that lies elsewhere."""
+    """The links are a dangling one, and one whose folder is outside the project."""
     folder = workspace.folder
     (folder / "AGENTS.excess.md").symlink_to("../planted.md")
     text = "# Top\n" + "a line of words\n" * 12
@@ -264,7 +264,7 @@ async def test_nothing_is_said_without_a_rule(client: Client) -> None:
 async def test_the_status_shows_the_budget(workspace: Workspace) -> None:
     workspace.client._ignored.discard("status/update")
     workspace.client.open(LONG, workspace.uri)
-    # Before it may come one without: counting does not wait for a disk that is slow to answer.
+    # An update without the settings may come first, because counting does not wait for a slow disk.
     update = await workspace.client.take("status/update", lambda u: u["document"]["budget"])
     assert update["document"]["budget"] == 20
     assert update["severity"] == "error"
@@ -349,7 +349,7 @@ async def test_a_budget_for_several_files_together(bare: Client, tmp_path: Path)
         f"AGENTS.md and 1 other file together are {both} tokens, "
         f"{both - 20} over their budget of 20 (gpt-5, exact)"
     )
-    # The buffer of an open file stands for what is on disk.
+    # The editor's buffer replaces the file on disk.
     bare.open("short\n", (tmp_path / "other.md").as_uri())
     bare.change({"text": text + "\n"}, uri=uri)
     told = await bare.take("textDocument/publishDiagnostics", lambda p: p["uri"] == uri)

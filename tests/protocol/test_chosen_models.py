@@ -1,4 +1,4 @@
-"""Which model holds: that documents are counted for, a session's own, and the one that replied."""
+"""Which model applies: the one for documents, the session's own, or the one that replied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HAIKU = "claude-haiku-4-5"
 
 @pytest.fixture
 async def beside_an_agent(bare: Client, tmp_path: Path) -> Client:
-    """A client in a workspace where only an agent's session is known."""
+    """A client in a workspace that only has an agent's session."""
     home = ClaudeHome(tmp_path / "home" / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     everyday(home, tmp_path)
@@ -77,7 +77,7 @@ def counts_for_gpt_4(status: Any) -> bool:
 
 
 def chat(model: str, reply_id: str, prompt: int) -> dict[str, Any]:
-    """A reply of two tokens in OpenAI's form."""
+    """Return a reply of two tokens in OpenAI's format."""
     message = {"role": "assistant", "content": "x"}
     return {
         "id": reply_id,

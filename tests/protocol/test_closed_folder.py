@@ -1,4 +1,4 @@
-"""A root folder that is closed takes with it all that was kept of it."""
+"""Closing a root folder drops everything that the server kept for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TURN = {"role": "user", "content": "hello world"}
 
 
 async def test_its_conversations_are_forgotten(bare: Client, tmp_path: Path) -> None:
-    """A server lives for weeks, and folders come and go: nobody else holds on to one."""
+    """A server may run for weeks while folders are opened and closed."""
     uri = tmp_path.as_uri()
     await bare.initialize(root=uri)
     bare.ignore("status/update", "context/warning")
@@ -28,13 +28,13 @@ async def test_its_conversations_are_forgotten(bare: Client, tmp_path: Path) -> 
     folders = {"added": [], "removed": [{"uri": uri, "name": "x"}]}
     bare.notify("workspace/didChangeWorkspaceFolders", {"event": folders})
     async with asyncio.timeout(60):
-        while gone() is not None:  # what was in work for it ends first
+        while gone() is not None:  # Work that began before the folder was closed ends first.
             await asyncio.sleep(0.05)
             gc.collect()
 
 
 async def test_what_is_late_brings_nothing_back(bare: Client, tmp_path: Path) -> None:
-    """A request that still works on a closed folder keeps nothing of it for later ones."""
+    """A request that outlives its folder stores nothing for later requests."""
     uri = tmp_path.as_uri()
     await bare.initialize(root=uri)
     services = bare.server.services

@@ -1,4 +1,4 @@
-"""Settings from files and from the editor take effect without a restart."""
+"""Settings from files and from the editor apply without a restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_changed_file_takes_effect_without_restart(bare: Client, tmp_pat
     bare.open("hello world", uri=(tmp_path / "a.md").as_uri())
     update = await bare.take("status/update")
     assert "gpt-5" in update["document"]["tooltip"]
-    await asyncio.sleep(1.0)  # the watcher starts a little after the server
+    await asyncio.sleep(1.0)  # The watcher starts shortly after the server.
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     await bare.take("status/update", lambda u: "gpt-4 " in u["document"]["tooltip"])
     bare.ignore("status/update")
@@ -51,7 +51,7 @@ async def test_the_editor_is_asked_and_may_change_its_mind(bare: Client) -> None
 
 
 async def test_answers_do_not_wait_for_the_last_change(bare: Client) -> None:
-    """A client that announces a change whenever it is asked is answered nevertheless."""
+    """A client that announces a change after each request for its settings still gets answers."""
 
     def changed_again(params: Any) -> list[Any]:
         asyncio.get_running_loop().call_soon(
@@ -90,7 +90,7 @@ async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) 
     assert problem["message"].endswith("; nothing in this file applies")
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     await bare.take("textDocument/publishDiagnostics", lambda told: told["diagnostics"] == [])
-    bare.ignore("textDocument/publishDiagnostics")  # the same may be told twice
+    bare.ignore("textDocument/publishDiagnostics")  # The same change may be reported twice.
 
 
 async def test_a_file_that_breaks_keeps_its_last_valid_settings(
@@ -111,7 +111,7 @@ async def test_a_file_that_breaks_keeps_its_last_valid_settings(
 async def test_no_editor_is_pointed_at_what_may_not_be_opened(
     bare: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neovim reads a file that has a diagnostic: a FIFO would hold it for good."""
+    """Neovim opens every file that has a diagnostic, and opening a FIFO would block it forever."""
     os.mkfifo(tmp_path / ".token-sidecar.toml")
     await bare.initialize(root=tmp_path.as_uri())
     assert await model_of(bare) == "gpt-5"

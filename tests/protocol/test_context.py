@@ -1,4 +1,4 @@
-"""`context/*` and `cost/*` over frames and JSON: what a plugin author relies on."""
+"""`context/*` and `cost/*` requests behave as plugin authors expect."""
 
 from __future__ import annotations
 
@@ -206,7 +206,9 @@ async def test_giving_a_request_up_in_mid_count_leaves_the_conversation_right(
     talker.notify("$/cancelRequest", {"id": 900})
     assert (await answer)["error"]["code"] == -32800
     usage = await talker.request("context/append", {"turns": [USER], "session": "s"})
-    kept = turns if usage["turns"] > 1 else []  # all of it or nothing, however early it was
+    kept = (
+        turns if usage["turns"] > 1 else []
+    )  # The change is applied completely or not at all, no matter when the request is cancelled.
     other = await talker.request("context/append", {"turns": [*kept, USER], "session": "t"})
     assert (usage["tokens"], usage["turns"]) == (other["tokens"], len(kept) + 1)
     talker.ignore("context/warning")
@@ -255,7 +257,7 @@ async def test_bad_params_are_said_to_be(
 
 
 async def test_an_open_document_stands_for_the_workspace_that_counts_it(bare: Client) -> None:
-    """One in no root has a workspace too, which nothing else names where several roots are open."""
+    """A document outside every root belongs to a workspace that has no name of its own."""
     folders = [{"uri": f"file:///{name}", "name": name} for name in ("one", "two")]
     await bare.initialize(workspaceFolders=folders)
     bare.ignore("status/update")

@@ -1,4 +1,4 @@
-"""What a conversation costs, over frames and JSON: calls recorded and reported, caps, totals."""
+"""Calls of a conversation are recorded, reported and limited by caps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def test_preflight_says_what_it_costs_and_obeys_caps(bare: Client, tmp_path: Path) -> None:
-    config = tmp_path / "user-config.toml"  # the one that conftest names
+    config = tmp_path / "user-config.toml"  # The workspace that conftest.py names.
     config.write_text("[cost]\nhard-cap-usd = 0.001\n")
     await bare.initialize(root=tmp_path.as_uri())
     bare.ignore("status/update")
@@ -92,7 +92,7 @@ async def test_what_was_billed_is_finished_though_the_client_gave_it_up(
     answer = asyncio.ensure_future(bare.raw(asked))
     await asyncio.to_thread(recorded.wait, 60)
     bare.notify("$/cancelRequest", {"id": "c"})
-    await bare.request("cost/detail", {})  # it is read before that is
+    await bare.request("cost/detail", {})  # The ledger is read before that.
     finish.set()
     assert "result" in await answer
     shown = await bare.take("status/update", lambda u: u["cost"] is not None)
@@ -170,7 +170,8 @@ async def test_the_models_in_use_and_the_makers_present_ones_come_first(talker: 
 async def test_a_bare_total_anchors_and_is_not_billed(
     talker: Client, thought: int, shown: int
 ) -> None:
-    """What exceeds the prediction and the counted reply is reasoning, which is not sent back."""
+    """Tokens beyond the predicted prompt and the counted reply are reasoning, which is not sent
+    again."""
     await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
     await talker.request("context/append", {"session": "s", "turns": [USER]})
     counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]

@@ -1,4 +1,4 @@
-"""A conversation's number follows what it rests on: settings, and documents edited meanwhile."""
+"""A conversation's count follows changes of settings and of documents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECTION = {"name": "notes", "textDocument": {"uri": URI}}
 
 
 async def quiet(client: Client) -> None:
-    """Nothing is under way, what follows documents included."""
+    """Wait until the server has no pending work, including updates of followed documents."""
     await settled(client)
     while any(key[0] == "context" for key in client.server.scheduler._jobs):
         await asyncio.sleep(0.01)
@@ -37,7 +37,7 @@ async def quiet(client: Client) -> None:
 
 
 def shown(client: Client) -> int | None:
-    """The context in the status."""
+    """Return the context part of the status."""
     sent = client.server.status._sent[URI]
     assert sent is not None
     return sent.context.tokens if sent.context else None
@@ -78,7 +78,7 @@ async def test_another_tokenizer_of_the_settings_counts_the_conversation(client:
 
 
 async def test_a_reported_number_outlives_another_tokenizer(client: Client) -> None:
-    """What has changed beside it since the report is counted anew, and so is what comes then."""
+    """Only text that was added after the report is counted again."""
     await begun(client)
     usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
     turns = [*MESSAGES[1:], {"role": "assistant", "content": "Oui."}]
@@ -94,7 +94,7 @@ async def test_a_reported_number_outlives_another_tokenizer(client: Client) -> N
 async def test_a_tokenizer_of_the_settings_leaves_other_models_reported_numbers(
     client: Client,
 ) -> None:
-    """And counts what was not reported by the tokenizer of now, whichever model comes back."""
+    """Text that no usage covers is counted with the current tokenizer."""
     await begun(client)
     usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
     turns = [*MESSAGES[1:], {"role": "assistant", "content": "Oui."}]
@@ -142,7 +142,7 @@ async def test_a_plan_can_be_undone_after_another_tokenizer(client: Client, repo
 
 
 async def test_another_tokenizer_counts_the_sessions_that_are_not_shown(client: Client) -> None:
-    """In their list, and in what a call of theirs was estimated at."""
+    """The list of sessions and the estimates of recorded calls use the new tokenizer."""
     await begun(client)
     await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     await client.request("context/append", {"session": "other", "turns": [USER]})
@@ -158,7 +158,7 @@ async def test_another_tokenizer_counts_the_sessions_that_are_not_shown(client: 
 
 
 def recorded_estimates() -> list[int]:
-    """What each call in the ledger was estimated at."""
+    """Return the estimated tokens of each call in the ledger."""
     with contextlib.closing(sqlite3.connect(State().folder / "ledger.db")) as ledger:
         return [tokens for [tokens] in ledger.execute("SELECT estimated FROM event")]
 
@@ -219,7 +219,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_newest_state_is_written_last(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the disk was slow for the one before it."""
+    """A slow disk delays the earlier write."""
     await begun(client)
     await client.request("context/set", {"session": "s", "persist": True})
     real, first, gate = State.save_sessions, [True], threading.Event()
@@ -243,7 +243,7 @@ async def test_the_newest_state_is_written_last(
 
 
 async def test_one_crossing_warns_once(root: Path, endpoint: FakeServer) -> None:
-    """However many requests wait for the model's server when it happens."""
+    """Several requests wait for the model server when the threshold is crossed."""
     client = await started(root)
     await client.request("context/set", {"session": "s", "limit": 2_000})
     await client.request("context/append", {"session": "s", "turns": [USER]})

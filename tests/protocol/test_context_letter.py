@@ -1,4 +1,4 @@
-"""What the contract says to the letter, where a walk through the issue found it otherwise."""
+"""Details of the protocol reference that an earlier version did not implement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLY: dict[str, Any] = {
 
 
 async def test_a_reply_is_billed_once_by_its_own_id(client: Client) -> None:
-    """Whatever the client calls its requests; a reply without one is billed by the client's."""
+    """The reply's own id identifies a call; without one, the id that the client sent is used."""
     client.ignore("status/update")
     unnamed = {key: value for key, value in REPLY.items() if key != "id"}
     calls = []

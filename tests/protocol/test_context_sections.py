@@ -1,4 +1,4 @@
-"""Sections of a context and what is assembled of them, over frames and JSON."""
+"""Sections of a conversation, and requests that are assembled from them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_range_moves_with_its_text(talker: Client) -> None:
 
 
 async def test_usage_in_words_is_a_line_a_part(talker: Client) -> None:
-    """The same numbers; a label with a line break stays on its line."""
+    """The text has the same numbers, one line per part, even if a label contains a line break."""
     section = {"name": "two\nlines", "text": "some words of a section"}
     begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
     await talker.request("context/set", begun)
@@ -118,7 +118,7 @@ async def test_a_section_that_its_cap_cut_is_trimmed(
 async def test_a_verdict_for_another_model_counts_a_section_as_its_document(
     bare: Client, tmp_path: Path
 ) -> None:
-    """By the factor that was learned for the document's kind of text."""
+    """The estimate is corrected by the calibration for the document's kind of text."""
     model, text = "unheard-of", "The quick brown fox jumps over the lazy dog. " * 40
     learned = Calibrations()
     estimator = Tokenizers().for_model(model).name

@@ -1,4 +1,4 @@
-"""`tokens/count` over frames and JSON; the truth is a full count by tiktoken's own encoder."""
+"""`tokens/count` returns the same number as a full count with tiktoken."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_edits_right_after_a_long_document_is_opened(
 async def test_ranges_are_of_the_document_that_the_client_had_when_it_asked(
     client: Client, lines: int
 ) -> None:
-    """Though an edit comes right behind the request."""
+    """An edit arrives directly after the request."""
     client.ignore("status/update")
     text = "some words\n" * lines
     client.open(text)
@@ -165,7 +165,7 @@ async def test_ranges_are_of_the_document_that_the_client_had_when_it_asked(
         client.count(range=FIRST_LINE),
         client.request("tokens/fit", fit),
     )
-    await asyncio.sleep(0)  # they are sent
+    await asyncio.sleep(0)  # Wait until the messages are sent.
     client.change(edit((0, 0), (0, 0), "many more "))
     both, alone, fitted = await asked
     assert (both["version"], both["tokens"]) == (1, truth(text))
@@ -192,7 +192,7 @@ async def test_ranges_of_a_document_that_is_closed_meanwhile_are_counted(client:
 async def test_a_document_may_be_opened_after_its_count_is_asked_for_while_the_server_starts(
     client: Client, more: dict[str, Any]
 ) -> None:
-    """A command that starts the server asks before the editor has told of its buffers."""
+    """A command that starts the server may send its request before the editor opens its documents."""
     client.ignore("status/update")
     configured = client.server.services.configured
     await configured.wait()
@@ -210,7 +210,7 @@ async def test_a_document_may_be_opened_after_its_count_is_asked_for_while_the_s
 async def test_a_document_that_is_closed_meanwhile_is_counted_as_it_was(
     client: Client, lines: int, again: bool
 ) -> None:
-    """Though another one is opened under its name."""
+    """Another document is opened with the same URI."""
     client.ignore("status/update")
     client.open("some words\n" * lines)
     fit = {"textDocument": {"uri": URI}, "maxTokens": 10_000_000}
@@ -228,7 +228,7 @@ async def test_a_document_that_is_closed_meanwhile_is_counted_as_it_was(
 async def test_what_a_tokenizer_was_made_of_is_given_back(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for each, and by a worker; a count by one that is loaded gives nothing back."""
+    """Memory is released once per tokenizer, by a worker."""
     given, threads = asyncio.Event(), list[threading.Thread]()
     loop = asyncio.get_running_loop()
 

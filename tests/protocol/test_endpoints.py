@@ -1,4 +1,4 @@
-"""What was once found out about a model server is asked again, and shown, by our server."""
+"""The server probes model servers again after failures, and shows their current answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IGNORED = ("context/warning", "textDocument/publishDiagnostics")
 
 
 def reply(prompt: int, output: int, reason: str = "stop") -> dict[str, Any]:
-    """What `/api/chat` answers."""
+    """Return a response of `/api/chat`."""
     return {
         "model": "tiny",
         "created_at": "2026-11-22T00:00:00Z",
@@ -55,7 +55,9 @@ async def test_the_window_follows_what_ollama_has_loaded(
         await client.request("context/response", {"session": "s", "response": reply(30, 4)})
         after = await client.request("context/usage", {"session": "s"})
         assert (after["limit"], after["limitSource"]) == (4_096, "endpoint")
-        server.running["tiny:latest"] = 8_192  # loaded again, by `options: {num_ctx: 8192}`
+        server.running["tiny:latest"] = (
+            8_192  # The model is loaded again with `options: {num_ctx: 8192}`.
+        )
         usage = {"prompt_tokens": 5_000, "completion_tokens": 4}
         turns = [{"role": "assistant", "content": "Yes."}, turn]
         after = await client.request(
@@ -126,17 +128,17 @@ WORDS = "hello world, and some more of it\n"
 
 
 def retries(client: Client) -> list[Any]:
-    """The timers of model servers that are away."""
+    """Return the scheduled retries of unavailable model servers."""
     return [key for key in client.server.scheduler._jobs if key[0] == "endpoint"]
 
 
 def shows(mark: str) -> Callable[[Any], bool]:
-    """Whether a status shows a document with `~`, or without."""
+    """Return a matcher for a status whose document count is an estimate, or is not."""
     return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
 
 
 async def until(state: Callable[[], bool]) -> None:
-    """Wait for a state, with patience."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(60):
         while not state():
             await asyncio.sleep(0.01)
@@ -167,7 +169,7 @@ async def test_a_server_that_comes_back_counts_what_nobody_touches(
         while usage["method"] != "endpoint":
             usage = await client.request("context/usage", {"session": "s"})
         asked = server.posts()
-        # Two texts and two chats of the probe, the document, and the conversation.
+        # The probe sends two texts and two chats; the document and the conversation follow.
         assert (asked.count("/tokenize"), len(asked)) == (3, 6), asked
         assert retries(client) == []
         client.ignore("status/update")
@@ -198,7 +200,7 @@ TOKENIZE = "/tokenize"
 
 
 def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
-    """Have chats answered only once the event is set."""
+    """Delay the answers to chats until the event is set."""
     real, gate = server.routes["POST", path], asyncio.Event()
 
     async def slow(asked: Asked) -> Canned:
@@ -212,14 +214,14 @@ def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked again is so soon, and no request runs out of time by itself."""
+    """Make retries fast, and let no request time out."""
     monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
 
 
 async def counted_by_the_endpoint(client: Client, name: str = "s") -> None:
-    """Wait until a session is, without doing anything for it."""
+    """Wait until the endpoint has counted a session, without sending a request."""
     async with asyncio.timeout(60):
         usage: Any = {"method": ""}
         while usage["method"] != "endpoint":
@@ -242,7 +244,7 @@ async def test_conversations_whose_endpoint_was_late_are_asked_again_by_themselv
             usage = await client.request("context/append", append(name))
             assert usage["method"] == "endpoint"
         gate, counts.seconds = held(server), 0.05
-        for name in ("s", "t"):  # which it does not see is away: it is only late
+        for name in ("s", "t"):  # A server that answers late is not treated as unavailable.
             usage = await client.request("context/append", append(name, WORDS * 9))
             assert usage["method"] == "estimate"
         assert len(retries(client)) == 1, "one timer a model, whatever it missed"
@@ -277,7 +279,7 @@ async def test_a_conversation_given_up_while_it_is_asked_about_is_asked_about_ag
 async def test_a_conversation_fitted_while_it_is_asked_about_is_asked_about_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fit asks nobody, and what was asked about is not what is in force any more."""
+    """`context/fit` does not ask the endpoint, and the pending answer is for the old turns."""
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.server.services.counts.seconds = 60.0
         for _ in range(8):
@@ -361,7 +363,9 @@ async def test_a_fit_under_way_sends_nothing_to_a_server_that_is_declared_no_lon
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.server.services.counts.seconds = 60.0
         params = {"text": "a,b;c,d;e,f;g,h\n" * 200, "maxTokens": 20, "model": "tiny"}
-        await client.request("tokens/count", {"text": params["text"]})  # one word a line, it says
+        await client.request(
+            "tokens/count", {"text": params["text"]}
+        )  # The endpoint counts one token per word.
         gate, asked = held(server, TOKENIZE), server.posts().count(TOKENIZE)
         fitting = asyncio.ensure_future(client.request("tokens/fit", params))
         await until(lambda: server.posts().count(TOKENIZE) > asked)
@@ -377,12 +381,12 @@ async def test_a_fit_under_way_sends_nothing_to_a_server_that_is_declared_no_lon
 
 
 def clients(client: Client) -> list[Any]:
-    """The model servers that texts may go to."""
+    """Return the model servers that may receive text."""
     return [one for key, one in client.server.services.counts._endpoints.items() if key[0]]
 
 
 def declares(client: Client, model: str) -> bool:
-    """Whether a model is declared by the settings in force."""
+    """Return whether the current settings declare a model."""
     [one] = client.server.services.roots.default.settings.endpoints
     return model in one.models
 
@@ -393,7 +397,7 @@ KEYS = 20
 async def test_typing_in_a_long_document_sends_it_when_the_typing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Estimates follow the keys meanwhile."""
+    """The status shows estimates while the user types."""
     text = WORDS * 6_000
     uri = f"{tmp_path.as_uri()}/a.md"
     async with (
@@ -419,7 +423,8 @@ async def test_typing_in_a_long_document_sends_it_when_the_typing_pauses(
 async def test_a_count_that_is_asked_for_waits_for_the_pause_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The endpoint's own number where nothing more is typed; else an estimate, at the next key."""
+    """The request returns the endpoint's count after a pause, or an estimate if another edit comes
+    first."""
     uri = f"{tmp_path.as_uri()}/a.md"
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.ignore("status/update")

@@ -1,4 +1,4 @@
-"""Names that a repository, a document or a client chose reach people as text and as nothing else."""
+"""Names chosen by repositories, documents and clients are shown as plain text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = [
 
 
 def text_of(markdown: str) -> str:
-    """All that a reader sees of some Markdown; an error where it holds more than text."""
+    """Return the visible text of some Markdown. Fails if it contains anything but text."""
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     html = str(parser.render(markdown))
     tags = set(re.findall(r"</?(\w+)", html))
@@ -128,7 +128,7 @@ def test_the_log_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["session", "requestId", "model", "category", "provider"])
 async def test_half_a_character_in_a_name_is_bad_params(client: Client, name: str) -> None:
-    """No database takes it: the client is told which name, and nothing is logged as a defect."""
+    """SQLite cannot store a lone surrogate. The client gets an error, and no defect is logged."""
     params = {"model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
     with pytest.raises(RpcError, match=f"{name} contains a lone surrogate") as caught:
         await client.request("cost/record", {**params, name: "a\ud800"})

@@ -1,4 +1,4 @@
-"""Numbers out of any sense are refused at the door, and no reply is lost for its usage."""
+"""Impossible numbers are refused, and a reply is kept even if its usage is invalid."""
 
 from __future__ import annotations
 

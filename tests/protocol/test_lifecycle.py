@@ -1,4 +1,4 @@
-"""Every request is answered, whatever it is and whenever it comes."""
+"""Every request is answered, in every state of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokens/fit` and `models/list`; windows reach counts and statuses once the catalogue is loaded."""
+"""`tokens/fit`, `models/list` and `capabilities/probe`, and windows from the catalogue."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
 
 
 async def test_choices_are_names_that_count_as_they_say(client: Client) -> None:
-    """Each once; what a picker offers is what is counted after it was picked."""
+    """Each name is listed once, and counting for it gives the numbers that the list announces."""
     client.ignore("status/update")
     rows = await client.request("models/list", {"choices": True})
     names = [row["id"] for row in rows]
@@ -106,7 +106,7 @@ async def _names(client: Client, **more: Any) -> list[str]:
 async def test_a_picker_begins_with_what_is_in_use_was_used_and_is_declared(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then come the makers' present models, none of them twice."""
+    """The current model comes first, then recently used and declared models, each once."""
     bare.ignore("status/update")
     _picker(tmp_path / "config.toml", monkeypatch, "http://127.0.0.1:9", '["my-own", "tiny", "x*"]')
     await bare.initialize(root=tmp_path.as_uri())
@@ -124,7 +124,7 @@ async def test_a_picker_begins_with_what_is_in_use_was_used_and_is_declared(
 async def test_a_picker_offers_what_a_declared_server_has(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it listed when it was last asked, whatever it was asked for; no more requests for it."""
+    """The list uses the last known answer of the server and sends no request."""
     bare.ignore("status/update")
     async with llamacpp("tiny", "small", "other-7b") as server:
         _picker(tmp_path / "config.toml", monkeypatch, server.url, '["absent", "tiny", "s*"]')
@@ -155,7 +155,7 @@ async def test_a_picker_is_of_the_workspace_that_is_named(
 
 
 async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
-    """Root folders whose projects name a model each, `model-NAME`, by URI."""
+    """Open root folders whose projects set `model-NAME` as their model, and return their URIs."""
     roots = [folder / name for name in names]
     for root in roots:
         root.mkdir()
@@ -168,7 +168,8 @@ async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
 async def test_endpoints_are_probed_for_the_root_that_is_named(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its folder, a path in it, or a document; the first root where nothing is named."""
+    """A request names the root by its folder, a path in it or a document; the first root is the
+    default."""
     bare.ignore("status/update")
     async with llamacpp("model-one", "model-two", "model-three", "model-four") as server:
         _picker(tmp_path / "config.toml", monkeypatch, server.url, '["model-*"]')
@@ -211,7 +212,7 @@ async def test_a_model_that_may_be_misspelt_is_told_in_the_tooltip(client: Clien
 
 
 async def test_a_model_that_the_user_priced_is_no_slip(client: Client) -> None:
-    """As the command line has it."""
+    """The command line behaves in the same way."""
     told, name = "did you mean", "gtp-5-mini"
     await client.request("context/set", {"model": name})
     client.open("hello world")
@@ -230,7 +231,7 @@ async def test_a_model_that_the_user_priced_is_no_slip(client: Client) -> None:
 
 
 async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) -> None:
-    await client.request("models/list", {"query": "gpt-5"})  # the catalogue is loaded now
+    await client.request("models/list", {"query": "gpt-5"})  # The catalogue is loaded.
     params = {"text": "word " * 20_000, "models": ["nobody-knows-me", "gpt-4", "gpt-5"]}
     answer = await client.request("tokens/count", params)
     unknown, small, wide = answer["models"]
@@ -251,7 +252,7 @@ async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) ->
 
 
 async def test_models_side_by_side_in_words(client: Client) -> None:
-    """The one that is counted for is among them, and none is there twice."""
+    """The table contains each model once, including the counted one."""
     answer = await client.request("tokens/count", {"text": "日本語", "models": ["gpt-4", "gpt-4"]})
     head, *rows = answer["text"].splitlines()
     assert head.split() == ["model", "tokens", "of", "window", "input", "cost", "method"]

@@ -1,4 +1,4 @@
-"""The same document, model and settings have one number wherever it is shown."""
+"""A document has the same count on every surface, for the same model and settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def started(root: Path) -> Client:
 
 
 def shown(client: Client, uri: str) -> int:
-    """The document in the status."""
+    """Return the document part of the status."""
     sent = client.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None
@@ -60,7 +60,7 @@ def shown(client: Client, uri: str) -> int:
 
 
 async def numbers(client: Client, uri: str) -> dict[str, int]:
-    """What each place says of the document."""
+    """Return the document's count from every surface."""
     await settled(client)
     _, findings = await client.server.diagnostics.findings(uri)
     identifier = {"textDocument": {"uri": uri}}
@@ -85,7 +85,7 @@ async def numbers(client: Client, uri: str) -> dict[str, int]:
 
 
 async def settled(client: Client) -> None:
-    """Wait until nothing is under way that the start or a change of settings has begun."""
+    """Wait until the work that the start or a change of settings triggered is done."""
     jobs = ("status", "settings", "catalogue", "agents")
     await client.server.services.configured.wait()
     while any(key[0] in jobs for key in client.server.scheduler._jobs):
@@ -191,7 +191,7 @@ async def test_what_the_endpoint_taught_holds_for_the_command_line_too(
 
 
 async def kept(client: Client) -> None:
-    """Wait until all that was learned is written; nobody is to end for that."""
+    """Wait until all calibrations are written, without ending the server."""
     server = client.server
     async with asyncio.timeout(60):
         while server.scheduler.is_due(("calibrations",)):
@@ -227,7 +227,7 @@ async def test_what_another_process_learned_holds_where_nothing_is_learned(root:
     estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
     key = document_key(MODEL, estimator, kind_of(TEXT))
     other = calibration_file.load(services.state.folder)
-    for _ in range(3):  # each time it writes
+    for _ in range(3):  # The file changes with every write.
         other.update(key, 10_000, 13_000)
         calibration_file.save(services.state.folder, other)
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""What a client asks of a session without waiting is done in its order."""
+"""Requests for one session take effect in the order in which the client sends them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULT = "Sunny in Lisbon, with a light wind from the sea."
 
 
 class Hold:
-    """Work of a worker thread that goes on when the test lets it."""
+    """Blocks a worker's function until the test releases it."""
 
     def __init__(self) -> None:
         self._gate = threading.Event()
@@ -31,7 +31,7 @@ class Hold:
         self.calls = 0
 
     def first(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same work, its first call held."""
+        """Return the same function with its first call blocked."""
 
         def held(*arguments: Any) -> Any:
             self.calls += 1
@@ -50,13 +50,13 @@ def hold() -> Iterator[Hold]:
 
 
 async def round_trips(client: Client) -> None:
-    """What is not held is answered by then."""
+    """Wait until all work that is not blocked is done."""
     for _ in range(5):
         await client.request("context/usage", {"session": "another"})
 
 
 def stream() -> list[dict[str, Any]]:
-    """A reply as it came, with its usage at the end."""
+    """Return a streamed reply with its usage at the end."""
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-4o"}
 
     def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def stream() -> list[dict[str, Any]]:
 async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin sends the tool's result before it has heard of the reply: it adds to the number."""
+    """A plugin may send a tool's result before it receives the answer for the reply."""
     client.ignore("status/update")
     question = {"role": "user", "content": "What is the weather?"}
     await client.request("context/set", {"session": "s", "model": "gpt-4o"})
@@ -100,7 +100,7 @@ async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
 async def test_the_first_requests_of_all_are_done_in_their_order(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come while what answers them is being loaded, the first of them longer than the rest."""
+    """The requests arrive while their feature is being loaded, and the first takes longest."""
     client.ignore("status/update")
     monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
     question = {"role": "user", "content": "What is the weather?"}
@@ -132,7 +132,7 @@ async def test_a_first_request_that_is_given_up_leaves_the_others_theirs(
 
 
 async def test_a_session_is_reset_though_it_is_being_made(client: Client) -> None:
-    """And what is sent after that, before the answer, is not reset."""
+    """Messages that are sent after the reset are kept, even if they arrive before its answer."""
     client.ignore("status/update")
     long, short = ({"role": "user", "content": "word " * count} for count in (50_000, 5))
     _, usage, after = await asyncio.gather(
@@ -146,7 +146,7 @@ async def test_a_session_is_reset_though_it_is_being_made(client: Client) -> Non
 
 
 async def test_preflight_waits_for_turns_that_are_being_counted(client: Client) -> None:
-    """A plugin attaches a file and asks at once whether a prompt fits."""
+    """A plugin may attach a file and check at once whether the prompt fits."""
     client.ignore("status/update", "context/warning")
     text = "word " * 150_000
     turn = {"role": "user", "content": text}

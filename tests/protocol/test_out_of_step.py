@@ -1,4 +1,4 @@
-"""A change that cannot be applied: no number is shown until the client sends the whole text."""
+"""After a change that cannot be applied, the document has no count until its whole text arrives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def text_of(update: Any) -> Any:
 
 
 async def opened(client: Client) -> None:
-    """Two open documents whose status has been taken."""
+    """Open two documents and wait for their statuses."""
     for uri in (URI, OTHER):
         client.open("hello world\n", uri)
         assert (await client.take("status/update"))["uri"] == uri

@@ -1,4 +1,4 @@
-"""State has one owner on the event loop: what that gives to clients, and that it is so."""
+"""Only the event loop reads and writes mutable state; workers get frozen values."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ PLAIN = (str, bytes, int, float, type, ModuleType, Piece)
 
 
 def held_by(one: object) -> list[object]:
-    """What an object holds: bound object, arguments, closure, items, fields."""
+    """Return the objects that an object references directly."""
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
     if isinstance(one, MethodType):
@@ -90,11 +90,11 @@ def held_by(one: object) -> list[object]:
 class Found(NamedTuple):
     one: object
     way: str
-    """The types that lead to it."""
+    """The types on the path to the object."""
 
 
 def reached(work: object) -> dict[int, Found]:
-    """All that a callable leads to, by identity."""
+    """Return all objects that are reachable from a callable, by identity."""
     found, next_ones = dict[int, Found](), deque([Found(work, "")])
     while next_ones:
         one, way = next_ones.popleft()
@@ -150,7 +150,7 @@ async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
 
 
 def test_what_workers_share_is_frozen() -> None:
-    """`State` and everything in it but the open ledgers, which lock themselves."""
+    """`State` and its contents are frozen, except for the open ledgers, which use a lock."""
     state = State()
     for name in ("folder", "books", "another"):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -162,8 +162,7 @@ WRITERS = {
     "workspace": ("workspace.py", "sessions.py"),
     "state": ("conversations.py",),
 }
-"""Which modules may assign to a field of the `Costs`, `Workspace` or `ConversationState` that is
-called this in the code."""
+"""The modules that may assign to a field, by the name of the variable in the code."""
 
 
 def test_state_is_written_by_its_owner_only() -> None:
@@ -191,7 +190,7 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
 async def test_the_ledger_that_stands_in_is_made_once_and_by_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several roots find at the same time that the user's ledger cannot be used."""
+    """Several roots discover at the same time that the ledger cannot be used."""
     loop, given, made = asyncio.get_running_loop(), list[Found](), list[int]()
     real_run, real_init = loop.run_in_executor, MemoryLedger.__init__
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -286,7 +285,7 @@ def _noting(derived: list[Any]) -> Any:
 
 
 class Hanging:
-    """A model server that answers nothing until it is let go, and how somebody waits for it."""
+    """A model server that does not answer until the test releases it."""
 
     def __init__(
         self, client: Client, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
@@ -313,7 +312,8 @@ class Hanging:
 async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turn counts at once, by an estimate; the session goes on; its answer has the number."""
+    """The turn is shown with an estimate at once, other requests are answered, and the endpoint's
+    count follows."""
     client = await started(root)
     first = await client.request("context/append", {"turns": [USER], "session": "s"})
     assert first["method"] == "endpoint"
@@ -341,7 +341,7 @@ async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
 async def test_a_window_is_asked_for_without_holding_the_session(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes by the window waits for the server that says it, and nobody with it."""
+    """Only requests that depend on the window wait for the endpoint."""
     client = await started(root)
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 600.0)
     hanging = Hanging(client, endpoint, monkeypatch)
@@ -383,7 +383,7 @@ async def test_the_estimate_of_a_context_shows_while_an_endpoint_hangs(
 async def test_a_session_that_was_changed_meanwhile_does_not_go_back(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an endpoint said of turns that are gone is the answer to those who asked, and no more."""
+    """An endpoint's count for turns that no longer exist is not applied."""
     client = await started(root)
     await client.request("context/append", {"turns": [USER], "session": "s"})
     hanging = Hanging(client, endpoint, monkeypatch)
@@ -454,7 +454,7 @@ async def test_a_followed_document_that_is_opened_again_is_read_again(talker: Cl
     before = await talker.request("context/usage", {})
     talker.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
     assert (await talker.request("context/usage", {}))["tokens"] == before["tokens"]
-    talker.open("many more words " * 50)  # with the same version as before
+    talker.open("many more words " * 50)  # The version is the same as before.
     after = await talker.request("context/usage", {})
     assert after["breakdown"]["sections"] > before["breakdown"]["sections"] + 100
 
@@ -548,7 +548,7 @@ async def test_an_agents_estimate_has_a_band(talker: Client) -> None:
 
 
 async def test_a_model_has_one_window_whoever_names_it(client: Client) -> None:
-    """The tooltip's document had the catalogue's beside the one of the agent or its status line."""
+    """The tooltip showed the catalogue's window next to the window that the agent reports."""
     await settled(client)
     client.open("some words\n")
     fed(client, agents(limit=123_456))
@@ -579,7 +579,7 @@ async def test_a_window_named_for_a_session_without_a_model_is_its_documents_too
 
 
 async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
-    """It had the workspace's, `gpt-5` for Claude Code, and that one's window."""
+    """Such a session was shown with the default model of the workspace and its window."""
     fed(talker, agents(model=None, tokens=None, limit=None))
     usage = await talker.request("context/usage", {})
     assert (usage["model"], usage["limit"], usage["percent"]) == (None, None, None)

@@ -1,4 +1,4 @@
-"""Hover and inlay hints: what a document and its parts count."""
+"""Hovers, inlay hints, lenses, symbols and commands show the counts of a document's parts."""
 
 from __future__ import annotations
 

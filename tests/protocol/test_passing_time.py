@@ -1,4 +1,4 @@
-"""What the status shows changes when time passes, though nothing else happens."""
+"""The status changes when time passes, even without any other event."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A time zone in which the day ends in a few seconds."""
-    east = -int(time.time() + 4) % 86_400  # seconds from UTC to a zone where it is 0:00 in 4 s
+    """Set a time zone in which the day ends in a few seconds."""
+    east = (
+        -int(time.time() + 4) % 86_400
+    )  # The offset from UTC, in seconds, of a zone in which midnight is four seconds away.
     west = -east if east <= 43_200 else 86_400 - east
     hours, rest = divmod(abs(west), 3_600)
     zone = f"XST{'-' if west < 0 else '+'}{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -1,4 +1,4 @@
-"""Providers that a setting switches on: when they are announced, taken back and asked anew."""
+"""Providers are registered while a setting enables them, and refreshed when counts change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = ("inlayHintProvider", "codeLensProvider", "documentSymbolProvider")
 
 
 def abilities(*, dynamic: bool, refresh: bool) -> dict[str, Any]:
-    """What a client says it can do with hints, lenses and symbols."""
+    """Return client capabilities for hints, lenses and symbols."""
     later, again = {"dynamicRegistration": dynamic}, {"refreshSupport": refresh}
     return {
         "textDocument": {"inlayHint": later, "codeLens": later, "documentSymbol": later},
@@ -31,7 +31,7 @@ def abilities(*, dynamic: bool, refresh: bool) -> dict[str, Any]:
 
 
 class Asked(list[tuple[str, Any]]):
-    """The requests of a server that a client has answered, with their params."""
+    """Records the server's requests to the client, with their params."""
 
     METHODS = (
         "client/registerCapability",
@@ -49,14 +49,14 @@ class Asked(list[tuple[str, Any]]):
         self.append((method, params))
 
     def names(self) -> list[str]:
-        """The methods, which are forgotten."""
+        """Return the methods of the recorded requests, and forget the requests."""
         found = [method for method, _ in self]
         self.clear()
         return found
 
 
 async def start(client: Client, settings: Any, *, dynamic: bool, refresh: bool = False) -> Any:
-    """Initialize and wait for the settings; what the server announces at once."""
+    """Initialize the server, wait for its settings, and return the announced capabilities."""
     result = await client.initialize(
         capabilities=abilities(dynamic=dynamic, refresh=refresh), initializationOptions=settings
     )
@@ -66,21 +66,21 @@ async def start(client: Client, settings: Any, *, dynamic: bool, refresh: bool =
 
 
 async def configured(client: Client, settings: Any) -> None:
-    """Change the settings, and wait until they are in force."""
+    """Change the settings and wait until they apply."""
     client.notify("workspace/didChangeConfiguration", {"settings": settings})
     await settled(client)
 
 
 async def settled(client: Client) -> None:
-    """Wait until nothing of the configuration is under way."""
+    """Wait until no reload of the configuration is running."""
     async with asyncio.timeout(60):
-        await asyncio.sleep(0)  # a notification is taken in a task
+        await asyncio.sleep(0)  # A notification is handled in a task.
         while any(client.server.scheduler.is_due((job,)) for job in ("settings", "announcing")):
             await asyncio.sleep(0.01)
 
 
 def methods(params: Any) -> list[str]:
-    """What a registration, or the taking back of one, is of."""
+    """Return the methods of a registration or an unregistration."""
     (entries,) = params.values()
     return [entry["method"] for entry in entries]
 
@@ -125,7 +125,7 @@ async def test_each_is_announced_when_it_is_switched_on_and_taken_back(bare: Cli
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_what_is_on_is_asked_anew_after_a_change(bare: Client, dynamic: bool) -> None:
-    """Settings and the model change the numbers, and no edit tells the client so."""
+    """Settings and the model change counts without an edit that the client would notice."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=dynamic, refresh=True)
     asked.clear()
@@ -138,7 +138,7 @@ async def test_what_is_on_is_asked_anew_after_a_change(bare: Client, dynamic: bo
 
 
 async def test_hints_go_when_they_are_switched_off(bare: Client) -> None:
-    """A client that was told at once has to ask again to see that there are none."""
+    """A client without dynamic registration has to ask again."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=False, refresh=True)
     asked.clear()
@@ -165,7 +165,7 @@ async def test_nothing_is_asked_of_a_client_before_it_is_initialized(bare: Clien
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_the_outline_is_of_the_roots_that_want_it(bare: Client, dynamic: bool) -> None:
-    """A registration is for all roots; a client that was told at once always gets an outline."""
+    """A registration applies to all roots; other clients always get an outline."""
     sections = {"file:///one": {"inlayHints": True}, "file:///two": {}}
     Asked(bare)
     bare.answer(
@@ -187,7 +187,7 @@ async def test_the_outline_is_of_the_roots_that_want_it(bare: Client, dynamic: b
 
 
 async def test_budgets_are_judged_anew_for_another_model(bare: Client) -> None:
-    """A verdict is by the model that counts; a switch reaches open documents at once."""
+    """Budgets are evaluated for the current model, also in open documents."""
     text = "你好，世界。" * 20
     budget = {"files": "*.md", "maxTokens": 1}
     await bare.initialize(initializationOptions={"tokenSidecar": {"budget": [budget]}})

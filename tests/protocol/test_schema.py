@@ -1,4 +1,4 @@
-"""The schema, and the reference page made of it."""
+"""The JSON schema and the reference page that is generated from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings through the whole server: what each of them changes for its client."""
+"""Each setting has its documented effect on the client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def root(tmp_path: Path) -> Path:
 
 
 async def begun(client: Client, root: Path, configuration: str) -> str:
-    """Starts in a folder with this project configuration; the URI of its one document."""
+    """Start a server in a folder with this project configuration, and return the URI of its
+    document."""
     (root / ".token-sidecar.toml").write_text(configuration)
     await client.initialize(root.as_uri())
     uri = (root / "a.md").as_uri()
@@ -71,7 +72,7 @@ async def test_a_context_warns_from_where_it_is_told_to(
 async def test_keeping_no_turns_never_empties_a_conversation(
     bare: Client, root: Path, strategy: str, asked: dict[str, Any]
 ) -> None:
-    """`keepTurns: 0` of the request, and `keep-turns = 0` of the settings."""
+    """The value can be set with `keepTurns` in the request or with `keep-turns` in the settings."""
     await begun(bare, root, "[context]\nkeep-turns = 0\n" if not asked else "")
     bare.ignore("status/update", "context/warning")
     before = await bare.request("context/append", {"turns": TURNS})

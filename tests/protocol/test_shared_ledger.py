@@ -1,4 +1,4 @@
-"""Costs that another process records show in this one."""
+"""The server shows calls that another process records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 async def test_the_first_call_in_a_new_state_folder_shows_without_a_poll(
     bare: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A watcher that only looked for the missing ledger every two seconds was late."""
+    """The watcher used to look for the missing ledger only every two seconds."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 1_000.0)
     await bare.initialize()
     await bare.server.services.load_prices()
     watch = bare.server.history._watch
     while watch is None or not watch._stamps or bare.server.scheduler.is_due(("ledger",)):
-        await asyncio.sleep(0.5)  # longer than between its first report and that job
+        await asyncio.sleep(
+            0.5
+        )  # This is longer than the time between the first report and the job.
         watch = bare.server.history._watch
     other = Client(create_server())
     await other.initialize()

@@ -1,4 +1,4 @@
-"""`status/update`: once when opened, then when what it shows has changed, never stale."""
+"""`status/update` is sent when a document is opened and when its status changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_long_document_may_be_edited_and_closed_before_it_is_counted(
 
 
 async def opened(client: Client, text: str) -> None:
-    """Open a document, and have taken its status once prices are known: nothing comes later."""
+    """Open a document and wait for its final status, after prices are loaded."""
     client.open(text)
     await client.take("status/update", is_priced)
     client.unread.clear()
@@ -87,7 +87,7 @@ async def test_typing_without_a_pause_is_followed(client: Client) -> None:
     await client.take("status/update")
     typed = 0
     async with asyncio.timeout(60):
-        while len(client.unread) < 2:  # the timer must not be put off by every key
+        while len(client.unread) < 2:  # Further keys must not restart the timer.
             client.change(edit((0, 0), (0, 0), "word "))
             typed += 1
             await asyncio.sleep(0.02)
@@ -121,7 +121,7 @@ async def test_a_document_outside_every_root(client: Client) -> None:
 
 
 async def test_after_the_last_document_the_context_is_still_shown(client: Client) -> None:
-    """And it is the context of now, though nothing was sent for it while a document was open."""
+    """The context is current, although no status was sent for it while a document was open."""
     await client.request("context/append", {"session": "s", "turns": [user("hello " * 40)]})
     bare = await client.take("status/update")
     assert bare["uri"] is None
@@ -148,7 +148,7 @@ async def test_closing_says_nothing_where_there_is_nothing_to_show(client: Clien
 
 
 def user(content: str) -> dict[str, str]:
-    """A turn."""
+    """Return a user's turn."""
     return {"role": "user", "content": content}
 
 

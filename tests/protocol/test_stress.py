@@ -1,6 +1,6 @@
-"""The event loop and the workers take turns at every microsecond: no number that is shown is stale.
+"""Shown numbers are never stale, even if threads switch every microsecond.
 
-The long run: `python -m tests.fuzz.shows --operations 100000`.
+Run `python -m tests.fuzz.shows --operations 100000` for a longer test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reported usage and endpoints teach, and what they do not, as a client sees it."""
+"""Which reported usage and endpoint counts change calibrations, as seen by a client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(client: Client, root: Path, text: str = PROSE * 20) -> str:
 
 
 async def said(client: Client, reported: int, session: str = "s") -> None:
-    """A reply, with the prompt that the vendor reports of it."""
+    """Return a reply with the given number of prompt tokens."""
     reply = {"role": "assistant", "content": "ok"}
     usage = {"input_tokens": reported, "output_tokens": 2}
     params = {"session": session, "turns": [reply], "usage": usage}
@@ -84,7 +84,7 @@ async def test_each_calibration_sample_is_one_line_of_the_debug_log(
 
 
 async def test_hidden_prompts_change_no_documents_number(tmp_path: Path) -> None:
-    """A client's system prompt that nobody sees is nine tenths of what the estimates are of."""
+    """A system prompt that the client does not report makes up most of the reported tokens."""
     client, model = await started(tmp_path), "claude-sonnet-4-5"
     uri = opened(client, tmp_path)
     before = await client.count(uri, model=model)

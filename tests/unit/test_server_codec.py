@@ -1,4 +1,4 @@
-"""What is sent is JSON, whichever encoder wrote it."""
+"""Sent messages are valid JSON, and unknown enum values are ignored."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_number_that_is_not_finite_is_not_sent(number: float) -> None:
 
 
 def enum_places(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Where a type has enum values, by the names of its members, and the type of each such place."""
+    """Return the paths of all enum values in a type, with their enum types."""
     if isinstance(kind, type) and attrs.has(kind):
         for field in attrs.fields(kind):
             yield from enum_places(field.type, (*path, field.name))
@@ -93,7 +93,8 @@ def camel_case(name: str) -> str:
 
 
 def with_values(*places: tuple[str, ...], known: bool) -> dict[str, Any]:
-    """Params of `initialize` with an unknown value at these places, after a known one if asked."""
+    """Return `initialize` params with an unknown value at these paths, and a known one before it
+    if `known` is set."""
     params: dict[str, Any] = {"processId": None, "rootUri": None, "capabilities": {}}
     for place in places:
         kind = ENUM_PLACES[place]
@@ -109,7 +110,7 @@ def with_values(*places: tuple[str, ...], known: bool) -> dict[str, Any]:
 
 
 def required(name: str) -> dict[str, Any]:
-    """What an object must have beside its enums."""
+    """Return the members that an object must have besides its enums."""
     semantic: dict[str, Any] = {
         "requests": {},
         "tokenTypes": [],
@@ -144,7 +145,7 @@ def test_an_unknown_enum_value_of_a_client_is_ignored(place: tuple[str, ...]) ->
     value = value_at(params, place)
     if "Sequence" not in str(kind):
         assert value is None
-    elif "Union" in str(kind):  # any text or number is allowed here
+    elif "Union" in str(kind):  # This place accepts any text or number.
         assert set(enum_of(kind)) <= set(value)
     else:
         assert value == list(enum_of(kind))

@@ -1,4 +1,4 @@
-"""Every error for people becomes one answer: code, message, kind and whether to try again."""
+"""Errors become JSON-RPC errors with a code, a message, a kind and `retryable`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames out of any chopping of the stream, with garbage between them."""
+"""Frames are read from any stream of chunks, even with garbage between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server gives back to the system."""
+"""The server returns unused memory to the operating system."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ assert engine("cl100k_base", "interactive").count(text) == engine("cl100k_base",
 
 
 def test_a_tokenizers_tables_are_given_back_and_counts_stay_right() -> None:
-    """Linux alone says what is held; elsewhere nothing is given back, and counts are right too."""
+    """Only Linux reports which memory is in use. On other systems, only the counts are checked."""
     subprocess.run([sys.executable, "-P", "-X", "utf8", "-c", _CHECK], check=True)

@@ -1,4 +1,4 @@
-"""The names inside pygls that the server reaches into: a release that moves them fails here."""
+"""The internals of pygls that the server uses exist in the installed release."""
 
 from __future__ import annotations
 

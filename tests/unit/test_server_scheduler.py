@@ -1,4 +1,4 @@
-"""Background jobs: one a key, never two at a time, and no defect of theirs is lost."""
+"""Jobs with the same key run one at a time, and their defects are logged."""
 
 from __future__ import annotations
 

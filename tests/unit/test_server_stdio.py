@@ -1,4 +1,4 @@
-"""The stdio loop on real pipes: a client that does not read fills no memory."""
+"""The stdio loop limits unread output and handles non-blocking pipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAME = b"Content-Length: 2\r\n\r\n" + BODY
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[int, int, int, int]]:
-    """The reading and the writing end of stdin, then of stdout."""
+    """Return the reading and the writing end of stdin, then of stdout."""
     ends = (*os.pipe(), *os.pipe())
     yield ends
     for end in ends:
@@ -63,7 +63,7 @@ async def test_a_pipe_that_was_reported_in_vain_is_not_at_its_end(
 ) -> None:
     taken, sent, _, written = pipes
     os.set_blocking(taken, False)
-    twin = os.dup(taken)  # both are reported, and one of them takes all that there is
+    twin = os.dup(taken)  # Both pipes are reported, and one handler reads all data.
     frames: list[Frames] = []
     loop = asyncio.get_running_loop()
     for end in (taken, twin):

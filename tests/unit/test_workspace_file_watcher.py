@@ -1,4 +1,4 @@
-"""The one watcher: what it reports, that nothing falls between two watches, and that it sleeps."""
+"""The file watcher reports all changes, and sleeps while there are none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = float("inf")
 
 
 class Following:
-    """What a watcher reports of some paths, with a poll that never comes."""
+    """Records the reports about some paths. It never polls."""
 
     def __init__(self, *paths: Path) -> None:
         self.paths = list(paths)
@@ -33,21 +33,21 @@ class Following:
         self.subscription = self.watcher.subscribe(
             lambda: [str(path) for path in self.paths], self.reports.put, NEVER
         )
-        assert self.reports.get(timeout=60) is None  # everything is watched
+        assert self.reports.get(timeout=60) is None  # The paths are watched.
 
     def until_reported(self, *paths: Path) -> None:
-        """Wait until these paths were reported, by one report or several."""
+        """Wait until these paths are reported, in one or several reports."""
         left = set(map(str, paths))
         while left:
             left -= self.reports.get(timeout=60) or set()
 
     def until_told_to_look(self) -> None:
-        """Wait until anything may have changed."""
+        """Wait for a report that anything may have changed."""
         while self.reports.get(timeout=60) is not None:
             pass
 
     def reported_before(self, last: Path, change: Callable[[], object]) -> set[str]:
-        """What is reported until a change of `last`, which comes after everything before it."""
+        """Return what is reported before a change of `last`."""
         change()
         seen: set[str] = set()
         while str(last) not in seen:
@@ -70,13 +70,13 @@ def follow() -> Iterator[Callable[..., Following]]:
 
 @pytest.fixture
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No change is found by comparing times."""
+    """Disable the comparison of file times."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 3_600.0)
 
 
 @pytest.fixture
 def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that reports nothing."""
+    """Simulate a file system that reports no changes."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(file_watcher._Handler, "dispatch", lambda *_: None)
 
@@ -118,7 +118,7 @@ def test_a_new_folder_is_watched_with_what_it_holds_already(
 def test_a_file_that_is_replaced_by_another_is_reported(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
-    """As editors save: they write another file and rename it."""
+    """Editors save like this: they write another file and rename it."""
     file, written = tmp_path / "file", tmp_path / "written"
     file.touch()
     following = follow(file)
@@ -179,7 +179,7 @@ def test_a_path_that_appears_and_one_that_is_replaced_are_watched(
 def test_a_missing_path_is_watched_as_soon_as_it_appears(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
-    """An agent's first session makes its home, then the followed folder in it."""
+    """An agent's first session creates its home folder, and then the followed folder in it."""
     home = tmp_path / "user"
     tree, file = home / "agent" / "sessions", home / "settings"
     following = follow(tree, file)
@@ -198,7 +198,7 @@ def test_a_missing_path_is_watched_as_soon_as_it_appears(
 def test_a_folder_made_anew_with_the_same_inode_number_is_watched(
     tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ext4 numbers them: every folder of a name looks the same."""
+    """On ext4, a folder that is created again may get the same inode number."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.5)
     monkeypatch.setattr(
         file_watcher, "_identity", lambda path: (1, 1) if os.path.isdir(path) else None
@@ -217,9 +217,9 @@ def test_a_folder_made_anew_with_the_same_inode_number_is_watched(
 def test_no_write_falls_between_two_sets_of_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
-    """A subscriber that reads what it is told to has the last content of every file.
+    """A subscriber that reads the reported files knows the last content of each.
 
-    The files are written just before or just after the system's calls that change watches.
+    The test writes the files just before or after the system calls that change watches.
     """
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     old, new = tmp_path / "old", tmp_path / "new"
@@ -233,7 +233,7 @@ def test_no_write_falls_between_two_sets_of_watches(
 
     watcher = FileWatcher()
     watcher.subscribe(lambda: [str(old), str(new)], read, NEVER)
-    assert contents.get(timeout=60) == {}  # everything is watched
+    assert contents.get(timeout=60) == {}  # The paths are watched.
     update = _Watches.update
 
     def write_meanwhile(watches: _Watches, *folders: object) -> None:
@@ -255,7 +255,7 @@ def test_no_write_falls_between_two_sets_of_watches(
 def test_what_changed_before_it_was_watched_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The subscriber is told to look only after the watch is in place."""
+    """The subscriber is notified only after the watch is active."""
     order: list[str] = []
     schedule = _Watches._schedule
 
@@ -280,7 +280,7 @@ def test_what_changed_before_it_was_watched_is_looked_at(
 def test_a_change_that_a_tick_reported_is_not_reported_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No report is made for which nothing has changed."""
+    """Nothing is reported if nothing has changed since the last report."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 0.25)
     monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 0.25)
@@ -385,7 +385,7 @@ def test_a_poll_comes_and_the_limit_is_named_where_nothing_can_be_watched(
 def test_a_folder_that_could_not_be_watched_is_watched_once_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Watching is tried again with every poll."""
+    """Each poll tries again to watch the folder."""
     started, refused = _Watches._running_observer, threading.Event()
 
     def refuse(_watches: _Watches) -> None:
@@ -400,7 +400,7 @@ def test_a_folder_that_could_not_be_watched_is_watched_once_it_can_be(
     assert refused.wait(60)
     monkeypatch.setattr(_Watches, "_running_observer", started)
     file, lines = tmp_path / "session", ""
-    while str(file) not in (reports.get(timeout=60) or ()):  # None comes with every poll
+    while str(file) not in (reports.get(timeout=60) or ()):  # Each poll reports None.
         file.write_text(lines := lines + "a line")
     watcher.close()
 

@@ -1,4 +1,4 @@
-"""What agents' files say that calls took, in the ledger: each once, each byte once, never text."""
+"""Calls in agents' session files are recorded once, each byte is read once, and no text is stored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """Two agents' homes, a root, and the user's ledger."""
+    """Two agents' home folders, a root folder and the user's ledger."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -57,7 +57,7 @@ class World:
 
     @property
     def sources(self) -> Sources:
-        """Those of the agents that are here by now."""
+        """Return the sources of the agents that have files."""
         found = Sources.of(Agents(), str(self.root))
         assert found is not None
         return found
@@ -79,7 +79,7 @@ class World:
         return found.totals.calls
 
     def stores(self) -> list[str]:
-        """The stores that the index knows."""
+        """Return the stores in the index."""
         with self.book.ledger.reader() as connection:
             return [path for (path,) in connection.execute("SELECT path FROM store")]
 

@@ -1,4 +1,4 @@
-"""Sessions have names: their title, their branch and start, or the first words if asked for."""
+"""Sessions are named by their title, by branch and start, or by the first prompt if requested."""
 
 from __future__ import annotations
 

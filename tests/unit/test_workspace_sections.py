@@ -1,4 +1,4 @@
-"""Sections of a conversation beside a reported number: what they add is what they have grown by."""
+"""After reported usage, a section adds only the tokens by which it has grown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = Settings()
 
 
 class Chat:
-    """A conversation with one section, and documents' counts as the server makes them."""
+    """A conversation with one section, counted as in the server."""
 
     def __init__(self) -> None:
         self.shared = Services()
@@ -33,7 +33,7 @@ class Chat:
         self.session.sections = [Section(name="doc", source=TextSource(PROSE))]
 
     async def write(self, text: str) -> int:
-        """Have another text in the section; the conversation's tokens with it."""
+        """Replace the section's text and return the tokens of the conversation."""
         (section,) = self.session.sections
         self.session.sections = [msgspec.structs.replace(section, source=TextSource(text))]
         await self.counts.refresh(self.session, SETTINGS)
@@ -44,14 +44,14 @@ class Chat:
         return section.measure(self.session.counter).tokens
 
     def teach(self, kind: str, factor: float) -> None:
-        """Have documents of a kind be this much larger than they are estimated at."""
+        """Set the calibration factor for a kind of document."""
         known = self.shared.calibrations.loaded()
         key = document_key(MODEL, self.tokenizer.name, kind)
         known.update(key, 3_000, round(3_000 * factor), 1.0)
 
 
 async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:
-    """However often it is swapped for a text whose kind is estimated by another factor."""
+    """The text is replaced several times by a text of another kind, which has another factor."""
     chat = Chat()
     chat.teach("json", 1.3)
     await chat.write(PROSE)
@@ -64,7 +64,7 @@ async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:
 
 
 async def test_what_is_learned_between_two_texts_is_no_growth() -> None:
-    """The text that was reported is counted anew by the factor of its own kind."""
+    """The reported text is counted again with the factor for its own kind."""
     chat = Chat()
     await chat.write(PROSE)
     chat.session.apply_reply_usage(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
@@ -79,7 +79,8 @@ async def test_what_is_learned_between_two_texts_is_no_growth() -> None:
 
 @pytest.mark.parametrize("step", [0, 2_000])
 def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
-    """Neither where it stays as it is, nor where it grows between two reports."""
+    """This holds both for a section that stays unchanged and for one that grows between two
+    reports."""
     chat = Chat()
     session, name = chat.session, chat.tokenizer.name
     calibration = ConversationCalibration(Calibrations(), MODEL, name)

@@ -1,4 +1,4 @@
-"""Which of a workspace's sessions is shown: those fed by protocol beside an agent's own."""
+"""Which session of a workspace is shown."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("mine", "agents", "shown"),
     [
-        (29, 0, "mine"),  # for half an hour the protocol comes first
+        (29, 0, "mine"),  # For half an hour, a client's conversation is shown.
         (31, 0, "agents"),
-        (31, 40, "mine"),  # then who was updated last
+        (31, 40, "mine"),  # Then the most recently updated session is shown.
         (0, 5, "mine"),
         (None, 40, "agents"),
         (40, None, "mine"),
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def test_the_session_that_is_shown(
     tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
 ) -> None:
-    """Minutes since each was updated."""
+    """The parameters are minutes since each session was updated."""
     services = Services(state=State(tmp_path))
     sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)
@@ -54,8 +54,8 @@ def test_the_session_that_is_shown(
 @pytest.mark.parametrize(
     ("minutes", "until"),
     [
-        (5, timedelta(minutes=30)),  # then an agent's session outranks it
-        (40, timedelta(hours=24)),  # then it is too old to be shown
+        (5, timedelta(minutes=30)),  # Then the agent's session is shown.
+        (40, timedelta(hours=24)),  # Then the session is too old to be shown.
     ],
 )
 def test_a_conversation_of_another_server_changes_what_is_shown_when_its_own_server_would(

@@ -1,4 +1,4 @@
-"""The sums of the ledger that are shown, whatever order workers end in."""
+"""The newest sums of the ledger are shown, in whatever order workers finish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def call(session: str) -> CostRecordParams:
-    """A call of a dollar, or near it."""
+    """Return a call that costs about a dollar."""
     usage = {"prompt_tokens": 400_000, "completion_tokens": 0}
     return CostRecordParams(model="gpt-4o", usage=usage, session=session)
 

@@ -1,4 +1,4 @@
-"""What lists and trees show of sessions: bars, ages, costs that are known, unknown or being read."""
+"""Lists of sessions show gauges, ages and costs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def a_row(**fields: Any) -> SessionRow:
 def test_the_status_says_whose_cost_it_shows(
     source: str, known: dict[str, float | None], reading: bool, text: str, row: str
 ) -> None:
-    """It meant today's sum until the session's was read, and then the session's."""
+    """The status used to show today's cost until the session's cost was known."""
     costs = Costs(today=Decimal("0.4"), sessions=known, reading=reading)
     session = SessionInfo(id="s", source=source, updated_at="")
     shown = cost_status(costs, ContextUsage(session=session))

@@ -1,4 +1,4 @@
-"""Counts on threads: one for all who ask, and always a thread for those that are no giants."""
+"""Counts run on threads and are shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ WORDS = "some words\n" * 2_000
 
 
 class Waiting(Tokenizer):
-    """A tokenizer of one token a character, whose counts of long stretches wait to be let go."""
+    """A tokenizer with one token per character, whose long counts block until the test releases
+    them."""
 
     name = "waiting"
     has_safe_cuts = True
@@ -32,7 +33,7 @@ class Waiting(Tokenizer):
         self.given: list[int] = []
 
     def count(self, text: str) -> int:
-        if len(text) > 1:  # what loads it is one character
+        if len(text) > 1:  # Loading the tokenizer counts one character.
             self.given.append(len(text))
         if len(text) > GIANT_CHARACTERS:
             self.begun.set()
@@ -86,7 +87,7 @@ async def test_giants_leave_a_thread_for_all_others(workers: Workers) -> None:
 
 
 async def test_a_count_is_given_up_with_the_last_who_waits(workers: Workers) -> None:
-    """At its next piece; who asks again has a count of their own."""
+    """The count stops at its next piece, and a later caller starts a new count."""
     (taken,), tokenizer = opened(GENES + "\n" + WORDS), Waiting()
     asking = [asyncio.ensure_future(workers.count(taken, tokenizer)) for _ in range(2)]
     await began(tokenizer)
