@@ -7,8 +7,8 @@ import warnings
 
 
 def start() -> None:
-    """Run the command line. Starting a server skips the import of click (20 ms)."""
-    # watchdog adds a folder twice that is created while it reads the parent, which is harmless.
+    """Run the command line. Starting a server skips the import of click, which takes 20 ms."""
+    # watchdog adds a folder twice if it is created while its parent is read, which is harmless.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
     if sys.argv[1:] in (["serve"], ["serve", "--stdio"]):
         from sidecar.server.run import run

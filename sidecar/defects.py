@@ -1,4 +1,4 @@
-"""Logs unexpected exceptions by type and place. Their messages may quote text and are left out."""
+"""Logs unexpected exceptions by type and place, without their messages, which may quote text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLACES = 6
 
 
 def log_defect(exc: BaseException, job: str = "") -> None:
-    """Log an unhandled exception. `job` names the background job that it ended."""
+    """Log an unexpected exception. `job` names the background job that it ended."""
     places = []
     trace = exc.__traceback__
     while trace is not None:

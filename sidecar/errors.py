@@ -1,4 +1,4 @@
-"""The base classes of all errors of this package, and the kinds that the protocol documents."""
+"""The base classes of all errors of this package, and the error kinds of the protocol."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 
 
 class SidecarError(Exception):
-    """Base class of this package's errors. Messages are for users and quote no text.
+    """The base class of this package's errors. Messages are for users and quote no text.
 
-    Clients get `kind` and `retryable` (see `sidecar.server.protocol`).
+    Clients receive `kind` and `retryable` (see `sidecar.server.protocol`).
     """
 
     kind: ErrorKind = "internal"
@@ -38,7 +38,7 @@ class SidecarError(Exception):
 
 
 class RequestError(SidecarError):
-    """A request that cannot be carried out."""
+    """Raised for a request that cannot be carried out."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
@@ -46,17 +46,17 @@ class RequestError(SidecarError):
 
 
 class BadParamsError(SidecarError, ValueError):
-    """An argument has the wrong shape, or names something that does not exist."""
+    """Raised for an argument that is invalid, or names something that does not exist."""
 
     kind = "badParams"
 
 
 class VendorFormatError(BadParamsError):
-    """A reply or a usage object has no known vendor's format.
+    """Raised for a reply or a usage object that is in no known vendor's format.
 
     The message names the wrong field and quotes no text.
     """
 
 
 class WorkStoppedError(SidecarError):
-    """A worker stopped because its result is no longer needed. Never shown."""
+    """Raised on a worker whose result is no longer needed. It is never shown to users."""

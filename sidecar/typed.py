@@ -1,7 +1,7 @@
 """Typed decoding with msgspec. All other modules decode through these functions.
 
-msgspec prepares a Struct type when it is first used. That is not thread-safe: two threads that
-use a type for the first time may crash the process (0.22, see tests/unit/test_typed.py). These
+msgspec prepares a Struct type when the type is first used, which is not thread-safe: two threads
+that do so at the same time may crash the process (0.22, see tests/unit/test_typed.py). These
 functions prepare each type under a lock.
 """
 
@@ -28,7 +28,7 @@ def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
     """Convert builtin types to `kind`.
 
     Raises:
-        msgspec.ValidationError: The value does not fit.
+        msgspec.ValidationError: The value does not fit the type.
     """
     _prepare(kind)
     return msgspec.convert(value, kind, strict=strict)

@@ -1,4 +1,4 @@
-"""Waiting on the event loop: shared tasks, fallbacks for slow answers, and backoff.
+"""Helpers for waiting on the event loop: shared tasks, fallbacks for slow answers, and backoff.
 
 Only this module and `server/scheduler.py` start tasks and timers.
 """
@@ -17,12 +17,12 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.3
-"""How long an endpoint may take before an estimate is shown."""
+"""How long an endpoint may take before an estimate is shown, in seconds."""
 _MOST_DOUBLINGS = 10
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """Return the delay before the next attempt. It doubles with each failure in a row."""
+    """Return the delay before the next attempt, which doubles with each failure in a row."""
     return min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
 
 
@@ -31,7 +31,7 @@ async def wait_or_fall_back(
     fall_back: Callable[[], Awaitable[None] | None],
     seconds: float = PATIENCE_SECONDS,
 ) -> T:
-    """Await an answer. If it takes longer than `seconds`, call `fall_back` once."""
+    """Await an answer. If it takes longer than `seconds`, also call `fall_back` once."""
     task = asyncio.ensure_future(answer)
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -52,9 +52,11 @@ class SharedTasks(Generic[K, T]):
     """Runs work once for all callers that request it at the same time."""
 
     def __init__(self, name: str, *, outlives_waiters: bool) -> None:
-        """Args:
-        name: Name of the work in log messages.
-        outlives_waiters: Whether the work continues after its last waiter is cancelled.
+        """Create the shared tasks.
+
+        Args:
+            name: Name of the work in log messages.
+            outlives_waiters: Whether the work continues after its last waiter is cancelled.
         """
         self._name, self._outlives_waiters = name, outlives_waiters
         self._running: dict[K, _Shared] = {}
@@ -63,7 +65,7 @@ class SharedTasks(Generic[K, T]):
         return len(self._running)
 
     def waiting(self, key: K) -> int:
-        """Return how many callers wait for a key's work."""
+        """Return how many callers wait for the work of a key."""
         found = self._running.get(key)
         return 0 if found is None else found.waiting
 
@@ -77,10 +79,11 @@ class SharedTasks(Generic[K, T]):
     async def run(
         self, key: K, start: Callable[[], Awaitable[T]], seconds: float | None = None
     ) -> T:
-        """Await the running work of a key, or start it.
+        """Return the result of a key's running work, or start the work.
 
         Raises:
-            TimeoutError: It takes longer than `seconds`. Work that outlives its waiters continues.
+            TimeoutError: The work takes longer than `seconds`. If it outlives its waiters, it
+                continues.
         """
         shared = self._running.get(key)
         if shared is None:

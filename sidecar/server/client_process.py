@@ -1,4 +1,4 @@
-"""Detects the end of the client's process, so that the server stops even if its pipe stays open."""
+"""Stops the server when the client's process ends, even if its pipe stays open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 3.0
 
 
 def watch_process(process_id: int | None, ended: Callable[[], None], scheduler: Scheduler) -> None:
-    """Call `ended` on the event loop when a process has ended.
+    """Call `ended` on the event loop when the process has ended.
 
     A process that does not exist is not watched, because it may be on another machine or in a
     container.

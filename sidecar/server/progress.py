@@ -1,4 +1,4 @@
-"""Work-done progress in the editor, for work that takes more than half a second."""
+"""Shows work-done progress in the editor for work that takes more than half a second."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class _ProgressBar:
         self.is_supported = bool(window and window.work_done_progress)
         self._progress, self._title, self._stop = server.work_done_progress, title, stop
         self._token: str | None = None
-        """None while the bar is not shown."""
+        """The token of the progress bar, or None while the bar is not shown."""
 
     async def begin(self) -> None:
-        """Show the bar, unless the client refuses."""
+        """Show the progress bar, unless the client refuses it."""
         token = f"token-sidecar/{next(_numbers)}"
         try:
             await self._progress.create_async(token)
-        except Exception:  # the client refused
+        except Exception:  # the client refused the progress bar
             return
         stop, self._token = self._stop, token
         begin = types.WorkDoneProgressBegin(self._title, cancellable=stop is not None, percentage=0)

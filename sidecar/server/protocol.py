@@ -57,7 +57,10 @@ _BAD_PARAMS = ("badParams", "unknownDocument")
 
 
 def error_body(exc: BaseException) -> dict[str, Any]:
-    """Return the `error` member for an exception. Defects are logged by type and place only."""
+    """Return a JSON-RPC error object for an exception.
+
+    Defects are logged without their message.
+    """
     if isinstance(exc, SidecarError):
         code = INVALID_PARAMS if exc.kind in _BAD_PARAMS else REQUEST_FAILED
         return make_error(code, str(exc), exc.kind, retryable=exc.retryable)
@@ -100,7 +103,7 @@ class Commitment:
             self._is_committed = True
 
     def cancel(self) -> bool:
-        """Cancel the request unless it is committed. Returns whether it is cancelled."""
+        """Cancel the request unless it is committed. Returns whether it was cancelled."""
         with self._lock:
             self._is_cancelled = not self._is_committed
             return self._is_cancelled
@@ -130,9 +133,9 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
 class RefusedBodyError(BadParamsError):
-    """A body that cannot be parsed. The message quotes none of it.
+    """Raised for a body that cannot be parsed. The message quotes nothing of the body.
 
-    `outline` has the members that can be read, so that a request can be answered by its id.
+    `outline` contains the members that can be read, so that a request can be answered by its id.
     """
 
     def __init__(self, reason: str, outline: dict[str, Any]) -> None:
@@ -141,7 +144,9 @@ class RefusedBodyError(BadParamsError):
 
 
 def parse(body: Body) -> Any:
-    """Parse a body as JSON with finite numbers, at most `MAX_DEPTH` levels deep.
+    """Parse the body of a message.
+
+    It must be JSON with finite numbers, nested at most `MAX_DEPTH` levels deep.
 
     Raises:
         RefusedBodyError: The body is not such JSON.
@@ -152,7 +157,7 @@ def parse(body: Body) -> Any:
         raise RefusedBodyError("the body is not UTF-8", _decode_leniently(body)) from None
     except (ValueError, RecursionError):
         raise RefusedBodyError("the body is not valid JSON", _read_outline(body)) from None
-    # A long body is mostly one string, so that walking its value is faster than scanning it.
+    # A long body is mostly one string, so walking its value is faster than scanning the body.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
         raise RefusedBodyError(
@@ -302,16 +307,16 @@ def plain(value: Any, converter: Converter) -> Any:
 
 
 def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
-    """Convert custom params strictly.
+    """Convert the params of a custom message, with strict types.
 
     Raises:
-        BadParamsError: A member has a wrong type. The message names the member.
+        BadParamsError: A member has a wrong type. The error names the member.
     """
     try:
         return typed.convert({} if params is None else params, kind, strict=True)
     except msgspec.ValidationError as exc:
         raise BadParamsError(str(exc)) from None
-    except UnicodeEncodeError:  # raised by msgspec for a lone surrogate in an unexpected string
+    except UnicodeEncodeError:  # msgspec raises this for a lone surrogate in an unexpected string
         raise BadParamsError("the params are invalid") from None
 
 
@@ -319,8 +324,8 @@ def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter
     """Convert a standard LSP message.
 
     Raises:
-        BadParamsError: The message has a wrong shape. The error only names the method, because
-            messages of cattrs quote contents.
+        BadParamsError: The message is malformed. The error only names the method, because messages
+            of cattrs quote contents.
     """
     try:
         return converter.structure(message, kind)
@@ -343,7 +348,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
 
-# The handlers of pygls in use; the others would store documents a second time.
+# The handlers of pygls that are used. Its other handlers would store documents a second time.
 _BUILT_IN = (
     types.INITIALIZE,
     types.INITIALIZED,
@@ -364,10 +369,13 @@ class SidecarProtocol(LanguageServerProtocol):
         self.state: str = "new"
         self._exit_code: asyncio.Future[int] | None = None
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
-        """Handlers of malformed notifications, by method. Params are None if they were not
-        parsed."""
+        """Handlers of malformed notifications, by method.
+
+        They get the params, or None if unreadable.
+        """
         self._running: dict[int | str, asyncio.Future[Any]] = {}
-        """The client's requests by id. Requests to the client are in pygls' `_request_futures`."""
+        """The client's running requests by id. pygls' `_request_futures` has requests to the
+        client."""
         super().__init__(server, converter)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
@@ -445,7 +453,7 @@ class SidecarProtocol(LanguageServerProtocol):
             return
         try:
             result = _call_handler(handler, self._structure_params(method, message))
-        except BaseException as exc:  # panics in Rust libraries are not Exceptions
+        except BaseException as exc:  # Panics in Rust libraries are not Exceptions
             self._send_error(msg_id, error_body(exc))
             return
         if not inspect.isawaitable(result):
@@ -458,7 +466,7 @@ class SidecarProtocol(LanguageServerProtocol):
         del self._running[msg_id]
         try:
             result = task.result()
-        except BaseException as exc:  # including cancellation
+        except BaseException as exc:  # this includes cancellation
             self._send_error(msg_id, error_body(exc))
             return
         self._send_result(msg_id, result)
@@ -582,7 +590,7 @@ class SidecarProtocol(LanguageServerProtocol):
     def lsp_initialize(
         self, params: types.InitializeParams
     ) -> Generator[Any, Any, types.InitializeResult]:
-        """Announce the custom methods."""
+        """Initialize the session and announce the custom methods."""
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
         self._server.services.client = params.client_info.name if params.client_info else ""
@@ -603,7 +611,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     @lsp_method(types.SHUTDOWN)
     def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]
-        """Cancel running requests. Afterwards only `exit` is accepted."""
+        """Cancel all running requests. Afterwards only `exit` is accepted."""
         for request in list(self._request_futures.values()):
             request.cancel()
         for task in list(self._running.values()):

@@ -1,4 +1,4 @@
-"""Entry point of `token-sidecar serve`, and its logs, which never contain text of documents."""
+"""Runs `token-sidecar serve` and sets up its log, which never contains text of documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging(level: str = "WARNING") -> None:
-    """Log records of `sidecar` from `level` on to stderr, without those of libraries."""
+    """Log records of this package, from `level` on, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT))
     logger = logging.getLogger("sidecar")
@@ -28,10 +28,11 @@ def set_up_logging(level: str = "WARNING") -> None:
 
 def run(log_level: str = "WARNING") -> int:
     """Serve on stdin and stdout until the session ends. Returns the exit code."""
-    # Let the event loop interrupt a counting thread after 0.5 ms instead of 5 ms.
+    # A counting thread gives way to the event loop after 0.5 ms instead of 5 ms.
     sys.setswitchinterval(0.0005)
-    # Importing LSP's types creates about 100,000 permanent objects: that is 10 % faster without
-    # collections, which never traverse frozen objects later.
+    # Importing LSP's types creates about 100,000 permanent objects. This is 10 % faster without
+    # garbage
+    # collections, which later skip frozen objects.
     gc.disable()
 
     set_up_logging(log_level)

@@ -1,7 +1,7 @@
-"""Debounced background jobs. Jobs with the same key never run at the same time.
+"""Runs background jobs after a delay. Jobs with the same key never run at the same time.
 
-A key is a tuple that starts with the job's name, such as `("status", uri)`. Exceptions are
-logged under that name.
+A key is a tuple that starts with the job's name, such as `("status", uri)`. Errors are logged
+under that name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sidecar.errors import WorkStoppedError
 
 JobKey = tuple[Hashable, ...]
 Work = Callable[[], Awaitable[None] | None]
-"""Called when the job is due. An awaitable result is awaited in a task."""
+"""Called when a job is due. If it returns an awaitable, a task awaits it."""
 
 
 @dataclass(eq=False)
@@ -24,8 +24,10 @@ class _Job:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Future[None] | None = None
     next: tuple[float, Work] | None = None
-    """Delay and work that were scheduled while the task ran. The delay starts when the task
-    ends."""
+    """The delay and the work that were scheduled while the task ran.
+
+    The delay starts when the task ends.
+    """
 
 
 class Scheduler:
@@ -36,7 +38,10 @@ class Scheduler:
         self._closed = False
 
     def schedule(self, key: JobKey, seconds: float, work: Work) -> None:
-        """Run `work` after `seconds` and after the key's running job, unless a job is pending."""
+        """Run `work` after `seconds`, unless a job with this key is pending.
+
+        If a job with this key is running, the delay starts when that job ends.
+        """
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
@@ -47,7 +52,10 @@ class Scheduler:
             job.timer = loop.call_later(seconds, self._start, key, job, work)
 
     def run_now(self, key: JobKey, work: Work) -> None:
-        """Run `work` at once, or after the key's running job. It replaces a pending job."""
+        """Run `work` at once, or after the running job with this key.
+
+        A pending job is replaced.
+        """
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
@@ -60,7 +68,7 @@ class Scheduler:
             self._start(key, job, work)
 
     def is_due(self, key: JobKey) -> bool:
-        """Return whether a job is pending or running."""
+        """Return whether a job with this key is pending or running."""
         return key in self._jobs
 
     def cancel(self, key: JobKey) -> None:
@@ -83,7 +91,7 @@ class Scheduler:
         job.timer = None
         try:
             awaitable = work()
-        except Exception as exc:  # a timer callback has no caller to handle it
+        except Exception as exc:  # a timer callback has no caller that could handle the error
             log_defect(exc, str(key[0]))
             awaitable = None
         if awaitable is None:
@@ -102,7 +110,7 @@ class Scheduler:
 
     def _finish(self, key: JobKey, job: _Job) -> None:
         if self._jobs.get(key) is not job:
-            return  # cancelled; the key may belong to a newer job
+            return  # the job was cancelled; the key may belong to a newer job
         if job.timer is not None:
             return  # the job has scheduled itself again
         if job.next is None:

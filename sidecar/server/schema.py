@@ -17,7 +17,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema document with all messages, whose types are under `$defs`."""
+    """Return a JSON Schema of all custom messages, with their types under `$defs`."""
     kinds = [kind for _, kind in _message_types()]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
     by_slot = {slot: ref for (slot, _), ref in zip(_message_types(), refs, strict=True)}

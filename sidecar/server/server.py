@@ -1,4 +1,4 @@
-"""The server class and its factory. There is no server at module level."""
+"""The server class and its factory. The module creates no server when imported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FEATURES = (configuration, documents, counting, sections, diagnostics)
 
 
 class SidecarServer(LanguageServer):
-    """A pygls server with services. Features register handlers for it."""
+    """A pygls server with the services that features use."""
 
     protocol: SidecarProtocol
 
@@ -75,13 +75,14 @@ class SidecarServer(LanguageServer):
         services.listeners.append(self.on_event)
         self.configuration = SettingsLoader(self)
         self.loading: dict[str, asyncio.Event] = {}
-        """Features that are being imported. Each event is set when its feature is ready."""
+        """The features that are being imported, each with an event that is set when it is ready."""
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Do nothing. Errors are logged and answered, and must not show up as messages."""
+        """Do nothing, because errors are already logged and answered and must not pop up in the
+        editor."""
 
     def on_event(self, event: Event) -> None:
-        """Trigger everything that depends on an event. No other place does."""
+        """Trigger everything that depends on an event. No other code does this."""
         what, workspace = event.what, event.workspace
         if event.warning is not None:
             self.protocol.push("context/warning", event.warning)
@@ -131,7 +132,7 @@ class SidecarServer(LanguageServer):
         return subscription
 
     def loading_features(self) -> Callable[[], object]:
-        """Return a function that imports the remaining features. Call it on a worker."""
+        """Return a function that imports all remaining features. It must run on a worker."""
         unloaded = [method for method in REQUESTS if _is_unloaded(self, method)]
         return lambda: [feature_of(method) for method in unloaded]
 
@@ -152,7 +153,7 @@ def create_server() -> SidecarServer:
 
 
 async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
-    """Import and register a method's feature at its first call, then forward the call.
+    """Import a method's feature at the first call, register it, and forward the call.
 
     Calls that wait for the same feature run in order, before any later call.
     """
@@ -174,7 +175,7 @@ async def _import_feature(server: SidecarServer, method: str) -> None:
         feature.register(server)
     finally:
         loaded.set()
-        if _is_unloaded(server, method):  # failed: the next call tries again
+        if _is_unloaded(server, method):  # the import failed, so the next call tries again
             del server.loading[_feature_name(method)]
 
 
@@ -184,7 +185,7 @@ def _is_unloaded(server: SidecarServer, method: str) -> bool:
 
 
 def feature_of(method: str) -> Any:
-    """Return the module in `features` for a method, such as `context` for `context/set`."""
+    """Import and return the module for a method, such as `features.context` for `context/set`."""
     return import_module(f"sidecar.server.features.{_feature_name(method)}")
 
 
@@ -193,7 +194,7 @@ def _feature_name(method: str) -> str:
 
 
 def _silence_libraries() -> None:
-    """Silence the libraries' loggers, because their messages quote contents."""
+    """Silence the loggers of libraries, because their messages quote contents of documents."""
     for name in ("pygls", "asyncio", "httpx", "httpcore", "watchdog"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)

@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the session, so that no client can exhaust the memory."""
+"""A larger frame ends the session, so that no client can exhaust memory."""
 
 MAX_DEPTH = 200
-"""Deepest nesting of objects and arrays in a body, so that parsing can recurse."""
+"""The deepest nesting of objects and arrays that is accepted, so that parsing can recurse."""
 
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""How many bytes at the end of a line are searched for a header after garbage."""
+"""How many bytes at the end of a line are searched for a header that follows garbage."""
 
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
-"""The form in which nearly all clients write the header."""
+"""Matches the header in the form that nearly all clients use."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class BadFrame:
-    """Bytes that are not a frame, or a frame that is too large."""
+    """Bytes that are no frame, or a frame that is too large."""
 
     reason: str
     fatal: bool = False
-    """Whether no later frame can be read."""
+    """Whether no further frame can be read."""
 
 
 Body = bytes | bytearray
@@ -55,7 +55,10 @@ Body = bytes | bytearray
 
 @dataclass
 class Framer:
-    """Splits a byte stream into bodies. Garbage between frames is skipped and reported once."""
+    """Splits a byte stream into message bodies.
+
+    Garbage between frames is skipped and reported once.
+    """
 
     max_bytes: int = MAX_FRAME_BYTES
     _buffer: bytearray = field(default_factory=bytearray)
@@ -64,7 +67,7 @@ class Framer:
     _has_ended: bool = False
 
     def feed(self, data: bytes) -> list[Body | BadFrame]:
-        """Return the frames that `data` completes, in order, up to a fatal one."""
+        """Return the frames that `data` completes, in order. The last one may be fatal."""
         self._buffer += data
         out: list[Body | BadFrame] = []
         while not self._has_ended and (item := self._next_frame()) is not None:
@@ -79,7 +82,7 @@ class Framer:
         if self._length is None or len(self._buffer) < self._length:
             return None
         length, self._length = self._length, None
-        if len(self._buffer) == length:  # avoid copying a long body
+        if len(self._buffer) == length:  # this avoids copying a long body
             body, self._buffer = self._buffer, bytearray()
             return body
         short = bytes(memoryview(self._buffer)[:length])
@@ -106,7 +109,7 @@ class Framer:
             del self._buffer[: end + 1]
             if not line and length is not None:
                 return self._start_body(length)
-            # The rest of a body that is longer than announced shares a line with the next header.
+            # If a body is longer than announced, its rest shares a line with the next header.
             if match := _LENGTH.match(line) or _LENGTH.search(line[-MAX_LENGTH_LINE:]):
                 length = self._parse_length(match[1])
                 line = line[: -len(match[0])]
@@ -120,7 +123,7 @@ class Framer:
         return int(digits) if len(digits) < 19 else self.max_bytes + 1
 
     def _restore_header(self, length: int | None) -> None:
-        # The headers are incomplete: keep them for the next call.
+        # The header is incomplete, so it is kept for the next call.
         if length is not None:
             self._buffer[:0] = b"Content-Length: %d\r\n" % length
 
@@ -148,27 +151,27 @@ def _is_header(line: bytes) -> bool:
 
 
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""If the client leaves more output than this unread, no more input is read."""
+"""If the client leaves more output than this unread, the server stops reading input."""
 ROOM_SECONDS = 0.05
 EXIT_SECONDS = 1.5
-"""How long the process may take to save calibrations and join threads before it exits."""
+"""How long the process may take to save calibrations and stop its threads."""
 _READ_BYTES = 1 << 18
 
 
 class Writer:
-    """Writes frames in order. A thread writes frames that the pipe does not accept at once."""
+    """Writes frames in order. A thread writes those that the pipe does not accept at once."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._waiting = 0  # bytes
+        self._waiting = 0  # the number of bytes in the queue
         self._lock = threading.Lock()
         self._closed = False
 
     @property
     def full(self) -> bool:
-        """Whether so much output is unread that no more input should be read."""
+        """Whether so much output is unread that reading input should stop."""
         return self._waiting > MAX_UNREAD_BYTES and not self._closed
 
     def write(self, data: bytes) -> None:
@@ -185,7 +188,7 @@ class Writer:
         self._queue.put(data)
 
     def close(self) -> None:
-        """Write queued frames for at most a second, and drop the others."""
+        """Write the queued frames for at most a second, and drop the rest."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -211,11 +214,11 @@ class Writer:
                 except BlockingIOError:  # the client made the pipe non-blocking
                     is_writable(self._fd, ROOM_SECONDS)
         except OSError:
-            self._closed = True  # the client is gone; the reader will see the end of input
+            self._closed = True  # the client has ended; the reader will notice the end of input
 
 
 def redirect_stdio() -> tuple[int, int]:
-    """Return file descriptors for messages, and redirect stray `print` calls to stderr."""
+    """Return file descriptors for messages, and redirect other uses of stdin and stdout."""
     stdin, stdout = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
@@ -226,13 +229,13 @@ def redirect_stdio() -> tuple[int, int]:
 
 
 Frames = list[Body | BadFrame] | None
-"""Frames completed by one read, or None at the end of input."""
+"""The frames that one read has completed, or None at the end of input."""
 
 
 def _read_frames(
     fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer
 ) -> None:
-    """Read until the end of input. Blocking; runs in its own thread."""
+    """Read stdin until its end, on a thread of its own. Blocking."""
     try:
         while data := os.read(fd, _READ_BYTES):
             while writer.full:
@@ -251,9 +254,9 @@ def _read_on_loop(
     writer: Writer,
     framer: Framer | None = None,
 ) -> bool:
-    """Let the event loop read input, which is faster than a thread.
+    """Let the event loop read stdin, which is faster than a thread.
 
-    Returns False if the loop cannot watch the descriptor (on Windows, or a regular file).
+    Returns False if the loop cannot watch the descriptor, as on Windows or for a regular file.
     """
     loop, framer = asyncio.get_running_loop(), framer or Framer()
 
@@ -271,7 +274,7 @@ def _read_on_loop(
         try:
             frames = _read_some(fd, framer)
         except BlockingIOError:
-            return  # a spurious wake-up: the client made the pipe non-blocking
+            return  # this was a spurious wake-up of a pipe that the client made non-blocking
         except OSError:
             frames = None
         if frames is None:
@@ -313,7 +316,7 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
         try:
             loop.call_soon_threadsafe(receive, frames)
         except RuntimeError:
-            return  # the loop is closed
+            return  # the event loop is closed
 
     framer = Framer()
     if not _read_on_loop(server.scheduler, stdin, receive, writer, framer):
@@ -327,7 +330,8 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """Exit after some seconds even if a worker thread is blocked, for example by a dead disk."""
+    """End the process after some seconds, even if a worker is blocked, for example by a broken
+    disk."""
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()

@@ -39,7 +39,7 @@ MAX_OLD_STORES = 100
 
 
 class SeenSessions(NamedTuple):
-    """The sources that were read for a workspace, and whether they had any sessions."""
+    """What has been read for a workspace, and whether it contained any sessions."""
 
     sources: Sources
     has_any: bool = False
@@ -58,7 +58,7 @@ class _SessionReading:
         self._sources, self._index = sources, SessionIndex(ledger)
         self._record, self._billed = book.record_many, billed
         self.has_new_costs = False
-        """Whether calls were recorded or amended."""
+        """Whether reading has recorded or changed any calls."""
 
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
@@ -74,12 +74,12 @@ class _SessionReading:
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read the new contents of some stores. Returns whether there were any.
 
-        Calls of agents outside `billed` are recorded only if the store's history was read
-        before.
+        Calls of agents that are not in `billed` are recorded only for stores whose past calls are
+        already recorded.
 
         Args:
             stores: The stores to read.
-            max_bytes: Limit for the total size of stores whose agents are not billed.
+            max_bytes: Limit for the total size of stores whose agents are not in `billed`.
         """
         stores = list(stores)
         billed = [one for one in stores if one.agent in self._billed]
@@ -131,7 +131,10 @@ class _SessionReading:
         self.read(self._sources.stores(), max_bytes)
 
     def _read_billed_stores(self) -> list[Store]:
-        """Read the stores of billed agents, so that costs are known, and return all stores."""
+        """Read the stores of agents in `billed`, so that their costs are known.
+
+        Returns all stores.
+        """
         stores = self._sources.stores()
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
@@ -150,7 +153,7 @@ class _SessionReading:
 
 
 class AgentSessions:
-    """Finds the sessions of each workspace and passes them to the session registry."""
+    """Finds the agent sessions of each workspace and passes them to the session registry."""
 
     def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], SessionRegistry]) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
@@ -158,7 +161,7 @@ class AgentSessions:
         self._seen: WeakKeyDictionary[Workspace, SeenSessions] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
         self._memory: MemoryLedger | None = None
-        """Stands in for the user's ledger while the ledger cannot be used."""
+        """Replaces the user's ledger while the ledger cannot be used."""
 
     async def find_sessions(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
         """Find the workspace's recent sessions.
@@ -189,7 +192,7 @@ class AgentSessions:
     async def read_changed(
         self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
     ) -> bool:
-        """Read the changed files of this workspace. Returns whether calls were recorded."""
+        """Read a workspace's changed session files. Returns whether calls were recorded."""
         known = self._seen.get(workspace)
         if known is None:
             return await self.find_sessions(workspace, billed)
@@ -220,12 +223,12 @@ class AgentSessions:
         return recorded
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
-        """Return the sources of the workspace's last search, or None before the first."""
+        """Return the sources of the workspace's last search, or None before the first search."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 
     async def sources(self, workspace: Workspace) -> Sources | None:
-        """Return what to read for a workspace, or None if agents are disabled."""
+        """Return the sources to read for a workspace, or None if agents are disabled."""
         if workspace.path is None or not workspace.settings.agents.enabled:
             return None
         settings, path = workspace.settings.agents, str(workspace.path)
@@ -240,10 +243,10 @@ class AgentSessions:
         since: datetime | None,
         billed: Collection[str] = (),
     ) -> tuple[list[CountedSession], bool]:
-        """Read the workspace's sessions; use memory if the ledger fails.
+        """Read a workspace's sessions through the ledger, or into memory if the ledger fails.
 
         Returns:
-            The sessions, and whether calls were recorded or amended.
+            The sessions, and whether calls were recorded or changed.
         """
         folder, spending = self._state.folder, self._shared.spending(workspace)
         work = partial(_read_and_count, sources, folder, spending, read, since, frozenset(billed))
@@ -256,7 +259,7 @@ class AgentSessions:
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
-            from sidecar.cost.ledger import MemoryLedger  # a worker has loaded it by now
+            from sidecar.cost.ledger import MemoryLedger  # a worker has imported it by now
 
             self._memory = MemoryLedger()
         return self._memory
@@ -294,9 +297,12 @@ def _read_and_count(
     since: datetime | None,
     billed: Collection[str],
 ) -> tuple[list[CountedSession], bool] | None:
-    """Return the sessions and whether calls were recorded; None if the ledger cannot be used."""
+    """Read and return sessions, and whether calls were recorded.
+
+    Returns None if the ledger fails.
+    """
     if not sources.readers:
-        return [], False  # without loading the ledger
+        return [], False  # return before the ledger is loaded
     from sidecar.cost.ledger import LedgerError
 
     try:

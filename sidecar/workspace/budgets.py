@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LISTING_SECONDS = 10.0
-"""How long a folder listing is cached."""
+"""How long a list of the files in a folder is cached."""
 _HEAD_PIECES = 100
-"""How many pieces to search for an ignore mark, which must be in the first ten lines."""
+"""Number of pieces to search for an ignore mark, which must be in the first ten lines."""
 
 
 class Subject(NamedTuple):
@@ -90,7 +90,7 @@ class Budgets:
         from sidecar.budget.finding import Together
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
-        from sidecar.workspace.files import other_targets  # the worker has imported it
+        from sidecar.workspace.files import other_targets  # a worker has imported it by now
 
         for rule in sums:
             model = rule.budget.model or subject.model
@@ -150,8 +150,8 @@ def findings(
     choices: Mapping[str, CounterChoice],
     together: Mapping[str, Together] | None = None,
 ) -> list[Finding]:
-    """Evaluate a subject. Blocking."""
-    # Imported here, on a worker, so that the server's start does not wait.
+    """Evaluate the budget rules of a subject. Blocking."""
+    # Imported here, on a worker, to keep the server's start short.
     from sidecar.budget.evaluate import evaluate
 
     counter = counter_of(subject, choices)

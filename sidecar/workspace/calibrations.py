@@ -1,4 +1,4 @@
-"""This process's calibrations, and the file that shares them with other processes.
+"""The calibrations of this process, and the file that shares them with other processes.
 
 Workers read and write the file. They get a copy of the calibrations and return a new one, which
 the event loop merges.
@@ -23,7 +23,7 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 
 class SyncResult(NamedTuple):
-    """The result of reading or writing the file."""
+    """The result of reading or writing the calibration file."""
 
     calibrations: Calibrations | None
     """The file's content, or None if it has not changed."""
@@ -34,12 +34,12 @@ class SyncResult(NamedTuple):
 
 
 class CalibrationStore:
-    """This process's calibrations."""
+    """The calibrations of this process, and what is not yet written to the file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.known: Calibrations | None = None
-        """None until the file is read."""
+        """The calibrations, or None until the file is read."""
         self._has_unsaved = False
         self._read_stamp: Stamp | None = None
         """Identifies the last version of the file that was read."""
@@ -49,7 +49,7 @@ class CalibrationStore:
         return self._folder / calibration_file.FILE_NAME
 
     def loaded(self) -> Calibrations:
-        """Return the calibrations. The first call reads the file and blocks."""
+        """Return the calibrations. The first call reads the file, which blocks."""
         if self.known is None:
             self.finish_sync(_load_calibrations(self._folder))
         return self.known or calibration_file.load(self._folder)
@@ -64,7 +64,7 @@ class CalibrationStore:
             self.finish_sync(await run(self.begin_load()))
 
     def begin_load(self) -> Callable[[], SyncResult]:
-        """Return a function that reads the file."""
+        """Return a function that reads the calibration file."""
         return partial(_load_calibrations, self._folder)
 
     def changed(self) -> None:
@@ -74,8 +74,8 @@ class CalibrationStore:
     def begin_sync(self) -> Callable[[], SyncResult] | None:
         """Return a function that writes changed calibrations, or else reads the file.
 
-        None before the file is read. The function raises OSError if the file cannot be written;
-        call `changed` in that case.
+        Returns None before the file is read. The function raises OSError if the file cannot be
+        written; the caller must then call `changed`.
         """
         if self._has_unsaved or self.known is None:
             return self.begin_save()
@@ -89,7 +89,7 @@ class CalibrationStore:
         return partial(_write_calibrations, self._folder, self.known.frozen())
 
     def finish_sync(self, synced: SyncResult) -> bool:
-        """Merge the result of reading or writing.
+        """Merge the result of reading or writing the calibration file.
 
         Returns:
             Whether another process has changed the calibrations.
@@ -124,7 +124,8 @@ class CalibrationStore:
 
 
 def _load_calibrations(folder: Path) -> SyncResult:
-    now = _stamp_of_file(folder)  # before reading, so that a change meanwhile is read again
+    # Read the stamp first, so that a change during reading is noticed later.
+    now = _stamp_of_file(folder)
     return SyncResult(calibration_file.load(folder), now)
 
 

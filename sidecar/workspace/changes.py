@@ -53,23 +53,23 @@ _NO_CHAT = re.compile(
     "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
     "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
 )
-"""Names of models that are not made for conversations."""
+"""Matches names of models that are not made for conversations."""
 
 _RETIRED = re.compile(
     r"claude-(v?[12]\b|instant|3(?!-haiku))|claude-(opus|sonnet)-4(-[01]|\.1)?(-20\d{6})?$"
     r"|gpt-3\.5|gpt-4(-|$)|gpt-4\.5|gpt-4\.1-nano|o1|o3-mini|o4-mini|(ada|babbage|curie|davinci)$"
     r"|gpt-5(\.1)?-(chat-latest|codex)|gpt-5\.1-codex|gpt-5\.2-codex|gemini-(1|2\.0-flash|flash-1|pro$|pro-vision)"
 )
-"""Models that their vendors no longer serve, by the pages in docs/reference/sources.md.
+"""Matches models that their vendors no longer serve, by the pages in docs/reference/sources.md.
 
-The price list still contains them, for old calls.
+The price list still contains these models, for old calls.
 """
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
-"""Prefixes in the price list, which a fine-tune's id or a region completes."""
+"""Matches incomplete names in the price list: fine-tunes without an id, names without a region."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
-"""Suffixes of OpenRouter's model variants, which the vendors' own APIs do not have."""
+"""Matches suffixes of OpenRouter's model variants, which vendors' own APIs do not accept."""
 _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
-"""Bedrock's region prefix, which limits the models that an account can call."""
+"""Matches Bedrock's region prefix, which limits the models that an account can call."""
 
 
 def can_be_called(name: str, provider: str, model: str) -> bool:
@@ -77,7 +77,7 @@ def can_be_called(name: str, provider: str, model: str) -> bool:
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
     if provider == families.maker_of(model) != families.maker_of(name):
-        return False  # it needs another API
+        return False  # models of another maker need another API
     region, own = _REGION.match(name), _REGION.search(model)
     return region is None or (own is not None and own[0] == region[0])
 
@@ -102,8 +102,7 @@ class Alternatives(NamedTuple):
     capabilities: tuple[Capability, ...]
 
     def all(self) -> list[Alternative]:
-        """Return the other models of the same vendor, and those of endpoints that serve the
-        model."""
+        """Return the vendor's other models, and other models of endpoints that serve this model."""
         from sidecar.counting.model_list import search
 
         provider = catalogue.provider_of(self.model)
@@ -144,12 +143,12 @@ class Draft(NamedTuple):
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy; committing the draft updates the conversation's own calibration."""
+    """A copy, because only committing the draft changes the conversation's own calibration."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A change's result, and the effects of committing it."""
+    """The result of a change, and what to do when the draft is committed."""
 
     result: T
     usage: Usage | None = None
@@ -157,9 +156,9 @@ class Outcome(Generic[T]):
     reply_sample: tuple[int, int] | None = None
     """The estimated and the reported tokens of a reply's text."""
     refused_limit: int | None = None
-    """The context window in tokens that a server named when it refused the prompt."""
+    """The context window in tokens that a server named when it refused a prompt as too long."""
     spent: Spent | None = None
-    """The workspace's spending if a call was recorded."""
+    """The workspace's spending after a call was recorded, or None."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
@@ -172,7 +171,7 @@ class Change(Generic[T]):
     model: str | None = None
     """The model that the client named in the request."""
     answered_model: str | None = None
-    """The model that the reply named, if the reply belongs to the conversation."""
+    """The model that the reply names, if the reply belongs to the conversation."""
     version: Conversation | None = None
     """The version of the conversation that the change applies to, or None for any version.
 
@@ -183,14 +182,16 @@ class Change(Generic[T]):
     makes_current: bool = True
     """Whether the conversation becomes the most recent one."""
     must_prepare: bool = False
-    """Whether to call `prepare` first."""
+    """Whether `prepare` must be called before the change is applied."""
     needs_window: bool = False
-    """Whether to look up the context window first."""
+    """Whether the context window must be looked up before the change is applied."""
     forgets_calibration: bool = False
-    """Whether to reset the conversation's calibration."""
+    """Whether committing the change resets the conversation's calibration."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
-        """Return the change with everything it has to read before a draft exists. Blocking.
+        """Return a copy of the change with the inputs that must be read before a draft exists.
+
+        Blocking.
 
         Args:
             model: The conversation's model.
@@ -200,7 +201,7 @@ class Change(Generic[T]):
         return self
 
     def apply(self, draft: Draft) -> Outcome[T]:
-        """Change the draft. Blocking."""
+        """Apply the change to a draft. Blocking."""
         raise NotImplementedError
 
 
@@ -216,7 +217,7 @@ class Recount(Change[None]):
 
 @dataclass(frozen=True)
 class ApplyCounts(Change[None]):
-    """Apply an endpoint's counts."""
+    """Apply an endpoint's counts to a conversation."""
 
     makes_current: bool = False
     total: int | None = None
@@ -226,7 +227,7 @@ class ApplyCounts(Change[None]):
     server: str = ""
     """The server that counted the texts."""
     first_new: int = 0
-    """Index of the first turn that was new when the endpoint was asked."""
+    """Index of the first turn that was new when the endpoint was asked for a count."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         conversation = draft.conversation
@@ -254,7 +255,7 @@ class SetParts(Change[None]):
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
-    """The documents that sections follow, by the `id()` of the section's params."""
+    """The documents that sections follow, by the `id()` of a section's params."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))
@@ -318,7 +319,7 @@ class Fit(Change[FitResult]):
 
 @dataclass(frozen=True)
 class Undo(Change[bool]):
-    """Apply `context/undo`. The result is whether there was anything to undo."""
+    """Apply `context/undo`. The result is whether a plan was undone."""
 
     def apply(self, draft: Draft) -> Outcome[bool]:
         return Outcome(draft.conversation.undo())
@@ -350,7 +351,7 @@ class ApplyReply(Change[ResponseResult]):
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
     commit: Callable[[], None] = field(kw_only=True)
-    """Called just before the call is recorded. Raises if the request was cancelled."""
+    """Called just before the call is recorded. Raises an error if the request was cancelled."""
     reply: Reply | None = None
     asked_model: str | None = None
     """The model that the client named for the request or the conversation."""
@@ -380,7 +381,8 @@ class ApplyReply(Change[ResponseResult]):
         return Outcome(
             result,
             usage=self.reply.usage,
-            # Another model's reply says nothing about the counts of the conversation's own model.
+            # A reply of another model says nothing about the counts for the conversation's own
+            # model.
             samples=[] if self.is_other_model else samples,
             reply_sample=None
             if self.is_other_model
@@ -391,7 +393,10 @@ class ApplyReply(Change[ResponseResult]):
         )
 
     def _record(self, draft: Draft, reply: Reply) -> tuple[Spent | None, str | None]:
-        """Record the call once per request id. Returns the workspace's spending, or an error."""
+        """Record the call, once per request id.
+
+        Returns the workspace's spending, or an error message.
+        """
         from sidecar.cost.protocol import CostRecordParams
 
         named = reply.model if self.is_other_model else self.asked_model
@@ -441,7 +446,7 @@ def judge_prompt(
     spending: Spending,
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:
-    """Answer `context/preflight` for a draft that is never committed. Blocking."""
+    """Answer `context/preflight` with a draft that is never committed. Blocking."""
     conversation = draft.conversation
     result = preflight(
         conversation,

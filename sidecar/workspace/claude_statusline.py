@@ -1,5 +1,7 @@
-"""Saves what Claude Code only sends to its status line: context windows and plan limits.
-Blocking."""
+"""Stores the numbers that Claude Code sends only to its status line. Blocking.
+
+These are the context windows of sessions and the limits of the user's plan.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ if TYPE_CHECKING:
 FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64
 _MOST_BYTES = 1 << 20
-_MOST_USD = 1e6  # of a session
+_MOST_USD = 1e6  # the highest plausible cost of a session
 
 
 class CurrentUsage(msgspec.Struct, frozen=True):
-    """Usage of the newest call."""
+    """Token usage of a session's newest call."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -41,39 +43,39 @@ class ContextWindow(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """The used share of one plan limit."""
+    """The used share of one limit of the user's plan."""
 
     used_percentage: float | None = None
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """The plan's limits. API keys have none."""
+    """The limits of the user's plan. Sessions with an API key have none."""
 
     five_hour: Quota | None = None
     seven_day: Quota | None = None
 
 
 class ModelName(msgspec.Struct, frozen=True):
-    """The session's model."""
+    """A session's model."""
 
     id: str | None = None
     display_name: str | None = None
 
 
 class WorkFolder(msgspec.Struct, frozen=True):
-    """The folder in which Claude Code works."""
+    """The folder in which Claude Code runs."""
 
     project_dir: str | None = None
 
 
 class SessionCosts(msgspec.Struct, frozen=True):
-    """The session's cost, as Claude Code computes it from list prices."""
+    """A session's cost, as Claude Code computes it from list prices."""
 
     total_cost_usd: float | None = None
 
 
 class StatuslineInput(msgspec.Struct, frozen=True):
-    """The JSON that Claude Code sends to its status line. Unused fields are left out."""
+    """The JSON that Claude Code sends to its status line, without unused fields."""
 
     session_id: str = ""
     cwd: str | None = None
@@ -112,7 +114,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
 
 class SavedWindow(msgspec.Struct, frozen=True):
-    """The saved numbers of one session."""
+    """The stored window of one session."""
 
     limit: int | None = None
     used_percentage: float | None = None
@@ -120,7 +122,7 @@ class SavedWindow(msgspec.Struct, frozen=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True):
-    """The saved sessions, newest last, and the account's limits."""
+    """The stored windows by session, newest last, and the plan's limits."""
 
     sessions: dict[str, SavedWindow] = {}
     rate_limits: RateLimits | None = None
@@ -136,7 +138,7 @@ def read_input(data: bytes) -> StatuslineInput | None:
 
 
 def load(folder: Path) -> SavedFile:
-    """Load the saved numbers; empty if there is no valid file."""
+    """Load the stored numbers. Returns an empty result if there is no valid file."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
             return typed.decode(file.read(_MOST_BYTES), SavedFile)
@@ -145,7 +147,7 @@ def load(folder: Path) -> SavedFile:
 
 
 def save(folder: Path, sent: StatuslineInput) -> None:
-    """Save the context window, its used share and the limits. Raises OSError."""
+    """Store a session's context window and the plan's limits. Raises OSError."""
     before = load(folder)
     window = sent.context_window or ContextWindow()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

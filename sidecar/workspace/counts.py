@@ -49,18 +49,21 @@ if TYPE_CHECKING:
 
 
 class CounterChoice(NamedTuple):
-    """How to count one text for one model."""
+    """How to count one text for one model, and the count if it is already known."""
 
     model: str
     tokenizer: Tokenizer
-    """Calibrated. It counts parts of the text, and the whole text if `whole` is None."""
+    """A calibrated tokenizer.
+
+    It counts parts of the text, and the whole text if `whole` is None.
+    """
     whole: Measure | None = None
     """A count of the whole text, such as an endpoint's."""
     note: str | None = None
-    """Why the endpoint gave no count."""
+    """Why the endpoint gave no count, for the user."""
 
     def measure(self, text: str) -> Measure:
-        """Count the text. Blocking."""
+        """Count the text that this choice was made for. Blocking."""
         if self.whole is not None:
             return self.whole
         return measure_text(text, self.tokenizer)
@@ -76,10 +79,12 @@ class CounterChooser:
         *,
         roots: Iterable[Workspace] | None = None,
     ) -> None:
-        """Args:
-        calibrations: Corrections for estimates.
-        purpose: Selects among the shipped engines.
-        roots: Workspaces whose endpoints may be asked; by default all.
+        """Create a chooser.
+
+        Args:
+            calibrations: Corrections for estimates.
+            purpose: Selects among the included engines.
+            roots: Workspaces whose endpoints may be asked; by default any.
         """
         self.calibrations = calibrations
         self._purpose: Purpose = purpose
@@ -88,15 +93,17 @@ class CounterChooser:
         self._roots = roots
 
     def tokenizers(self, settings: Settings) -> Tokenizers:
-        """Return the tokenizers of some settings, shared by all settings that name the same
-        files."""
+        """Return the tokenizers for some settings.
+
+        Settings that name the same files share them.
+        """
         key = (settings.tokenizers, settings.tokenize.estimator)
         if key not in self._tokenizers:
             self._tokenizers[key] = Tokenizers(*key, self._purpose)
         return self._tokenizers[key]
 
     def endpoints(self, settings: Settings) -> Endpoints:
-        """Return the endpoints of some settings, or no endpoints if the settings have changed."""
+        """Return the endpoints of some settings, or no endpoints if these settings are outdated."""
         from sidecar.endpoints.registry import Endpoints
 
         if not self._is_in_force(settings):
@@ -109,13 +116,14 @@ class CounterChooser:
     def _is_in_force(self, settings: Settings) -> bool:
         """Return whether a root still declares these endpoints.
 
-        Work that began with older settings must not send text to a removed endpoint.
+        Work that began with older settings must not send text to an endpoint that was removed
+        since.
         """
         declared, roots = endpoint_key(settings), self._roots
         return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
 
     async def keep_endpoints(self, used: Iterable[Settings]) -> None:
-        """Close the endpoints that no settings declare any more."""
+        """Close the endpoints that no current settings declare."""
         keys = {endpoint_key(settings) for settings in used}
         gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
         for endpoints in gone:
@@ -128,7 +136,7 @@ class CounterChooser:
     def asks_endpoint(self, model: str, settings: Settings) -> bool:
         """Return whether an endpoint counts texts for the model.
 
-        None does if the model's own tokenizer is available.
+        This is false if the model's own tokenizer is available.
         """
         if not uses_endpoints(settings) or not self.endpoints(settings).serves(model):
             return False
@@ -140,11 +148,12 @@ class CounterChooser:
         )
 
     def known_limit(self, model: str, settings: Settings) -> int | None:
-        """Return the context window in tokens that an endpoint has reported. Sends no request."""
+        """Return the context window in tokens that an endpoint has reported, without sending a
+        request."""
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
     def why_unasked(self, model: str, settings: Settings) -> str | None:
-        """Return why the declared endpoint does not count for the model, or None if it does."""
+        """Return why no endpoint counts texts for the model, or None if one does."""
         how = settings.tokenize
         served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
         if how.use_endpoint:
@@ -154,11 +163,11 @@ class CounterChooser:
         return ENDPOINTS_OFF if served and not how.endpoint_window else None
 
     def is_window_due(self, model: str, settings: Settings) -> bool:
-        """Return whether to ask an endpoint for the model's context window."""
+        """Return whether an endpoint should be asked for the model's context window now."""
         return bool(settings.endpoints) and self.endpoints(settings).is_window_due(model)
 
     def tokenizer(self, model: str, settings: Settings, snapshot: Snapshot) -> Tokenizer:
-        """Return a model's tokenizer, calibrated for the kind of text."""
+        """Return a model's tokenizer, calibrated for the snapshot's kind of text."""
         plain = self.tokenizers(settings).for_model(model)
         calibrations = self.calibrations.known
         if calibrations is None or plain.method == "exact":
@@ -173,22 +182,22 @@ class CounterChooser:
 
 
 def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
-    """Return a key of all settings that endpoints depend on."""
+    """Return a hashable key of all settings that affect endpoints."""
     how = settings.tokenize
     return settings.endpoints, how.use_endpoint, how.endpoint_window
 
 
 def uses_endpoints(settings: Settings) -> bool:
-    """Return whether endpoints are declared and enabled."""
+    """Return whether the settings declare and enable endpoints."""
     return bool(settings.tokenize.use_endpoint and settings.endpoints)
 
 
 ENDPOINT_SECONDS = 2.0
-"""How long an editor waits for an endpoint's count."""
+"""How long a count waits for an endpoint before an estimate is used, in seconds."""
 LATEST_SECONDS = 30.0
-"""How long a late endpoint answer may still update a count."""
+"""How long a late answer of an endpoint may still update a count, in seconds."""
 QUIET_CHARACTERS = 20_000
-"""Longer documents are sent to an endpoint only after typing pauses."""
+"""Documents with at least this many characters are sent to an endpoint only after typing pauses."""
 CHARACTERS_PER_QUIET_SECOND = 200_000
 LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
@@ -196,7 +205,8 @@ _FIT_ROUNDS = 12
 GUESS_PERCENT = 25.0
 """Error band (±%) of a count extrapolated from a sample."""
 _LEARN_CHARACTERS = 200
-"""Shorter texts are not used for calibration, because the endpoint's own additions distort them."""
+"""Texts shorter than this are not used for calibration, because what endpoints add distorts
+them."""
 
 
 class _AskedText(NamedTuple):
@@ -207,11 +217,12 @@ class _AskedText(NamedTuple):
 
 
 _Answer: TypeAlias = tuple[Measure | None, str | None]
-"""A count, or the reason why there is none."""
+"""An endpoint's count, or the reason why there is none."""
 
 
 def quiet_seconds(snapshot: Snapshot) -> float:
-    """Return how many more seconds must pass without an edit before a document is sent."""
+    """Return how many more seconds must pass without an edit before a document is sent to an
+    endpoint."""
     if snapshot.edited_at is None or snapshot.characters < QUIET_CHARACTERS:
         return 0.0
     quiet = min(LONGEST_QUIET_SECONDS, snapshot.characters / CHARACTERS_PER_QUIET_SECOND)
@@ -231,13 +242,15 @@ class Counts(CounterChooser):
         roots: Iterable[Workspace] | None = None,
         publish: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Args:
-        workers: Run blocking work.
-        calibrations: Corrections for estimates.
-        windows: Context windows and prices.
-        documents: The open documents.
-        roots: Workspaces whose endpoints may be asked; by default all.
-        publish: Called with each event.
+        """Create the counts of a process.
+
+        Args:
+            workers: Run blocking work.
+            calibrations: Corrections for estimates.
+            windows: Context windows and prices.
+            documents: The open documents.
+            roots: Workspaces whose endpoints may be asked; by default any.
+            publish: Called with each event.
         """
         self._documents = Documents() if documents is None else documents
         super().__init__(calibrations, roots=roots)
@@ -245,13 +258,16 @@ class Counts(CounterChooser):
         self.workers, self.windows = workers, windows
         self.seconds = ENDPOINT_SECONDS
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
-        """Endpoints' counts by their cache keys. Holds no text."""
+        """Endpoints' counts by cache key. The keys contain hashes instead of texts."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
         self._asking = SharedTasks[_AskedText, _Answer](
             "counting by an endpoint", outlives_waiters=True
         )
         self._edits: dict[str, asyncio.Event] = {}
-        """One event for each document that waits for a pause in typing; the next edit sets it."""
+        """One event for each document that waits for a pause in typing.
+
+        The next edit sets the event.
+        """
 
     # -- choosing ---------------------------------------------------------------------------
 
@@ -276,7 +292,7 @@ class Counts(CounterChooser):
     async def choose_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how to count a text, after asking its endpoint, if it has one."""
+        """Choose how to count a text. If an endpoint counts for the model, wait for its answer."""
         note = None
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole, note = await self._ask(snapshot, model, settings)
@@ -313,7 +329,7 @@ class Counts(CounterChooser):
     async def _ask(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> tuple[Measure | None, str | None]:
-        """Return the endpoint's count, or why there is none.
+        """Ask the endpoint to count a text. Returns its count, or the reason why there is none.
 
         Concurrent callers share one request. A late answer is cached and published.
         """
@@ -332,8 +348,7 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> _Answer:
         def is_wanted() -> bool:
-            """Return whether the text should still be sent, because a request or a document needs
-            it."""
+            """Return whether a request or an open document still needs the count of this text."""
             return self._asking.waiting(text) > 0 or self._documents.is_newest(snapshot)
 
         if not await self._wait_for_typing_pause(snapshot):
@@ -362,7 +377,7 @@ class Counts(CounterChooser):
         return not edited.is_set()
 
     def document_edited(self, uri: str) -> None:
-        """Drop unsent requests for earlier versions of the document."""
+        """Drop unsent endpoint requests for earlier versions of a document."""
         if (edited := self._edits.pop(uri, None)) is not None:
             edited.set()
 
@@ -373,7 +388,7 @@ class Counts(CounterChooser):
             self._publish(Event("endpoint"))
 
     def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
-        """Publish that an endpoint gave no count. Returns whether to ask it again later."""
+        """Publish that an endpoint gave no count. Returns whether it will be asked again later."""
         may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
             self._publish(Event("missed", missed=Missed(model, settings, kind)))
@@ -415,7 +430,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
         choice: CounterChoice | None = None,
     ) -> Count:
-        """Count a text.
+        """Count a text, with the model's window and price.
 
         Args:
             snapshot: The text. An empty text is never sent to an endpoint.
@@ -438,7 +453,7 @@ class Counts(CounterChooser):
         return choice.tokenizer.measure(tokens, snapshot.sample)
 
     def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
-        """Return a text's count if it takes under a millisecond, else None."""
+        """Return a text's count if counting takes under a millisecond, else None."""
         settings = workspace.settings
         asked = self.is_window_due(model, settings) or self.asks_endpoint(model, settings)
         unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
@@ -457,7 +472,8 @@ class Counts(CounterChooser):
         return await self.count(snapshot, model, workspace, here)
 
     def extrapolate(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
-        """Estimate a long document's count from a sample, to show until the count is complete."""
+        """Estimate a long document's tokens from a sample, to show until the document is
+        counted."""
         tokenizer = self.tokenizers(workspace.settings).for_model(model)
         tokens = self.workers.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)
@@ -505,7 +521,7 @@ class Counts(CounterChooser):
         model: str | None,
         workspace: Workspace,
     ) -> Count:
-        """Count a chat with its tools, by the endpoint if it has one, else by formula."""
+        """Count a chat with its tools: by an endpoint if one is available, else by formula."""
         from sidecar.counting.message_tokens import count_messages
 
         name, settings = model or workspace.model, workspace.settings
@@ -534,7 +550,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
         note: str | None = None,
     ) -> Count:
-        """Add a workspace's window and price for the model to a measure."""
+        """Return a full count: a measure with the window and price of its model."""
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_unasked(model, settings)
@@ -542,19 +558,22 @@ class Counts(CounterChooser):
         return self.windows.count(measure, model, characters, settings, named=named, note=note)
 
     def named_limits(self, model: str, settings: Settings, session: NamedLimits) -> NamedLimits:
-        """Add the window that an endpoint has reported to those that a session names."""
+        """Return the windows that a session names, with the one that an endpoint has reported."""
         endpoint = session.endpoint or self.known_limit(model, settings)
         return msgspec.structs.replace(session, endpoint=endpoint)
 
     async def load(self, model: str, settings: Settings) -> None:
-        """Look up a new model, or only load its tokenizer until the price list is loaded."""
+        """Look up a new model's window and price.
+
+        Until the price list is loaded, only load its tokenizer.
+        """
         if self.windows.ready:
             await self.look_up(model, settings)
         else:
             await self.workers.run(partial(self.tokenizers(settings).for_model, model))
 
     async def look_up(self, model: str, settings: Settings) -> None:
-        """Look up a model's window and price. Further calls for the model do nothing."""
+        """Look up a model's window and price, once per model."""
         if not self.windows.is_loaded(model, settings):
             await self.workers.run(partial(look_up, self.windows.state, model, settings))
             self.windows.mark_loaded(model, settings)
@@ -572,11 +591,11 @@ def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
 
 
 PartCounts: TypeAlias = dict[tuple[str, int, int], int]
-"""Uncalibrated counts by tokenizer name, text hash and text length."""
+"""Maps a tokenizer name, text hash and text length to tokens without calibration."""
 
 
 class CountedPart(msgspec.Struct, frozen=True):
-    """A part of a document, its tokens, and how they were counted."""
+    """A section or block of a document with its tokens and how they were counted."""
 
     part: Part
     tokens: int
@@ -586,12 +605,12 @@ class CountedPart(msgspec.Struct, frozen=True):
 def count_parts(
     snapshot: Snapshot, choice: CounterChoice, before: Mapping[tuple[str, int, int], int]
 ) -> tuple[tuple[CountedPart, ...], PartCounts]:
-    """Count the parts of a document. Blocking.
+    """Count the sections or blocks of a document. Blocking.
 
     Args:
         snapshot: The document.
         choice: How to count the document.
-        before: Counts from the last call, which are reused for unchanged parts.
+        before: The counts of the last call, which are reused for unchanged parts.
     """
     base, counts, counted = choice.tokenizer.base, PartCounts(), []
     for part in find_parts(snapshot.text, snapshot.uri, snapshot.language_id):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KIND_CHARACTERS = SAMPLE_CHARACTERS
 _WALKED = 1_000_000
-"""Longest text in characters whose pieces are visited on the event loop, for about 1 ms."""
+"""The pieces of longer texts are not visited on the event loop, because it would take over 1 ms."""
 
 
 class Snapshot(SplitText):
@@ -43,7 +43,10 @@ class Snapshot(SplitText):
     ) -> None:
         self.uri = uri
         self.edition: object = None
-        """The document's edition when the snapshot was taken; each edit replaces the edition."""
+        """The document's edition when the snapshot was taken.
+
+        Each edit gives the document a new one.
+        """
         self._is_whole = False
         self.version: int | None = None
         self.encoding: Encoding = "utf-16"
@@ -74,19 +77,19 @@ class Snapshot(SplitText):
         self.language_id = document.language_id
 
     def is_of(self, document: TextDocument | None) -> bool:
-        """Return whether this is a snapshot of the document's current text."""
+        """Return whether the snapshot has the document's current text."""
         return self._is_whole and document is not None and self.edition is document.edition
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Pieces whose counts add up. Each piece caches its count."""
+        """The pieces of the text, whose counts add up. Each piece caches its count."""
         if self._pieces is None:
             self._pieces = tuple(split_pieces(self._text or ""))
         return self._pieces
 
     @property
     def characters(self) -> int:
-        """The length in Unicode code points."""
+        """The length of the text in Unicode code points."""
         if self._characters is None:
             pieces, text = self._pieces or (), self._text
             self._characters = sum([len(p.text) for p in pieces]) if text is None else len(text)
@@ -94,7 +97,7 @@ class Snapshot(SplitText):
 
     @property
     def sample(self) -> str:
-        """The beginning of the text, by which its kind is detected."""
+        """The beginning of the text, which is used to detect its kind."""
         if self._text is not None:
             return self._text[:KIND_CHARACTERS]
         start = ""
@@ -112,19 +115,19 @@ class Snapshot(SplitText):
     def count_if_quick(
         self, base: Tokenizer, most: int, document: TextDocument | None
     ) -> int | None:
-        """Return the text's tokens, or None if too many characters have no count yet.
+        """Return the text's tokens, or None if too many characters are not counted yet.
 
         Args:
             base: The tokenizer.
             most: How many characters may be tokenized. Slow pieces weigh more.
-            document: The open document with this URI. Its sums are used if it is unedited.
+            document: The open document with the same URI. Its sums are used if it is unedited.
         """
         if base.has_safe_cuts and document is not None and self.is_of(document):
             return count_if_quick(document, base, most)
         if self.characters > most and not self.is_cut:
-            return None  # splitting it takes long
+            return None  # splitting a long text takes too long
         if not base.has_safe_cuts and self._whole is None and self.characters > most:
-            return None  # it has not been counted
+            return None  # the text has not been counted, and it cannot be split
         if self.characters > _WALKED:
             return None
         units = countable_pieces(self, base)
@@ -140,21 +143,21 @@ class Snapshot(SplitText):
 
 
 class FollowedPlace:
-    """Identifies a document, or a range of one, that a section follows."""
+    """A document, or a range of one, whose text a section of a conversation follows."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
 
 class FollowedText:
-    """The text of a followed place at one moment. Immutable."""
+    """An immutable copy of the text at a followed place."""
 
     def __init__(self, place: FollowedPlace, snapshot: Snapshot) -> None:
         self.place, self.snapshot = place, snapshot
 
     @property
     def version(self) -> object:
-        """Differs for each edition of the document."""
+        """The edition of the document, which each edit replaces."""
         return self.snapshot.edition
 
     def text(self) -> str:
@@ -170,9 +173,9 @@ class FollowedSection(NamedTuple):
 
     uri: str
     tokens: int
-    """Tokens of the section in the conversation."""
+    """The section's tokens as part of the conversation."""
     shown: bool
-    """Whether the section's conversation is the shown one."""
+    """Whether the section belongs to the shown conversation."""
 
 
 class Documents(dict[str, TextDocument]):
@@ -182,13 +185,13 @@ class Documents(dict[str, TextDocument]):
         super().__init__()
         self._snapshots: dict[str, Snapshot] = {}
         self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
-        """Offsets of the followed ranges. A place without an entry is a whole document."""
+        """Offsets of the followed ranges. A place without an entry covers its whole document."""
 
     def get_open(self, uri: str) -> TextDocument:
-        """Return an open document that is in step with the editor.
+        """Return an open document that is in sync with the editor.
 
         Raises:
-            RequestError: `unknownDocument`.
+            RequestError: `unknownDocument`. The document is not open or out of sync.
         """
         document = self.get(uri)
         if document is None:
@@ -199,15 +202,15 @@ class Documents(dict[str, TextDocument]):
         return document
 
     def snapshot(self, uri: str) -> Snapshot:
-        """Return a snapshot of an open document; the same object until the next edit.
+        """Return a snapshot of an open document. It is the same object until the next edit.
 
         Raises:
-            RequestError: `unknownDocument`.
+            RequestError: `unknownDocument`. The document is not open or out of sync.
         """
         return self.snapshot_of(self.get_open(uri))
 
     def snapshot_of(self, document: TextDocument) -> Snapshot:
-        """Return a snapshot of a document, open or not."""
+        """Return a snapshot of a document, which need not be open."""
         uri = document.uri
         if self.get(uri) is not document:
             return Snapshot.of(document)
@@ -243,10 +246,10 @@ class Documents(dict[str, TextDocument]):
         document.apply(span, text)
 
     def follow(self, uri: str, span: Range | None) -> FollowedText:
-        """Follow an open document, or a range of it.
+        """Follow the text of an open document, or of a range of it.
 
         Raises:
-            RequestError: `unknownDocument`.
+            RequestError: `unknownDocument`. The document is not open or out of sync.
         """
         document, place = self.get_open(uri), FollowedPlace(uri)
         if span is not None:
@@ -254,13 +257,16 @@ class Documents(dict[str, TextDocument]):
         return FollowedText(place, self._snapshot_at(place, document))
 
     def is_stale(self, text: FollowedText) -> bool:
-        """Return whether the followed document has been edited since."""
+        """Return whether the followed document has been edited since the text was copied."""
         document = self.get(text.place.uri)
         is_known = document is not None and document.is_synced
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return the current text of the same place; the same object until the next edit."""
+        """Return the current text of a followed place.
+
+        It is the same object until the next edit.
+        """
         if not self.is_stale(text):
             return text
         return FollowedText(text.place, self._snapshot_at(text.place, self[text.place.uri]))

@@ -28,18 +28,18 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""How often a subscriber should check all of its files by default."""
+"""How often a subscriber is told, by default, that anything may have changed."""
 QUIET_SECONDS = 0.02
-"""Changes are reported after this long without another change ..."""
+"""Changes are reported when no further change follows within this time."""
 LONGEST_SECONDS = 0.1
-"""... but at the latest this long after the first one."""
+"""Changes are reported at the latest this long after the first of them."""
 
 Changes = frozenset[str] | None
 """The changed paths, or None if anything may have changed."""
 FindPaths = Callable[[], Collection[str]]
-"""Returns the paths to follow. Runs on the watcher's thread, so it may block.
+"""Returns the paths to follow. It runs on the watcher's thread, so it may block.
 
-A path is a file, a folder (followed with everything in it), or does not exist yet.
+A path is a file, a folder (which is followed with everything in it), or does not exist yet.
 """
 
 
@@ -51,7 +51,7 @@ class Subscription:
     ) -> None:
         self.is_active = True
         self.is_stale = False
-        """Whether the paths must be found again."""
+        """Whether the paths to follow must be determined again."""
         self._find_paths, self._notify = find_paths, notify
         self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
         self._changed: set[str] = set()
@@ -63,10 +63,10 @@ class Subscription:
 
     @property
     def parents(self) -> set[str]:
-        """The folders to watch for followed files and for missing paths.
+        """The folders to watch in order to notice changes of followed files and new paths.
 
-        On macOS, missing paths are only checked at each tick, because watching the home folder
-        would report everything in it.
+        On macOS, new paths are only noticed at each tick, because watching the home folder would
+        report everything in it.
         """
         return {
             _nearest_folder(path)
@@ -81,21 +81,20 @@ class Subscription:
         self._stamps = {path: stamp_of(path) for path in paths - self.folders}
 
     def compare_stamps(self) -> None:
-        """Record which followed files were changed, created or deleted since the last
-        comparison."""
+        """Compare the times of all followed files, and record the files that differ."""
         before, self._stamps = self._stamps, {path: stamp_of(path) for path in self._stamps}
         changed = [path for path, stamp in self._stamps.items() if stamp != before[path]]
         self._changed.update(changed)
         self.is_stale |= any(None in (self._stamps[path], before[path]) for path in changed)
 
     def is_poll_due(self) -> bool:
-        """Whether the subscriber should check all of its files."""
+        """Return whether it is time to tell the subscriber that anything may have changed."""
         return time.monotonic() - self._polled_at >= self._poll_seconds
 
     def record(self, path: str) -> bool:
         """Record a changed path if it is followed. Returns whether it was recorded.
 
-        A missing path, or a parent of one, also makes the paths stale.
+        A change of a missing path, or of a parent of one, also makes the subscription stale.
         """
         is_followed = path in self._stamps or path.startswith(
             tuple(folder + os.sep for folder in self.folders)
@@ -122,7 +121,7 @@ class Subscription:
     def _call(self, changes: Changes) -> None:
         try:
             self._notify(changes)
-        except RuntimeError:  # the subscriber's event loop has closed
+        except RuntimeError:  # the subscriber's event loop is closed
             self.cancel()
 
 
@@ -130,8 +129,10 @@ class FileWatcher:
     """Reports file changes to subscribers from one thread."""
 
     def __init__(self, start_seconds: float = 0.0) -> None:
-        """Args:
-        start_seconds: Delay before the watching library is loaded, which takes 0.1 s.
+        """Create a watcher.
+
+        Args:
+            start_seconds: Delay before the watching library is imported, which takes 0.1 s.
         """
         self.start_seconds = start_seconds
         self._inbox: queue.SimpleQueue[str | Subscription | None] = queue.SimpleQueue()
@@ -148,8 +149,8 @@ class FileWatcher:
         """Follow the paths that `find_paths` returns.
 
         `notify` runs on the watcher's thread. It gets the changed paths, or None if anything may
-        have changed: once the paths are watched, every `poll_seconds`, and when followed paths
-        appear or disappear. Call `subscribe` from one thread only.
+        have changed: when watching starts, every `poll_seconds`, and when followed paths appear or
+        disappear. Call this method from one thread only.
         """
         subscription = Subscription(find_paths, notify, poll_seconds)
         self._inbox.put(subscription)
@@ -168,14 +169,14 @@ class FileWatcher:
         watches = _Watches(self._inbox.put)
         try:
             self._watch(watches)
-        except Exception as exc:  # a thread has no caller that would report it
+        except Exception as exc:  # a thread has no caller that could report the error
             log_defect(exc, "watching files")
         finally:
             watches.close()
 
     def _watch(self, watches: _Watches) -> None:
         report_at, latest_at = math.inf, math.inf
-        """When to report changes, and the latest time for it."""
+        """The time of the next report, and the latest time for it."""
         tick_at = time.monotonic() + TICK_SECONDS
         while not self._closed.is_set():
             message = _next_message(self._inbox, min(report_at, tick_at))
@@ -215,9 +216,9 @@ class FileWatcher:
         self._report(watches)
 
     def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
-        """Find and watch the paths of changed subscriptions, then report that anything may differ.
+        """Watch the current paths of changed subscriptions, and notify their subscribers.
 
-        No change is missed, because new watches start before old ones end and before the report.
+        No change is missed: new watches start before old ones end, and before the notification.
         """
         for subscription in changed:
             subscription.find_paths()
@@ -233,7 +234,7 @@ class FileWatcher:
 def _next_message(
     inbox: queue.SimpleQueue[str | Subscription | None], until: float
 ) -> str | Subscription | None:
-    """Return the next message, or None if none arrives in time."""
+    """Return the next message, or None if the time is over."""
     try:
         return inbox.get(timeout=max(0.0, until - time.monotonic()))
     except queue.Empty:
@@ -249,7 +250,7 @@ _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
-"""The Linux setting that the user should increase, by the error that occurred."""
+"""The Linux setting that the user can increase to avoid an error."""
 
 
 class _Folder(NamedTuple):
@@ -288,7 +289,7 @@ class _Watches:
             self._unschedule(folder)
 
     def are_outdated(self) -> bool:
-        """Whether a watch has ended, or its folder was deleted or replaced."""
+        """Return whether a watch has ended, or its folder was deleted or replaced."""
         return any(map(self._is_outdated, self._watches))
 
     def _is_outdated(self, folder: _Folder) -> bool:

@@ -18,7 +18,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-from sidecar.config.load import find_root, is_root
 from sidecar.config.project_files import RefusedError, read_regular
 from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 from sidecar.workspace.git import tracked_files
@@ -26,14 +25,14 @@ from sidecar.workspace.git import tracked_files
 NAME = ".gitignore"
 MAX_LINES = 10_000
 MAX_WILDCARDS = 500
-"""Most wildcards in a folder's `.gitignore` and those of its parents together.
+"""The most wildcards in a folder's `.gitignore` and those of its parents together.
 
 The star of `*.end` does not count, because such patterns are looked up by name.
 """
 
 
 class IgnoreRules(NamedTuple):
-    """The patterns of one `.gitignore`, for paths that start with `prefix`.
+    """The patterns of one `.gitignore`, which apply to paths that start with `prefix`.
 
     `problem` says why some patterns were not read.
     """
@@ -46,7 +45,7 @@ class IgnoreRules(NamedTuple):
 
 
 def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
-    """Read a folder's own rules, within the limits that the rules of its parents leave."""
+    """Read the `.gitignore` of a folder, within the limits that those of its parents leave."""
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
         return []
@@ -61,9 +60,9 @@ def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRul
 
 
 def read_parent_rules(folder: str) -> list[IgnoreRules]:
-    """Read the rules of a folder's parents in its repository.
+    """Read the `.gitignore` files of a folder's parents in its repository.
 
-    Returns no rules if they exclude the folder itself: the user has named it.
+    Returns no rules if they exclude the folder itself, because the user has named it.
     """
     rules: list[IgnoreRules] = []
     for parent in work_tree_parents(folder):
@@ -133,9 +132,10 @@ def with_slashes(path: str) -> str:
 
 
 STDIN = "-"
-_BINARY_SEARCHED = 8_000  # bytes: as many as git looks at
-_ENDLESS = 256 * 1024 * 1024  # bytes: from here on what is no regular file is given up
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
+_BINARY_SEARCHED = 8_000  # in bytes, like git
+# Input without an end, such as a device, is given up after this many bytes.
+_ENDLESS = 256 * 1024 * 1024
+# UTF-32 comes first, because its little-endian mark begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -146,9 +146,9 @@ _MARKS = (
 
 
 class File(NamedTuple):
-    """A file, with its size in bytes. Standard input has the path `-` and the size 0.
+    """A file with its size in bytes. Standard input has the path `-` and the size 0.
 
-    `named` means that the user named this path rather than a folder.
+    `named` means that the user named this path rather than a folder that contains it.
     """
 
     path: str
@@ -157,7 +157,7 @@ class File(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A path that is not read. `failed` means that the user named it."""
+    """A path that was not read, with the reason. `failed` means that the user named the path."""
 
     path: str
     reason: str
@@ -169,14 +169,14 @@ Stamp = tuple[int, int]
 
 
 class Text(NamedTuple):
-    """A file's text. `damaged` means that undecodable bytes were replaced by U+FFFD."""
+    """The text of a file. `damaged` means that undecodable bytes were replaced by U+FFFD."""
 
     text: str
     damaged: bool
 
 
 class Link(NamedTuple):
-    """A symbolic link in a folder."""
+    """A symbolic link that was found in a folder."""
 
     path: str
 
@@ -187,7 +187,7 @@ class _Folder(NamedTuple):
 
 
 def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
-    """Yield the files at some paths and in folders. Never raises OSError."""
+    """Yield the files at some paths and in folders, and the paths that cannot be read."""
     for path in paths:
         if path == STDIN:
             yield File(STDIN, 0, named=True)
@@ -221,7 +221,7 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
     """Return a file's stamp, or None if there is no file. Blocking."""
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: a NUL in a name
+    except (OSError, ValueError):  # ValueError means that the name contains a NUL
         return None
     return status.st_mtime_ns, status.st_size
 
@@ -236,7 +236,7 @@ def read(file: File) -> Text | Skipped:
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a file or a pipe. Raises OSError, also for a device without an end."""
+    """Read a file or a pipe. Raises OSError, for example for a device without an end."""
     with open(path, "rb") as stream:
         if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return stream.read()
@@ -247,7 +247,10 @@ def read_bytes(path: str) -> bytes:
 
 
 def decode(data: bytes) -> Text | None:
-    """Decode a file without changing its line ends. Returns None for a binary file."""
+    """Decode the contents of a file without changing line endings.
+
+    Returns None for a binary file.
+    """
     encoding = encoding_of(data)
     if encoding is None:
         return None
@@ -258,7 +261,7 @@ def decode(data: bytes) -> Text | None:
 
 
 def encoding_of(data: bytes) -> str | None:
-    """Return the encoding, or None for a binary file.
+    """Return the encoding of a file's contents, or None for a binary file.
 
     As in git, a file is binary if its first 8,000 bytes contain a NUL and no byte order mark.
     """
@@ -312,7 +315,7 @@ def _walk_folder(
 
 
 def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
-    """Yield the folder's `.gitignore` if some of its rules were not read."""
+    """Yield the `.gitignore` of a folder as skipped if some of its rules were not read."""
     path = os.path.normpath(os.path.join(folder, NAME))
     yield from [Skipped(path, rule.problem, failed=False) for rule in rules if rule.problem]
 
@@ -327,7 +330,7 @@ IRREGULAR = "not a regular file"
 
 
 class Target(NamedTuple):
-    """A file to check: the path as requested, and relative to the root with `/`.
+    """A file to check, with its path as requested, and relative to the root with `/`.
 
     `relative` ends in `/` for a folder that cannot be read.
     """
@@ -335,9 +338,12 @@ class Target(NamedTuple):
     path: str
     relative: str
     link: bool = False
-    """Whether it is a symbolic link in a folder. Links are only checked if they have a budget."""
+    """Whether the path is a symbolic link in a folder.
+
+    Links are checked only if they have a budget.
+    """
     fault: Skipped | None = None
-    """Why the file is not read."""
+    """The reason if the file is not read."""
 
 
 def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
@@ -351,6 +357,8 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
         ValueError: A path is outside `fixed`.
     """
 
+    from sidecar.config.load import find_root, is_root  # not imported at the server's start
+
     here = find_root(Path.cwd())
     current = here if fixed is None and is_root(here) else fixed
     roots: dict[Path, list[str]] = {}
@@ -360,11 +368,13 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
 
 
 def root_of(path: str, current: Path | None, *, only: bool) -> Path:
-    """Return a path's root: the current project if it contains the path, else the path's own.
+    """Return the root of a path: the current project if it contains the path, else the path's own.
 
     Raises:
         ValueError: With `only`, the path is outside the current project.
     """
+
+    from sidecar.config.load import find_root
 
     absolute = Path(os.path.abspath(path))
     if current is not None and absolute.is_relative_to(current):
@@ -375,7 +385,7 @@ def root_of(path: str, current: Path | None, *, only: bool) -> Path:
 
 
 class Targets:
-    """Lists the files of one root."""
+    """Lists the files of one root that `check` reads."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -385,7 +395,7 @@ class Targets:
         """Whether git failed to list the tracked files."""
 
     def of(self, paths: Sequence[str]) -> Iterator[Target]:
-        """Yield each file of these paths once."""
+        """Yield each file at or below these paths once."""
         seen: set[str] = set()
         for path in paths:
             for target in self._targets_below(os.path.normpath(path)):
@@ -416,13 +426,15 @@ class Targets:
                     file.path, below + with_slashes(file.path[strip:]), is_link=True
                 )
             else:
-                end = "/" if os.path.isdir(file.path) else ""  # else a .gitignore that is refused
+                # Otherwise it is a .gitignore that was refused.
+                end = "/" if os.path.isdir(file.path) else ""
                 relative = f"{below}{with_slashes(file.path[strip:])}{end}"
                 yield Target(file.path, relative, fault=file)
         yield from self._tracked_targets(start, below, walked)
 
     def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
-        """Yield tracked files that walking leaves out, such as those in a `.gitignore`."""
+        """Yield tracked files that walking the folder leaves out, such as those that are
+        ignored."""
         names = tracked_files(start)
         self.git_failed = self.git_failed or names is None
         for name in names or ():
@@ -453,7 +465,7 @@ class Targets:
 
 
 def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
-    """Drop links to other targets, so that each text counts once. Blocking."""
+    """Drop links to files that are targets themselves, so that each text counts once. Blocking."""
     every = list(targets)
     files = [one for one in every if not one.link]
     if len(files) == len(every):
@@ -467,7 +479,7 @@ def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
 
 
 def other_targets(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return each file once, except the one at `path`. Blocking."""
+    """Return each target file once, except the one at `path`. Blocking."""
     every = drop_duplicates(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]

@@ -1,4 +1,7 @@
-"""Fixes for a document's findings: edits of the document, of settings, or a new file. Blocking."""
+"""Proposes fixes for a document's findings: edits of the document or the settings, or a new file.
+
+All functions block.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class RootOrigins(NamedTuple):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A fix. Its edits apply to `target`, or to the document if `target` is None."""
+    """A proposed fix. Its edits apply to `target`, or to the document if `target` is None."""
 
     kind: FixKind
     title: str
@@ -57,7 +60,7 @@ def propose_fixes(
     place: RootOrigins,
     choices: Mapping[str, CounterChoice],
 ) -> list[Proposal]:
-    """Return all fixes for some findings, the most useful first."""
+    """Return all fixes for a document's findings, the most useful first."""
     counter = counter_of(subject, choices)
     return [
         fix for finding in findings for fix in _fixes_of(subject, finding, place, counter, choices)
@@ -106,11 +109,11 @@ def _propose_move(
 
 
 def _free_name(path: Path) -> Path:
-    """Return the name of a new file, such as `AGENTS.excess.md` for `AGENTS.md`."""
+    """Return an unused name for a new file, such as `AGENTS.excess.md` for `AGENTS.md`."""
     for number in range(1, _TRIES):
         suffix = ".excess" if number == 1 else f".excess{number}"
         candidate = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-        if not os.path.lexists(candidate):  # also for a broken link
+        if not os.path.lexists(candidate):  # a broken link takes the name too
             return candidate
     return path.with_name(f"{path.stem}.excess{_TRIES}{path.suffix}")
 
@@ -128,9 +131,9 @@ def _propose_raise(finding: Finding, place: RootOrigins, text: str) -> Proposal 
     if origin is None or origin.file is None:
         return None
     root = place.root if origin.source == "project" else None
-    try:  # an editor would write through a link out of the project
+    try:  # an editor would write through a link that leads out of the project
         written = read_file(origin.file, root).decode("utf-8-sig")
-        check_limits(written)  # the file may have changed
+        check_limits(written)  # the file may have changed since it was loaded
     except (OSError, ValueError):
         return None
     fix = fixes.raise_fix(finding, written, origin.path, origin.file.name, text)

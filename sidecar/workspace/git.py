@@ -18,16 +18,16 @@ _OPTIONS = (
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "core.quotePath=false"),
-    # A folder of the checkout that is laid out as a bare repository is not taken for one.
+    # Do not treat a subfolder that looks like a bare repository as a repository.
     *("-c", "safe.bareRepository=explicit"),
 )
-# Submodules have a configuration of their own, which git would act on in a process of its own.
+# Submodules have their own configuration, which git would use in another process.
 _OF_VERB = {
     "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all"),
     "status": ("--ignore-submodules=all",),
 }
 _ENVIRONMENT = {
-    "GIT_ALLOW_PROTOCOL": "none",  # for a git that does not know GIT_NO_LAZY_FETCH
+    "GIT_ALLOW_PROTOCOL": "none",  # for versions of git that do not know GIT_NO_LAZY_FETCH
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
@@ -35,7 +35,7 @@ _ENVIRONMENT = {
 
 
 class GitError(SidecarError):
-    """git is missing or has failed. The message is git's own."""
+    """git is missing or has failed. The message comes from git."""
 
     kind = "config"
 
@@ -53,7 +53,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def find_git(folder: Path) -> str | None:
-    """Return the path of git on PATH, unless it is inside the repository."""
+    """Return the path of git on PATH, ignoring programs inside the repository."""
     own = _find_repository(folder)
     for entry in filter(os.path.isabs, os.get_exec_path()):
         path = Path(entry).resolve() / _PROGRAM
@@ -67,7 +67,8 @@ def find_git(folder: Path) -> str | None:
 def _find_repository(folder: Path) -> Path | None:
     """Return the top of the outermost work tree around a folder, else the folder itself.
 
-    Returns None if only folders that contain the user's home are left.
+    Folders that contain the user's home folder are ignored. Returns None if no other folder is
+    left.
     """
     folder = folder.resolve()
     home = Path("~").expanduser().resolve()
@@ -77,7 +78,7 @@ def _find_repository(folder: Path) -> Path | None:
 
 
 def _filter_options(git: str, folder: Path) -> list[str]:
-    """Return options that disable every configured filter.
+    """Return options that disable all configured filters.
 
     git runs filters when it compares a file with its blob, and has no single option to disable
     them.
@@ -109,9 +110,9 @@ def _run_git(
 
 
 def tracked_files(folder: str) -> tuple[str, ...] | None:
-    """Return the tracked files in a folder, relative to it, or None if git fails. Blocking.
+    """Return the tracked files in a folder, relative to it. Blocking.
 
-    The result is empty outside a work tree.
+    Returns an empty tuple outside a work tree, and None if git fails.
     """
     if not _is_in_work_tree(Path(os.path.abspath(folder))):
         return ()

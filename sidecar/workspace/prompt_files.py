@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 OUTSIDE = "outside the root: not read"
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 500
-"""Most prompt files of one root, including imports."""
+"""The most prompt files of one root, including imports."""
 _MOST_TEXT = 16 << 20
-"""Most characters of all prompt files together."""
+"""The most characters of all prompt files of a root together."""
 _MOST_IMPORTS = 1_000
-"""Most imports of one file."""
+"""The most imports of one file."""
 _DEPTH = 5
-"""How many levels of imports Claude Code follows."""
+"""How many levels of imports are followed, as in Claude Code."""
 
 
 class PromptFileRule(msgspec.Struct, frozen=True):
-    """A path pattern, the agents that send matching files, and the page that says so."""
+    """A path pattern, the agents that send matching files, and the web page that documents it."""
 
     pattern: str
-    """Path relative to a root. The last part may be a glob."""
+    """A path relative to a root. Its last part may be a glob."""
     agents: frozenset[str]
     source: str
 
@@ -82,16 +82,16 @@ RULES = (
     _make_rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
     _make_rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
 )
-"""Prompt files of repositories. Rules for a part of a repository count as if always sent."""
+"""The prompt files of repositories. Rules for a part of a repository count as always sent."""
 
 
 class UserFile(msgspec.Struct, frozen=True):
-    """A prompt file of the user for one agent."""
+    """A prompt file of the user, outside any repository, for one agent."""
 
     agent: str
     variable: str | None
     folder: str
-    """Path relative to the home folder."""
+    """The path relative to the home folder."""
     name: str
 
 
@@ -122,7 +122,8 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
 
     Args:
         root: The root folder.
-        places: Where agents keep files. None leaves out imports and the user's own prompt files.
+        places: Where agents keep files. With None, imports and the user's own prompt files are
+            left out.
     """
     files: dict[str, PromptFile] = {}
     for rule in RULES:
@@ -145,7 +146,7 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
 
 
 def agents_of(root: Path, path: Path) -> frozenset[str]:
-    """Return the agents that send a file, by the file's path."""
+    """Return the agents that send the file at a path."""
     try:
         relative = path.relative_to(root).as_posix()
     except ValueError:
@@ -206,7 +207,7 @@ def _add_imports(files: dict[str, PromptFile], root: Path, file: PromptFile, hop
         if str(path) in files and "claude-code" in files[str(path)].agents:
             continue
         if inside and not path.is_file():
-            continue  # a mention, such as an e-mail address or a decorator
+            continue  # the text is only a mention, such as an e-mail address or a decorator
         imported = (
             _read_inside(root, path, claude)
             if inside
@@ -223,7 +224,7 @@ _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 
 
 def find_imports(text: str) -> Iterator[str]:
-    """Yield the paths of Markdown's `@path` imports, outside code."""
+    """Yield the paths of `@path` imports in Markdown, except those in code."""
     for line in _lines_outside_code(text.splitlines()):
         for match in _IMPORT.finditer(_remove_code_spans(line)):
             yield match[1]
@@ -269,7 +270,7 @@ async def file_costs(
     """Return the cost of each prompt file in a workspace, the most expensive first.
 
     Raises:
-        BadParamsError: The time is invalid.
+        BadParamsError: `params.since` is invalid.
         LedgerError: The ledger cannot be read.
     """
     if workspace.path is None:
@@ -292,7 +293,7 @@ async def file_costs(
 
 
 def is_prompt_file(workspace: Workspace, path: Path) -> bool:
-    """Return whether agents send files with this name."""
+    """Return whether agents send files with this path."""
     return workspace.path is not None and bool(agents_of(workspace.path, path))
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class PinnedDocument:
     """A document as it was when a request arrived.
 
-    Ranges in the request refer to that text, even if the document is edited before it is read.
+    Ranges in the request refer to that text, even if the document is edited before the request
+    runs.
     """
 
     def __init__(self, document: TextDocument) -> None:
@@ -39,7 +40,7 @@ class PinnedDocument:
         return self._document is document
 
     async def document(self, workers: Workers) -> TextDocument:
-        """Return the document, or a copy with the pinned text if it was edited."""
+        """Return the document, or a copy with the pinned text if the document was edited."""
         if self._document.edition is self._edition:
             return self._document
         return await workers.run(self._before.document)
@@ -47,11 +48,14 @@ class PinnedDocument:
 
 @dataclass(eq=False, repr=False)
 class Services(Shared):
-    """Adds budgets, conversations and agents, whose modules are imported when first used."""
+    """All objects that the server's features use.
+
+    Budgets, conversations and agents are imported when they are first used.
+    """
 
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the settings of every root have been read."""
+    """An event that is set once the settings of every root have been read."""
     parts: dict[str, PartCounts] = field(default_factory=dict)
     """The last counts of each open document's parts."""
 
@@ -80,13 +84,13 @@ class Services(Shared):
         """Return the workspace that a request names by URI, path or open document.
 
         Raises:
-            BadParamsError: As for `Workspaces.find`.
+            BadParamsError: The name is missing although several roots are open, or is in no root.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
     def workspace_or_first(self, named: str | None) -> Workspace:
-        """Return the workspace that a request names; by default the first root.
+        """Return the workspace that a request names, by default the first root.
 
         Raises:
             BadParamsError: The request names a workspace in no open root.
@@ -96,11 +100,10 @@ class Services(Shared):
     async def parts_of(self, uri: str) -> tuple[CountedPart, ...]:
         """Return a document's sections or top-level blocks with their tokens, in order.
 
-        The result is empty if the document is edited during the count. The client then asks
-        again.
+        The result is empty if the document is edited during the count. The client then asks again.
 
         Raises:
-            RequestError: `unknownDocument`.
+            RequestError: `unknownDocument`. The document is not open or out of sync.
         """
         from sidecar.workspace.budgets import model_of
         from sidecar.workspace.counts import count_parts
@@ -118,7 +121,7 @@ class Services(Shared):
         return parts
 
     async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
-        """Return a pinned document, after the settings have been read."""
+        """Wait until the settings are read, and return a pinned document."""
         await self.configured.wait()
         return await pinned.document(self.workers)
 
@@ -127,14 +130,14 @@ class Services(Shared):
         self.parts.pop(uri, None)
 
     def tokenizers(self) -> list[Tokenizer]:
-        """Return the tokenizer of each root's model."""
+        """Return the tokenizers of the roots' models."""
         return [
             self.counts.tokenizers(workspace.settings).for_model(workspace.model)
             for workspace in self.roots
         ]
 
     async def load_prices(self) -> None:
-        """Load the context windows and prices on a worker, which takes most of a second."""
+        """Load context windows and prices on a worker. This takes most of a second."""
         await self.workers.run(catalogue.warm)
         self.windows.ready = True
         for workspace in self.roots:
@@ -145,7 +148,7 @@ class Services(Shared):
             self.show_spent(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
-        """Return a workspace's sessions, or None before the first request or agent session."""
+        """Return a workspace's sessions, or None if it has not had any yet."""
         return self._sessions.get(workspace)
 
     def sessions(self, workspace: Workspace) -> SessionRegistry:
@@ -154,7 +157,7 @@ class Services(Shared):
         from sidecar.workspace.sessions import SessionRegistry
 
         sessions = SessionRegistry(self, workspace)
-        if workspace in self.roots:  # not for one that was closed meanwhile
+        if workspace in self.roots:  # the root may have been closed meanwhile
             self._sessions[workspace] = sessions
         return sessions
 

@@ -75,7 +75,7 @@ _UPSERT = (
 
 
 class StoreRow(NamedTuple):
-    """How far a store has been read."""
+    """A row of the table `store`: how far a store has been read."""
 
     id: int
     path: str
@@ -85,7 +85,7 @@ class StoreRow(NamedTuple):
     mtime_ns: int
     state: bytes
     previewed: bool = False
-    """Whether only the store's sessions have been read, without recording calls."""
+    """Whether only the sessions of the store have been read, without recording its calls."""
 
     def is_current(self, store: Store, *, preview: bool = False) -> bool:
         """Return whether everything in the store has been read."""
@@ -95,25 +95,25 @@ class StoreRow(NamedTuple):
 
 
 class Ingested(NamedTuple):
-    """The result of reading stores."""
+    """The result of reading session files."""
 
     calls: int = 0
     """Number of new calls in the ledger."""
     refused: int = 0
-    """Number of calls with impossible values."""
+    """Number of calls that were refused because of impossible values."""
     bytes_read: int = 0
     is_complete: bool = True
-    """Whether reading finished rather than being stopped."""
+    """Whether everything was read. False if reading was stopped."""
     has_new_costs: bool = False
-    """Whether calls were recorded or amended."""
+    """Whether any calls were recorded or changed."""
 
 
 class IngestControl(NamedTuple):
-    """Stops a reading, limits its load and reports its progress."""
+    """Stops reading, limits its load and reports its progress."""
 
     stop: threading.Event
     rest: float = 0.0
-    """Seconds to sleep for each second of work."""
+    """Seconds to pause for each second of work."""
     progress: Callable[[float], None] = lambda _: None
     """Called with the completed fraction, 0 to 1."""
 
@@ -130,7 +130,7 @@ class SessionIndex:
         """Return the stores with unread contents, in the order to read them.
 
         A copied call belongs to the session that made it, so older stores come first and stores
-        that began as copies last. Main conversations come before their sub-agents. For a
+        that began as copies come last. Main conversations come before their sub-agents. In a
         preview, the newest stores come first. Paths that are not valid UTF-8 are left out.
 
         Raises:
@@ -148,7 +148,10 @@ class SessionIndex:
         return sorted(found, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
 
     def has_unread(self, stores: Iterable[Store]) -> bool:
-        """Return whether any store has unread contents. Opens no store. Raises LedgerError."""
+        """Return whether any store has unread contents, without opening one.
+
+        Raises LedgerError.
+        """
         return bool(self._unread(stores)[0])
 
     def _unread(
@@ -179,8 +182,9 @@ class SessionIndex:
         Args:
             readers: The readers of the stores' agents.
             stores: The stores, in the order to read them.
-            control: Stops or slows the reading.
-            preview: Whether to save only the sessions of stores that were never read.
+            control: Stops or slows down reading.
+            preview: Whether to save only sessions, without calls, of stores that were not read
+                before.
             record: Records calls; by default `Ledger.record_many`.
 
         Raises:
@@ -226,7 +230,10 @@ class SessionIndex:
         return done
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
-        """Remove the sessions of deleted stores. Their calls stay. Raises LedgerError."""
+        """Remove the sessions of stores that were deleted.
+
+        Their calls are kept. Raises LedgerError.
+        """
         agents = {one.agent for one in readers}
         with self._ledger.reader() as connection:
             rows = _store_rows(connection)
@@ -235,7 +242,10 @@ class SessionIndex:
         )
 
     def forget(self, paths: Collection[str]) -> None:
-        """Remove the sessions of those stores that no longer exist. Raises LedgerError."""
+        """Remove the sessions of those stores that no longer exist.
+
+        Their calls are kept. Raises LedgerError.
+        """
         paths = [path for path in paths if _is_utf8(path) and not os.path.exists(path)]
         if not paths:
             return
@@ -305,13 +315,13 @@ class SessionIndex:
 class _Reading(NamedTuple):
     store: Store
     before: StoreRow | None
-    """The store's row before this step, or None if the store is new."""
+    """The store's row before this step, or None for a new store."""
     read: StoreRead
     preview: bool = False
 
     @property
     def has_recorded_calls(self) -> bool:
-        """Whether the calls may be recorded already under other ids."""
+        """Whether the calls may already be recorded with other ids."""
         return self.read.has_lost_state and self.before is not None and not self.before.previewed
 
 
@@ -337,9 +347,9 @@ def _read_stores(
             except OSError as error:
                 why = error.strerror or "damaged"
                 _log.info("%s: a session file cannot be read: %s", store.agent, why)
-            except Exception as exc:  # whatever one store holds, the others are read
+            except Exception as exc:  # an error in one store must not prevent reading the others
                 log_defect(exc, f"a session file of {store.agent}")
-                # Don't try again until the store changes.
+                # Do not try again until the store changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
                 yield _Reading(store, row, failed, preview and (row is None or row.previewed))
 
@@ -375,7 +385,8 @@ def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
 
 
 def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
-    """Save a step's state and sessions, unless another process has read the store since."""
+    """Save the state and the sessions of a step, unless another process has read the store
+    meanwhile."""
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
     expected = one.before.state if one.before else b""
@@ -404,7 +415,7 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
 
 
 def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
-    """Return a session without impossible names and numbers, which a hostile store may contain."""
+    """Return a session without invalid names and numbers, which a hostile store may contain."""
     return msgspec.structs.replace(
         session,
         first_folder=_text_or_none(session.first_folder),
@@ -514,7 +525,8 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
     if best.session.compacted or best.session.note == REWOUND:
-        size = best.session  # other stores still have the size before
+        # The other stores still contain the size before the compaction or rewind.
+        size = best.session
 
     def first(field: str) -> Any:
         found = (getattr(one.session, field) for one in rows)
@@ -616,7 +628,7 @@ def event_of(call: CallFinished, agent: str) -> LedgerEvent:
         tier=call.tier,
         category=call.category,
         reported_cost=call.cost_usd,
-        agent_cost=call.agent_cost_usd or None,  # 0 means that the agent knows no price
+        agent_cost=call.agent_cost_usd or None,  # agents write 0 if they do not know the price
         buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
     )
 
@@ -634,7 +646,7 @@ def _events_of(calls: Iterable[tuple[Any, str]]) -> tuple[list[LedgerEvent], int
         try:
             event = event_of(call, agent)
             check_event(event)
-        except (BadParamsError, TypeError):  # TypeError: a value of another type
+        except (BadParamsError, TypeError):  # TypeError means that a value has another type
             refused += 1
         else:
             events.append(event)
@@ -645,7 +657,7 @@ LOCK_NAME = "agents.lock"
 
 
 def is_read(book: CostBook, sources: Sources) -> bool:
-    """Return whether the ledger has all calls of the roots' sessions. Raises LedgerError."""
+    """Return whether all calls in the roots' session files are recorded. Raises LedgerError."""
     return not SessionIndex(book.ledger).has_unread(sources.stores())
 
 
@@ -658,14 +670,14 @@ def ingest_all(
     rest: float = 0.0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Ingested:
-    """Read the new contents of agents' stores. Only one process does this at a time.
+    """Read the new contents of agents' stores, unless another process is doing so.
 
     Args:
         book: The ledger.
         sources: Which agents' files to read.
         mine: Whether to read only stores that may belong to the roots.
         stop: Stops reading when set.
-        rest: Seconds to sleep for each second of work.
+        rest: Seconds to pause for each second of work.
         progress: Called with the completed fraction, 0 to 1.
 
     Raises:
@@ -679,14 +691,14 @@ def ingest_all(
             index.forget_missing(sources.readers, {store.path for store in stores})
         unread = index.unread(sources.readers, stores)
         control = IngestControl(stop or threading.Event(), rest, progress)
-        # Not `book.record_many`: calls from before are not exported to a collector.
+        # `book.record_many` would export these old calls to a collector.
         return index.read(sources.readers, unread, control, record=book.ledger.record_many)
 
 
 def ingest_missed(book: CostBook, sources: Sources) -> Ingested:
-    """Read the new contents of the roots' stores without waiting for other processes.
+    """Read the new contents of the roots' stores, even if another process reads them too.
 
-    Calls that another process reads too are recorded once. Raises LedgerError.
+    Each call is recorded once. Raises LedgerError.
     """
     index = SessionIndex(book.ledger)
     unread = index.unread(sources.readers, sources.stores())
@@ -698,7 +710,7 @@ _here = threading.Lock()
 
 @contextmanager
 def _try_process_lock(ledger: Path) -> Iterator[bool]:
-    """Yield whether this process got the lock of a ledger. Raises LedgerError.
+    """Yield whether this process holds the lock for reading agents' stores. Raises LedgerError.
 
     The operating system releases the lock when the process ends.
     """

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from sidecar.workspace.shared import Shared
 
 DEFAULT_ID = "default"
-"""Id of the conversation that is created if the client names none."""
+"""The id of the conversation that is created if the client names none."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""Shown for an agent's session without a reply, whose model is unknown."""
+"""Note on an agent's session without a reply, whose model is unknown."""
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
-"""For this long, a client's conversation is shown before newer agent sessions."""
+"""How long a client's conversation is shown instead of newer agent sessions."""
 _SHARED = 64
-"""How many conversations are shared with other processes, newest first."""
+"""How many conversations are shared with other processes. The newest are chosen."""
 PROTOCOL = "protocol"
 """The source of a conversation that a client feeds."""
 RECENT = timedelta(hours=24)
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-"""The time of a session that must not be shown by its age."""
+"""The update time of a session that must never be shown because it is the newest."""
 
 
 _UNNAMED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
@@ -63,7 +63,7 @@ def _local_time(at: datetime) -> str:
 
 
 class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session without text: an agent's, or a conversation of another server."""
+    """A session of which only numbers are known: an agent's, or another server's conversation."""
 
     id: str
     source: str
@@ -73,7 +73,7 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     branch: str | None = None
     began_at: datetime | None = None
     first_prompt: str | None = None
-    """As in `StoredSession`."""
+    """The first prompt of the user, if it may be shown."""
     model: str | None = None
     tokens: int | None = None
     quality: Method = "exact"
@@ -81,20 +81,21 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     error_percent: float = 0.0
     """Error band (±%) of the tokens."""
     limit: int | None = None
-    """The context window in tokens, if the agent names it."""
+    """The context window in tokens, if the agent reports it."""
     note: str | None = None
-    """Why a number is missing or inaccurate."""
+    """Why a number is missing or inaccurate, for the user."""
     state: Literal["running", "idle", "ended"] = "idle"
     parent: str | None = None
     compacted: bool = False
     path: str | None = None
     """The store of an agent's session."""
     usage: ContextUsage | None = None
-    """The usage that another server computed; None for an agent's session."""
+    """The usage that another server computed, or None for an agent's session."""
 
     @property
     def label(self) -> str:
-        """The session's name: title, first prompt, or branch (else agent) and start time."""
+        """The session's name: its title, its first prompt, or its branch or agent with the start
+        time."""
         if self.source == PROTOCOL:
             return _conversation_label(self.id, self.updated_at)
         if named := self.title or self.first_prompt:
@@ -105,7 +106,8 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def session_of(usage: ContextUsage) -> CountedSession | None:
-    """Return another server's conversation by its usage, or None if the usage has no session."""
+    """Return a session for another server's conversation, or None if its usage has no valid
+    session."""
     info = usage.session
     if info is None:
         return None
@@ -120,22 +122,23 @@ def session_of(usage: ContextUsage) -> CountedSession | None:
 
 @dataclass(eq=False)
 class ConversationState:
-    """The state of a conversation besides its content. Only `Conversations` writes it."""
+    """State of a conversation besides its messages. Only `Conversations` changes it."""
 
     named_model: str | None = None
     """The model that a client named for the conversation."""
     answered_model: str | None = None
     """The model that the last reply named."""
     refused_limits: dict[str, int] = field(default_factory=dict)
-    """Context windows in tokens, by model, that servers named when they refused a prompt."""
+    """Context windows in tokens by model, which servers named when they refused a prompt as too
+    long."""
     calibration: ConversationCalibration | None = None
-    """The calibration by reported usage, or None before the first report."""
+    """The conversation's own calibration, or None before any usage was reported."""
     warned_level: int = 0
     """How many thresholds were reached at the last check."""
     counted_layout: int | None = None
-    """The layout that an endpoint has counted."""
+    """The layout of the turns that an endpoint has counted."""
     asking: int = 0
-    """Number of running requests for an endpoint's count."""
+    """The number of running requests to an endpoint for this conversation."""
 
 
 class SessionRegistry:
@@ -148,18 +151,18 @@ class SessionRegistry:
         self._states: dict[str, ConversationState] = {}
         self._agent_sessions: dict[str, CountedSession] = {}
         self._older_agent_sessions: dict[str, CountedSession] = {}
-        """Agents' sessions that are no longer followed."""
+        """Agent sessions that are no longer updated."""
         self._remote_conversations: dict[str, CountedSession] = {}
         self.chosen_model: str | None = None
-        """The model that a client chose without naming a session. Documents are counted for it."""
+        """The model that a client chose for the workspace without naming a session."""
         self.selected: str | None = None
         self._selected_had_ended = False
         """Whether the selected session had ended before it was selected."""
         self._warned: dict[str, tuple[int, bool]] = {}
-        """The number of reached thresholds, and whether it was compacted, by agent session."""
+        """The number of reached thresholds and whether it was compacted, for each agent session."""
         self._shown: Conversation | CountedSession | None = None
         self._published_sessions: tuple[Any, ...] = ()
-        """The key of the list of sessions that was published last."""
+        """Identifies the list of sessions that was published last."""
 
     def model_of(self, session_id: str) -> str:
         return self._named_model(session_id) or self._workspace.settings.model
@@ -169,7 +172,7 @@ class SessionRegistry:
         return state.named_model or state.answered_model or self.chosen_model
 
     def state_of(self, session_id: str) -> ConversationState:
-        """Return a conversation's state, or a new state for an unknown id."""
+        """Return the state of a conversation, or a new state if the id is unknown."""
         return self._states.get(session_id) or ConversationState()
 
     def put(self, conversation: Conversation, *, is_restored: bool = False) -> ConversationState:
@@ -204,7 +207,7 @@ class SessionRegistry:
         return own if own.updated_at >= min(agents.updated_at, outranked_until) else agents
 
     def next_switch_at(self) -> datetime | None:
-        """Return when another session will be shown if no session changes, or None."""
+        """Return when time alone will change the shown session, or None if it will not."""
         shown = self.find(None)
         if shown is None or self._selected() is not None:
             return None
@@ -240,7 +243,7 @@ class SessionRegistry:
         )
 
     def id_to_change(self, session_id: str | None) -> str:
-        """Return the id of the conversation to change.
+        """Return the id of the conversation that a request changes.
 
         Args:
             session_id: The id that the client named; by default the newest conversation's or a new
@@ -265,7 +268,7 @@ class SessionRegistry:
         return self.id_to_change(session_id)
 
     def sent_estimate(self, session_id: str) -> int | None:
-        """Return the estimated tokens of a conversation's last request, or None."""
+        """Return the estimated tokens of a conversation's last request, or None if unknown."""
         conversation = self.conversations.get(session_id)
         if conversation is None:
             return None
@@ -277,14 +280,14 @@ class SessionRegistry:
         """Count documents for this model.
 
         Returns:
-            Whether a client's conversation is shown, which then uses the model too.
+            Whether a client's conversation is shown. The conversation then uses the model too.
         """
         self.chosen_model = model
         shown = self.find(None)
         return shown is not None and not isinstance(shown, CountedSession)
 
     def select(self, session_id: str | None) -> None:
-        """Show a session until it ends; None selects by age again.
+        """Show a session until it ends, or with None the most recent session again.
 
         A session that has already ended is shown until another one is selected.
 
@@ -299,18 +302,19 @@ class SessionRegistry:
         self.publish()
 
     def set_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
-        """Replace the agents' sessions that are followed."""
+        """Replace the recent agent sessions, which are kept up to date."""
         self._agent_sessions = {one.id: one for one in sessions}
         selected = self._agent_sessions.get(self.selected or "")
         if selected is not None and selected.state != "ended":
-            self._selected_had_ended = False  # resumed: it is shown until it ends again
+            # The session was resumed, so it is shown until it ends again.
+            self._selected_had_ended = False
         self._warned = {
             name: warned for name, warned in self._warned.items() if name in self._agent_sessions
         }
         self.publish()
 
     def set_older_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
-        """Replace the agents' older sessions."""
+        """Replace the older agent sessions."""
         self._older_agent_sessions = {one.id: one for one in sessions}
 
     def set_remote_conversations(self, usages: Iterable[ContextUsage]) -> None:
@@ -321,7 +325,7 @@ class SessionRegistry:
 
     @property
     def has_unfollowed_session(self) -> bool:
-        """Return whether a session of the last day is not followed yet."""
+        """Return whether a session of the last day is not kept up to date yet."""
         since, older = datetime.now(UTC) - RECENT, self._older_agent_sessions.values()
         return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
 
@@ -335,7 +339,8 @@ class SessionRegistry:
         return [self._row_of(one) for one in newest_first if one.updated_at >= since]
 
     def conversation_usages(self) -> list[ContextUsage]:
-        """Return the usages of this server's conversations, to share with other processes."""
+        """Return the usages of this server's newest conversations, to share with other
+        processes."""
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)
@@ -389,13 +394,13 @@ class SessionRegistry:
 
     @property
     def context(self) -> ContextState:
-        """The context that was published last."""
+        """The context that was last published."""
         return self._workspace.context
 
     # -- numbers ----------------------------------------------------------------------------
 
     def usage(self, session: Conversation | CountedSession) -> ContextUsage:
-        """Return a session's context usage, without counting again."""
+        """Return a session's context usage from its current counts."""
         warn_at = self._workspace.settings.context.warn_at
         cost = self._workspace.costs.sessions.get(session.id)
         if isinstance(session, CountedSession):
@@ -414,7 +419,10 @@ class SessionRegistry:
         )
 
     def shown_usage(self, conversation: Conversation) -> ContextUsage:
-        """Return a conversation's context usage; the published one if it is shown."""
+        """Return a conversation's context usage.
+
+        If the conversation is shown, this is the published usage.
+        """
         usage = self.context.usage
         if usage is None or self._shown is not conversation:
             return self.usage(conversation)
@@ -439,11 +447,14 @@ class SessionRegistry:
             note=session.note or (NO_REPLY if is_unanswered else None),
         )
         if limit is None or (is_unanswered and session.limit is None):
-            return usage  # no window is better than a guess, or another model's
+            return usage  # showing no window is better than a guess or another model's window
         return in_window(usage, Window(limit, settings.context.reserve), warn_at)
 
     def window_of(self, conversation: Conversation) -> Window:
-        """Return the context window and its reserve. The model must have been looked up."""
+        """Return a conversation's context window and reserve.
+
+        Its model must have been looked up.
+        """
         settings = self._workspace.settings.context
         limit = self._limit(conversation.model, self._named_limits(conversation))
         reserve = settings.reserve if conversation.reserve is None else conversation.reserve
@@ -458,8 +469,10 @@ class SessionRegistry:
         return limit_of(model, settings, counts.named_limits(model, settings, named))
 
     def calibration_of(self, conversation: Conversation) -> ConversationCalibration:
-        """Return the calibration for a conversation's current model. The caller must not change
-        it."""
+        """Return a conversation's calibration for its current model.
+
+        The caller must not change it.
+        """
         calibration = self.state_of(conversation.id).calibration
         tokenizer = conversation.counter.tokenizer
         if calibration is None:
@@ -498,9 +511,9 @@ class SessionRegistry:
         return self.context.revision + has_changed
 
     def _warn_of_agent_session(self, session: CountedSession, usage: ContextUsage) -> None:
-        """Warn once that an agent's session has crossed a threshold or was compacted.
+        """Warn once when an agent's session crosses a threshold or is compacted.
 
-        The first check of a session only warns if the session is running.
+        The first check of a session that is not running never warns.
         """
         if usage.usable is None:
             return
@@ -529,7 +542,7 @@ class SessionRegistry:
         )
 
     def warn(self, kind: Any, message: str, usage: ContextUsage | None) -> None:
-        """Send a warning to the client."""
+        """Send a warning about a context to the client."""
         warning = ContextWarning(
             workspace=self._workspace.uri,
             session=usage.session.id if usage and usage.session else None,

@@ -1,4 +1,4 @@
-"""Objects that all workspaces of a process share, in the server and on the command line."""
+"""The objects that all workspaces of a process share, in the server and on the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Shared:
     state: State = field(default_factory=State)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     client: str = ""
-    """The editor's name, from `initialize`."""
+    """The editor's name, as sent in `initialize`."""
 
     def __post_init__(self) -> None:
         self.workers = Workers(self.documents)
@@ -50,7 +50,7 @@ class Shared:
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
 
     def show_spent(self, workspace: Workspace, spent: Spent | None) -> None:
-        """Show newly read sums in a workspace's status."""
+        """Update a workspace's costs with newly read sums, and publish them."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))
 

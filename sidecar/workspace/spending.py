@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers the reads of all ledgers in the order in which they start."""
+"""Numbers all reads of ledgers in the order in which they start."""
 
 
 class Spent(NamedTuple):
@@ -46,13 +46,13 @@ class Spent(NamedTuple):
     session: str
     session_usd: float | None
     today: Decimal | None
-    """USD of all workspaces since local midnight, or None if this workspace has no calls."""
+    """USD spent in all workspaces since local midnight, or None if this workspace has no calls."""
     workspace: Decimal
     severity: Severity
     sessions: Mapping[str, float | None] = MappingProxyType({})
-    """USD by session, or empty if not requested."""
+    """USD by session. Empty if not requested."""
     read_number: int = 0
-    """The higher, the later the sums were read."""
+    """Increases with each read, so that later sums replace earlier ones."""
 
 
 @dataclass(eq=False)
@@ -64,26 +64,26 @@ class Costs:
     severity: Severity = "ok"
     sessions: dict[str, float | None] = field(default_factory=dict)
     read: bool = False
-    """Whether the ledger has the calls in the agents' files."""
+    """Whether the calls in agents' session files are recorded in the ledger."""
     reading: bool = True
-    """Whether this process reads agents' calls automatically."""
+    """Whether this process records agents' calls automatically."""
     over_cap: bool = False
     """Whether the last preflight crossed a cap."""
     _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
     def set_history(self, *, read: bool, reading: bool = True) -> None:
-        """Set whether the ledger has the agents' calls, and whether they are read automatically."""
+        """Set whether agents' calls are in the ledger, and whether this process records them."""
         self.read, self.reading = read, reading
 
     def cross_cap(self, *, is_over: bool) -> bool:
-        """Record whether a cap is crossed. Returns whether it was not crossed before."""
+        """Record whether a spending cap is crossed. Returns whether this is new."""
         is_new = is_over and not self.over_cap
         self.over_cap = is_over
         return is_new
 
     def update(self, spent: Spent | None) -> None:
-        """Replace the sums unless they were read later than these."""
+        """Replace the sums, unless the current ones were read later."""
         if spent is None:
             return
         if spent.read_number >= self._read_number:
@@ -122,15 +122,15 @@ class Spending:
     def record(
         self, params: CostRecordParams, reply: Reply | None = None, raw: object = None
     ) -> tuple[CostRecorded, Spent | None]:
-        """Record a call and read the new sums.
+        """Record a call and return the workspace's new sums.
 
         Args:
             params: The call.
             reply: The parsed reply; its usage replaces that of the params.
-            raw: The vendor's object that the reply was parsed from.
+            raw: The vendor's object from which the reply was parsed.
 
         Raises:
-            BadParamsError: The call has no usage, or its form is unknown.
+            BadParamsError: The call has no usage, or the usage has an unknown format.
             LedgerError: The ledger cannot be written.
         """
         call = msgspec.structs.replace(params, workspace=self._uri)
@@ -145,7 +145,7 @@ class Spending:
     def detail(
         self, params: CostDetailParams, cancelled: Cancelled, progress: Progress
     ) -> CostReport:
-        """Return rows, totals and text of this workspace's costs.
+        """Return rows, totals and a text about this workspace's costs.
 
         Raises:
             BadParamsError: The params are invalid.
@@ -221,14 +221,17 @@ class Spending:
         )
 
     def spent(self, session: str, *, every: bool = False) -> Spent:
-        """Return the sums for the status, and with `every` those of each session. Raises
-        LedgerError."""
+        """Return the sums that the status shows. With `every`, include those of each session.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
         from sidecar.cost.caps import judge
 
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
-        # No call is pending, so judge only the calls so far.
+        # No call is pending, so only past calls are judged.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         severities: dict[str, Severity] = {"ok": "ok", "warn": "warning", "refuse": "error"}
         return Spent(
@@ -242,7 +245,7 @@ class Spending:
         )
 
     def stored_sums(self) -> Spent | None:
-        """Return the sums of earlier runs, or None if there is no readable ledger."""
+        """Return the sums from earlier runs, or None if there is no readable ledger."""
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()

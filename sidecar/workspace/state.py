@@ -41,7 +41,7 @@ _LOCK_SECONDS = 10.0
 
 @contextlib.contextmanager
 def state_locked(folder: Path) -> Iterator[None]:
-    """Lock the state folder's shared files against other processes. Raises OSError."""
+    """Lock the state folder against other processes. Raises OSError."""
     with locked(folder / _LOCK_NAME, _LOCK_SECONDS) as is_alone:
         if not is_alone:
             raise TimeoutError(errno.ETIMEDOUT, "another process holds the state folder")
@@ -56,7 +56,7 @@ class OpenBooks:
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
 
     def get(self, folder: Path, prices: tuple[Price, ...], otel_endpoint: str | None) -> CostBook:
-        """Return a state folder's ledger, opening it if necessary."""
+        """Return the ledger in a state folder, opening it if necessary."""
         key = prices, otel_endpoint
         with self._lock:
             book = self._books.get(key)
@@ -73,13 +73,13 @@ class OpenBooks:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The user's state folder. Frozen, so that threads can share it."""
+    """The user's state folder. It is frozen, so threads can share it."""
 
     folder: Path = field(default_factory=state_dir)
     books: OpenBooks = field(default_factory=OpenBooks)
 
     def book(self, settings: Settings) -> CostBook:
-        """Return the ledger, with the user's own prices."""
+        """Return the ledger with the user's own prices."""
         ledger = settings.ledger
         signals = ledger.otel_endpoint if ledger.otel_signals else None
         return self.books.get(self.folder, settings.prices, signals)
@@ -141,7 +141,7 @@ class State:
 
 _SHARING_LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
-"""A new server may take this long to lock the file that it has created."""
+"""How long a new server may take to lock the files that it has created."""
 _MOST_SHARED_BYTES = 1 << 22
 
 
@@ -150,12 +150,12 @@ class SharedConversations:
 
     def __init__(self, folder: Path, workers: Workers) -> None:
         self.folder = folder
-        """The folder in which all running servers write."""
+        """The folder in which all running servers write their conversations."""
         self._workers = workers
         self._name = secrets.token_hex(8)
         self._process_lock: contextlib.ExitStack | None = None
         self._written: dict[str, bytes | None] = {}
-        """The file content by workspace; None while a write runs or after it failed."""
+        """The written content by workspace, or None while a write runs or after it failed."""
         self._writing = asyncio.Lock()
 
     async def write(self, workspace: str, sessions: Sequence[ContextUsage]) -> None:
@@ -173,7 +173,7 @@ class SharedConversations:
             self._written[workspace] = data
 
     async def aclose(self) -> None:
-        """Remove the files and the lock. Never raises."""
+        """Remove this process's files and lock. Never raises."""
         async with self._writing:
             lock, self._process_lock = self._process_lock, None
             files = tuple(self._file_of(workspace) for workspace in self._written)
@@ -201,7 +201,7 @@ def read_shared(folder: Path, workspace: str) -> list[ContextUsage]:
 
 
 def _lock_files(folder: Path, lock: Path) -> contextlib.ExitStack:
-    """Remove the files of ended processes, and take this process's lock. Raises OSError."""
+    """Remove the files of ended processes and lock this process's files. Raises OSError."""
     make_folder(folder)
     for path in folder.glob("*.lock"):
         with contextlib.suppress(OSError):
@@ -234,7 +234,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def _is_held(lock: Path) -> bool:
-    """Return whether the process that created a lock still runs. Raises OSError."""
+    """Return whether the process that created a lock file still runs. Raises OSError."""
     if not lock.exists():
         return False
     with locked(lock, 0.0) as is_free:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 API_PRICES = "at API prices"
-"""Added to agents' costs, because no file says what a subscription bills."""
+"""Added to the costs of agents, because no file says what a subscription bills."""
 NO_BUDGET = "none (set one in .token-sidecar.toml)"
 
 _METHODS: dict[Method, str] = {
@@ -43,7 +43,10 @@ _METHODS: dict[Method, str] = {
 
 
 class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The document's part of the status. `percent` is of its budget, else of the usable window."""
+    """The part of the status about the document.
+
+    `percent` refers to its budget, or else to the usable window.
+    """
 
     tokens: int
     method: Method
@@ -54,7 +57,7 @@ class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The conversation's part of the status. `percent` is of the usable window."""
+    """The part of the status about the conversation. `percent` refers to the usable window."""
 
     tokens: int | None
     percent: int | None
@@ -62,13 +65,14 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     tooltip: str
     severity: Severity
     sessions: int = 0
-    """Not a count: it changes whenever `context/sessions` would answer something else."""
+    """A number that changes whenever the result of `context/sessions` may have changed."""
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Cost in USD of the shown agent session, or of all workspaces today if none is shown.
+    """The part of the status about costs in USD.
 
-    `text` says `today` in the second case. The tooltip has both, and the workspace's total.
+    It has the cost of the shown agent session, or else today's cost in all workspaces, which
+    `text` marks with `today`. The tooltip has both and the workspace's total.
     """
 
     cost_usd: float | None
@@ -78,7 +82,7 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params of `status/update`: `text` is the line to show, and null parts are unknown.
+    """Params of `status/update`. `text` is the line to show, and null parts are unknown.
 
     If an edit could not be applied, the document's part of `text` is `?`.
     """
@@ -94,7 +98,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def document_severity(part: DocumentStatus) -> Severity:
-    """Return `warning` for a document over its budget, and `error` from twice the budget on."""
+    """Return `warning` for a document over its budget, and `error` from twice its budget on."""
     if part.budget is None or not part.tokens:
         return "ok"
     severity = severity_of(part.tokens, part.budget)
@@ -102,7 +106,7 @@ def document_severity(part: DocumentStatus) -> Severity:
 
 
 def document_status(count: Count, budget: int | None, loaded: Loaded) -> DocumentStatus:
-    """Return the document's part of the status.
+    """Return the part of the status about a document.
 
     Args:
         count: The document's count.
@@ -195,7 +199,7 @@ def status_update(
     document: DocumentStatus | None,
     severity: Severity,
 ) -> StatusUpdate:
-    """Return the whole status: the document's, the conversation's and the cost's parts."""
+    """Return the whole status: its parts about the document, the conversation and costs."""
     status = workspace.settings.status
     state = workspace.context
     context = context_status(state.usage, status.show, state.revision)
@@ -219,7 +223,7 @@ def status_update(
 def context_status(
     usage: ContextUsage | None, show: Show, sessions: int = 0
 ) -> ContextStatus | None:
-    """Return the conversation's part of the status, or None if no conversation has content."""
+    """Return the part of the status about a conversation, or None if it has no content."""
     if usage is None or (usage.tokens is None and usage.note is None):
         return None
     return ContextStatus(
@@ -233,9 +237,9 @@ def context_status(
 
 
 def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
-    """Return the cost's part of the status, or None without recorded calls.
+    """Return the part of the status about costs, or None without recorded calls.
 
-    Shows the agent session's own cost if it is known, else today's cost.
+    It shows the agent session's own cost if that is known, else today's cost.
     """
     session = usage.session if usage else None
     is_agent = session is not None and session.source != "protocol"

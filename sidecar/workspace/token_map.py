@@ -9,21 +9,21 @@ import msgspec
 
 
 class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
-    """A file or folder with its tokens. A folder's tokens include all of its contents."""
+    """A file or folder with its tokens. Those of a folder include all of its contents."""
 
     path: str
-    """Path relative to the top, with `/` as separator. A folder's path ends in `/`."""
+    """The path relative to the top, with `/` as separator. The path of a folder ends in `/`."""
     tokens: int = 0
     files: int = 0
     children: list[MapEntry] = []
-    """A folder's entries, largest first; empty below the requested depth."""
+    """The entries of a folder, largest first. Empty below the requested depth."""
 
 
 def build_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
-    """Return the map of a folder.
+    """Return the token map of a folder.
 
     Args:
-        counts: Path relative to the folder, and tokens, of each file.
+        counts: Each file's path relative to the folder, and its tokens.
         depth: How many levels of entries to include.
     """
     top = MapEntry(path="")
@@ -44,13 +44,16 @@ def build_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
 
 
 def parent_of(name: str) -> str:
-    """Return the folder of an entry's path, or "" at the top."""
+    """Return the path of the folder that contains an entry, or "" at the top."""
     folder = name.rstrip("/").rpartition("/")[0]
     return f"{folder}/" if folder else ""
 
 
 def flatten(entry: MapEntry, level: int = 0) -> Iterator[tuple[int, MapEntry]]:
-    """Yield all entries below an entry with their level, each folder before its contents."""
+    """Yield all entries below an entry with their levels.
+
+    Each folder comes before its contents.
+    """
     for child in entry.children:
         yield level, child
         yield from flatten(child, level + 1)

@@ -1,4 +1,4 @@
-"""What `context/usage` adds to a session's size: a forecast, and what fills an agent's context."""
+"""What `context/usage` adds to a usage: a forecast, and what fills an agent's context."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def add_forecast(services: Shared, workspace: Workspace, usage: ContextUsage) -> ContextUsage:
-    """Add the forecast to a usage, if the ledger has calls of the session."""
+    """Add a forecast to a usage, if the ledger contains calls of its session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
     book = services.spending(workspace).book
@@ -31,7 +31,7 @@ async def add_forecast(services: Shared, workspace: Workspace, usage: ContextUsa
 
 
 def forecast(book: CostBook, usage: ContextUsage, now: datetime | None = None) -> Forecast | None:
-    """Return the forecast of a session, or None without recorded calls. Blocking.
+    """Return a forecast for a session, or None without recorded calls. Blocking.
 
     Args:
         book: The ledger and its prices.
@@ -80,7 +80,7 @@ def _as_float(amount: object) -> float | None:
 
 
 TOOLS_NAMED = 4
-"""How many tools are listed with their results; those of the others are added up."""
+"""How many tools are listed with their results. The results of other tools are added up."""
 _LABELS = {
     "system": "System prompt and tools",
     "instructions": "Instructions",
@@ -94,7 +94,7 @@ _LABELS = {
 async def add_contents(
     services: Shared, session: Conversation | CountedSession, usage: ContextUsage
 ) -> ContextUsage:
-    """Add what fills the context of an agent's session, if its store shows it."""
+    """Add what fills the context of an agent's session, if its store contains this."""
     if not isinstance(session, CountedSession) or session.path is None or usage.tokens is None:
         return usage
     found = await services.workers.run(
@@ -104,9 +104,9 @@ async def add_contents(
 
 
 def read_contents(agent: str, path: str, session: str, tokens: int) -> list[ContextPart]:
-    """Return the estimated parts of a context, largest first. They add up to `tokens`. Blocking.
+    """Return the estimated parts of an agent's context, largest first. Blocking.
 
-    The result is empty if the store cannot be read or does not show the parts.
+    The parts add up to `tokens`. There are none if the store cannot be read or does not show them.
     """
     from sidecar.agents.contents import ContextContents
     from sidecar.agents.registry import reader_of

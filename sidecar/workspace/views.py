@@ -24,7 +24,7 @@ _COMPARED = ("model", "tokens", "of window", "input cost", "method")
 
 
 def unknown_model_text(similar: Sequence[str]) -> str:
-    """Return that a model is unknown, with the most similar known models."""
+    """Return a text that a model is unknown, with the most similar known models."""
     if similar:
         return f"not a known model; did you mean {' or '.join(similar)}?"
     return "not a known model; its tokens are a general estimate"
@@ -79,7 +79,7 @@ NO_ENDPOINTS = (
 
 
 def fit_text(plan: FitResult) -> str:
-    """Return what a pruning plan removes. The first line is a summary."""
+    """Return a text about a pruning plan. Its first line is a summary."""
     if not plan.removed:
         return plan.reason or f"Nothing to remove: {plan.tokens_before:,} tokens already fit."
     verdict = "" if plan.fits else f"; {plan.reason or 'it still does not fit'}"
@@ -92,7 +92,7 @@ def fit_text(plan: FitResult) -> str:
 
 
 def undo_text(usage: ContextUsage, undone: bool) -> str:
-    """Return what `context/undo` did."""
+    """Return the message after `context/undo`."""
     if not undone:
         return "Nothing to undo: no plan has been applied since the last undo."
     size = tokens_text(usage.tokens or 0, usage.method or "exact")
@@ -100,7 +100,7 @@ def undo_text(usage: ContextUsage, undone: bool) -> str:
 
 
 def reset_text(agent: str | None, *, is_reset: bool) -> str:
-    """Return what `context/reset` did.
+    """Return the message after `context/reset`.
 
     Args:
         agent: The agent of the shown session, or None for a conversation of this server.
@@ -121,14 +121,14 @@ def _removed_text(turn: Removed) -> str:
 BEING_READ = "being read"
 """Shown as the cost of a session whose calls are still being read."""
 NOT_READ = "not read yet"
-"""Shown as that cost by commands that do not read agents' calls."""
+"""Shown as the cost by commands that do not record agents' calls."""
 AT_LEAST = "≥"
-"""Marks a cost that may lack calls."""
+"""Marks a cost that may not include all calls."""
 
 _BAR = 10
-"""Width of a bar in a terminal, in cells."""
+"""Width of a gauge in a terminal, in cells."""
 _LABEL = 32
-"""Longest label in a terminal, in characters."""
+"""Length of the longest label in a terminal, in characters."""
 _SHORT_ID = 8
 """How many characters of a session's id are shown."""
 
@@ -150,7 +150,7 @@ def session_cost(costs: Costs, session: SessionInfo | None) -> str:
 def usage_report(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
-    """Return a usage with its view."""
+    """Return a usage with the rows and the text that show it."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = age_text(session.updated_at, now) if session else ""
@@ -161,7 +161,8 @@ def usage_report(
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Return the rows with their texts: detail for a tree, a line for a terminal."""
+    """Return the sessions with the texts that show them: a detail for a tree, a line for a
+    terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)
@@ -206,7 +207,7 @@ def _short_label(row: SessionRow) -> str:
 
 
 def _size_text(row: SessionRow, width: int = 0) -> str:
-    """Return the share of the window, with a bar of so many cells, or why it is unknown."""
+    """Return a session's share of the window with a gauge, or a note why it is unknown."""
     if row.tokens is None or row.method is None:
         return row.note or "size unknown"
     if row.percent is None:
@@ -219,7 +220,8 @@ def _size_text(row: SessionRow, width: int = 0) -> str:
 
 
 def age_text(updated_at: str, now: datetime) -> str:
-    """Return how long ago a time was: `just now`, `3 min ago`, `2 h ago`, `5 days ago`."""
+    """Return how long ago a time was, such as `just now`, `3 min ago`, `2 h ago` or `5 days
+    ago`."""
     if not updated_at:
         return ""
     passed = now - datetime.fromisoformat(updated_at)

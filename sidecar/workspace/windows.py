@@ -1,6 +1,6 @@
 """Context windows and prices by model.
 
-Only `look_up` waits for the model lists. Before that, a window or price is None.
+Only `look_up` waits until the model lists are loaded. Until then, windows and prices are None.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def look_up(state: State, model: str, settings: Settings) -> None:
 
 
 class Windows:
-    """The models whose windows and prices are loaded."""
+    """Records the models whose windows and prices are loaded, and adds them to counts."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.ready = False
-        """Whether the price list is loaded, so that looking up another model is quick."""
+        """Whether the price list is loaded, so that looking up another model is fast."""
         self._loaded: set[tuple[str, tuple[Price, ...]]] = set()
 
     def is_loaded(self, model: str, settings: Settings) -> bool:
@@ -45,7 +45,8 @@ class Windows:
         self._loaded.add((model, settings.prices))
 
     def price(self, model: str, tokens: int, settings: Settings) -> float | None:
-        """Return the USD for uncached input tokens, or None if unpriced or not loaded."""
+        """Return the price of uncached input tokens in USD, or None if it is unknown or not
+        loaded."""
         if not self.is_loaded(model, settings):
             return None
         cost = self.state.book(settings).estimate(model, tokens)
@@ -61,7 +62,7 @@ class Windows:
         named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
         note: str | None = None,
     ) -> Count:
-        """Add the model's window, price and similar names to a measure."""
+        """Return a full count: a measure with the window, price and similar names of its model."""
         limit = limit_of(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(
@@ -81,15 +82,15 @@ class Windows:
 
 
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return the known models most like an unknown one, or None for a known model. Blocking.
+    """Return the known models that are most similar to an unknown one. Blocking.
 
-    A model is known if a model list, a model family or the settings name it.
+    Returns None for a known model, which a model list, a model family or the settings name.
     """
     return None if _is_named(model, settings) else catalogue.similar_models(model)
 
 
 def loaded_similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return `similar_models` if it is already computed, else None."""
+    """Return the result of `similar_models` if it is already computed, else None."""
     return None if _is_named(model, settings) else catalogue.similar_if_known(model)
 
 

@@ -1,4 +1,4 @@
-"""Runs blocking work on threads, with separate pools for counting."""
+"""Runs blocking work on threads. Counting has its own threads."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ T = TypeVar("T")
 
 SAMPLE_CHARACTERS = 6_000
 GIANT_CHARACTERS = 100_000
-"""A piece this long takes long to count and cannot be interrupted."""
+"""Counting a piece of this length takes long and cannot be interrupted."""
 
 
 class Workers:
-    """Runs blocking work for the event loop. Work gets frozen values and returns values."""
+    """Runs blocking work for the event loop. The work gets frozen values and returns values."""
 
     def __init__(self, documents: Documents | None = None) -> None:
-        """Args:
-        documents: The open documents, whose cached sums are used.
+        """Start the threads.
+
+        Args:
+            documents: The open documents, whose cached sums are used.
         """
         self._documents = {} if documents is None else documents
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
@@ -45,7 +47,7 @@ class Workers:
         self._counting = SharedTasks("counting", outlives_waiters=False)
 
     def stop(self) -> None:
-        """Stop running counts. They raise `WorkStoppedError`."""
+        """Stop running counts, which then raise `WorkStoppedError`."""
         self._closing.set()
 
     def close(self) -> None:
@@ -61,7 +63,7 @@ class Workers:
     async def _run_stoppable(
         self, pool: ThreadPoolExecutor, work: Callable[[Callable[[], bool]], T]
     ) -> T:
-        """Run work that stops when its caller is cancelled or the server stops."""
+        """Run work on a thread until it is done, its caller is cancelled, or the server stops."""
         cancelled, closing = threading.Event(), self._closing
 
         def should_stop() -> bool:
@@ -83,7 +85,7 @@ class Workers:
         return tokenizer.scale(await self._counting.run((snapshot, tokenizer.base), count))
 
     async def _count(self, snapshot: Snapshot, base: Tokenizer) -> int:
-        """Count on the ordinary threads, or a text with giant pieces on a thread of its own."""
+        """Count a snapshot. A text with giant pieces is counted on a separate thread."""
         work = partial(_count_snapshot, snapshot, base)
         tokens = await self._run_stoppable(self._pool, partial(work, False))
         if tokens is None:
@@ -92,11 +94,11 @@ class Workers:
             self._loaded.add(base)
             self._blocking_pool.submit(
                 release_memory
-            )  # the tables that the tokenizer was built from
+            )  # release the tables from which the tokenizer was built
         return tokens or 0
 
     def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:
-        """Return a snapshot's tokens if that takes under a millisecond, else None."""
+        """Return a snapshot's tokens if counting takes under a millisecond, else None."""
         if not snapshot.characters:
             return 0
         base = tokenizer.base
@@ -121,7 +123,7 @@ class Workers:
         return tokens * characters // max(1, sum(map(len, sample)))
 
     async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
-        """Load tokenizers before their first counts."""
+        """Load some tokenizers, so that their first counts are fast."""
         await self.run(partial(_load_tokenizers, tokenizers))
         self._loaded.update(one.base for one in tokenizers)
 
@@ -137,7 +139,7 @@ def _count_snapshot(
     giants: bool,
     should_stop: Callable[[], bool],
 ) -> int | None:
-    """Count a snapshot, or return None if it has a giant piece and `giants` is false. Blocking."""
+    """Count a snapshot. Returns None if it has a giant piece and `giants` is false. Blocking."""
     pieces = countable_pieces(snapshot, base)
     if not giants and _has_giant(pieces, base):
         return None

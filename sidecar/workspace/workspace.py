@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 
 class ContextState(NamedTuple):
-    """The shown context of a workspace. It is published after each change."""
+    """The context that a workspace shows. It is published after each change."""
 
     model: str | None = None
-    """The shown session's model."""
+    """The model of the shown session."""
     limits: NamedLimits = NamedLimits()
-    """The context windows that the session names for its model."""
+    """The context windows that the shown session names for its model."""
     usage: ContextUsage | None = None
     chosen: str | None = None
-    """The model that a client named."""
+    """The model that a client chose."""
     revision: int = 0
-    """Increases with each change of any session."""
+    """A number that increases with each change of any session."""
     followed: tuple[FollowedSection, ...] = ()
-    """All sections that follow a document."""
+    """All sections of conversations that follow a document."""
 
 
 class SettingsChange(NamedTuple):
-    """New settings of a root. None leaves a part unchanged."""
+    """New settings of a root. A part that is None stays unchanged."""
 
     editor: Mapping[str, Any] | None = None
     """The editor's section `tokenSidecar`."""
     read: tuple[Loaded, Rules] | None = None
-    """The options of all layers, and the compiled budgets."""
+    """The options of all layers, and the budget rules that result from them."""
 
 
 @dataclass(eq=False, repr=False)
@@ -58,7 +58,7 @@ class Workspace:
     loaded: Loaded = field(default_factory=lambda: Loaded(Settings(), (), {}))
     rules: Rules = field(default_factory=lambda: Rules(Settings()))
     editor: Mapping[str, Any] = field(default_factory=dict)
-    """The editor's section `tokenSidecar`, as it last sent it."""
+    """The editor's section `tokenSidecar`, as last received."""
     costs: Costs = field(default_factory=Costs)
 
     context: ContextState = field(default_factory=ContextState)
@@ -70,7 +70,6 @@ class Workspace:
         return self.context.limits if same else NamedLimits()
 
     def apply_settings(self, change: SettingsChange) -> None:
-        """Apply new settings."""
         if change.editor is not None:
             self.editor = change.editor
         if change.read is not None:
@@ -82,12 +81,12 @@ class Workspace:
 
     @property
     def model(self) -> str:
-        """The default model: the shown session's, else that of the settings."""
+        """The default model: that of the shown session, else that of the settings."""
         return self.context.model or self.settings.model
 
     @property
     def budget_model(self) -> str:
-        """The model for budgets that name none: the user's choice, else that of the settings.
+        """The model for budgets that name none: the client's choice, else that of the settings.
 
         Agents' sessions have no influence, so that budgets agree with `check`.
         """
@@ -100,7 +99,7 @@ EventKind = Literal[
     "model",
     "context",
     "ledger",
-    "endpoint",  # an endpoint's count, or a calibration, has changed counts
+    "endpoint",  # an endpoint's count or a calibration has changed counts
     "missed",  # an endpoint gave no count, but may give one later
     "learned",  # a calibration has changed and is not written yet
     "warning",
@@ -108,7 +107,7 @@ EventKind = Literal[
 
 
 class Missed(NamedTuple):
-    """A count that an endpoint failed to give."""
+    """A request to count a text that an endpoint did not answer."""
 
     model: str
     settings: Settings
@@ -116,11 +115,11 @@ class Missed(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A change. `SidecarServer.react` updates everything that depends on it."""
+    """A change of state. `SidecarServer.on_event` updates everything that depends on it."""
 
     what: EventKind
     workspace: Workspace | None = None
-    """The changed workspace, or None for all."""
+    """The changed workspace, or None if all may have changed."""
     uri: str | None = None
     """The document that was opened, edited or closed."""
     warning: ContextWarning | None = None
@@ -128,7 +127,7 @@ class Event(NamedTuple):
 
     @property
     def shows(self) -> bool:
-        """Whether a shown number may have changed."""
+        """Whether the event may change a shown number."""
         return self.what not in ("missed", "learned", "warning")
 
     def concerns(self, workspace: Workspace) -> bool:
@@ -137,7 +136,8 @@ class Event(NamedTuple):
 
 
 def path_of(uri: str) -> PurePath | None:
-    """Return the local path of a `file:` URI, or None for another URI. Does not access the disk."""
+    """Return the local path of a `file:` URI, or None for another URI, without accessing the
+    disk."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -159,13 +159,16 @@ def _as_uri(workspace: str) -> str:
 
 
 class Workspaces:
-    """The workspaces of this process. Documents outside every root share one without a root."""
+    """The workspaces of this process.
+
+    Documents outside every root share a workspace without a root.
+    """
 
     def __init__(self) -> None:
         self._by_uri: dict[str, Workspace] = {}
         self.outside = Workspace(uri=None, path=None)
         self._by_document: dict[str, Workspace] = {}
-        """Cached because each keystroke asks several times."""
+        """The workspaces of documents, which each edit looks up several times."""
 
     def __iter__(self) -> Iterator[Workspace]:
         return iter([*self._by_uri.values(), self.outside])
@@ -185,12 +188,12 @@ class Workspaces:
         return self._by_uri[key]
 
     def remove(self, uri: str) -> Workspace | None:
-        """Close a root. Returns it, or None if it was not open."""
+        """Close a root. Returns its workspace, or None if it was not open."""
         self._by_document.clear()
         return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
-        """Return the innermost root that contains a document, else the workspace without a root."""
+        """Return the innermost root that contains a document, or the workspace without a root."""
         owner = self._by_document.get(uri)
         if owner is None:
             if len(self._by_document) > _DOCUMENTS_KEPT:
@@ -212,10 +215,10 @@ class Workspaces:
         return best
 
     def find(self, workspace: str | None) -> Workspace:
-        """Return the workspace that a request names by URI or path; by default the only one.
+        """Return the workspace that a request names by URI or path, by default the only one.
 
         Raises:
-            BadParamsError: The name is missing although several are open, or is in no root.
+            BadParamsError: The name is missing although several roots are open, or is in no root.
         """
         if workspace is None:
             return self._only_root()

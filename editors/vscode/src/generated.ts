@@ -134,7 +134,7 @@ export interface ContextPart {
 }
 
 /**
- * The conversation's part of the status. `percent` is of the usable window.
+ * The part of the status about the conversation. `percent` refers to the usable window.
  */
 export interface ContextStatus {
   tokens: number | null;
@@ -296,9 +296,10 @@ export interface CostRow {
 }
 
 /**
- * Cost in USD of the shown agent session, or of all workspaces today if none is shown.
+ * The part of the status about costs in USD.
  *
- *     `text` says `today` in the second case. The tooltip has both, and the workspace's total.
+ *     It has the cost of the shown agent session, or else today's cost in all workspaces, which
+ *     `text` marks with `today`. The tooltip has both and the workspace's total.
  */
 export interface CostStatus {
   costUsd: number | null;
@@ -387,7 +388,9 @@ export interface CountResult {
 }
 
 /**
- * The document's part of the status. `percent` is of its budget, else of the usable window.
+ * The part of the status about the document.
+ *
+ *     `percent` refers to its budget, or else to the usable window.
  */
 export interface DocumentStatus {
   tokens: number;
@@ -727,7 +730,7 @@ export interface SetParams {
 }
 
 /**
- * Params of `status/update`: `text` is the line to show, and null parts are unknown.
+ * Params of `status/update`. `text` is the line to show, and null parts are unknown.
  *
  *     If an edit could not be applied, the document's part of `text` is `?`.
  */

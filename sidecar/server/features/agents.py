@@ -40,15 +40,15 @@ class _WatchedRoots(NamedTuple):
 
 
 class AgentSessionWatcher:
-    """Updates each workspace's agent sessions when the agents' files change."""
+    """Reads each workspace's agent sessions, and reads them again when their files change."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
-        """Files to read again. An empty set means all files."""
+        """The files that have to be read again. An empty set means all files."""
         self._watches: list[tuple[_WatchedRoots, Subscription]] = []
         self._idle = asyncio.Event()
-        """Set while nothing has to be read."""
+        """An event that is set while no file has to be read."""
 
     def on_settings_changed(self) -> None:
         """Read all sessions again and watch their files, with the current settings and roots."""
@@ -133,19 +133,19 @@ def _paths_to_watch(roots: _WatchedRoots) -> tuple[str, ...]:
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0
-"""Time without edits after which recording starts by itself."""
+"""How long after the last edit recording starts by itself."""
 SHOWN_SECONDS = 2.0
-"""Delay between showing an agent's session and reading its costs."""
+"""Delay between showing an agent's session and recording its calls."""
 RETRY_SECONDS = 60.0
 """Delay before the next attempt if another process is recording the same sessions."""
 SUM_SECONDS = 0.5
-"""Delay between a write to the ledger or a session file and the sum of costs."""
+"""Delay between a change of the ledger or a session file and adding up costs."""
 PAUSE_RATIO = 1.0
-"""Seconds to sleep per second of work in the background."""
+"""Seconds to pause for each second of work in the background."""
 
 
 class HistoryRecorder:
-    """Records the agents' past calls and sums up their costs."""
+    """Records the agents' past calls and adds up their costs."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
@@ -153,9 +153,9 @@ class HistoryRecorder:
         self._stop = threading.Event()
         self._is_background = False
         self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Workspaces whose sessions are recorded, with the settings that were used."""
+        """Workspaces whose past calls are recorded, with the settings that were used."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
-        """The session that was shown when costs were last summed up."""
+        """The session that was shown when costs were last added up, by workspace."""
         self._complete = False
         self._watch: Subscription | None = None
         self._edited_at = 0.0
@@ -171,7 +171,10 @@ class HistoryRecorder:
         self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
 
     def context_changed(self, workspace: Workspace) -> None:
-        """Record the calls of a newly shown agent session, or sum up costs if they are recorded."""
+        """Record the calls of a newly shown agent session.
+
+        If they are recorded, add up its costs.
+        """
         usage = workspace.context.usage
         if usage is None or usage.session is None or usage.session.source == "protocol":
             return
@@ -187,7 +190,7 @@ class HistoryRecorder:
             self._server.scheduler.schedule(("costs", workspace), SHOWN_SECONDS, work)
 
     def close(self) -> None:
-        """Stop reading. The next process continues from there."""
+        """Stop recording. The next process continues from there."""
         self._stop.set()
 
     async def ensure_recorded(
@@ -195,7 +198,7 @@ class HistoryRecorder:
         workspace: Workspace,
         report: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """Record the calls of a workspace's sessions, as far as their files can be read."""
+        """Record the calls in a workspace's session files, as far as the files can be read."""
         if workspace.path is None:
             return
         if not self._is_recorded(workspace):
@@ -207,7 +210,7 @@ class HistoryRecorder:
         if not self._is_recorded(workspace):
             await self._read(workspace, lambda _: None, pause_ratio=PAUSE_RATIO)
         if not self._is_recorded(workspace) and workspace.settings.agents.enabled:
-            # Another process is reading them, or a request for costs has interrupted this.
+            # Another process is recording them, or a request for costs has interrupted this one.
             work = partial(self._read_costs, workspace)
             self._server.scheduler.schedule(("costs", workspace), RETRY_SECONDS, work)
 
@@ -230,13 +233,14 @@ class HistoryRecorder:
                 raise
             finally:
                 self._is_background = False
-        if self._is_recorded(workspace):  # otherwise unread costs would be shown as $0.00
+        # Otherwise costs that are not recorded yet would be shown as $0.00.
+        if self._is_recorded(workspace):
             await self.refresh(workspace)
 
     def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
         """Return the agents whose new calls are recorded at once.
 
-        These are all agents after the history is recorded, and before that the agents that may
+        These are all agents once past calls are recorded, and before that the agents that may
         delete calls.
         """
         from sidecar.agents.registry import DELETING_AGENTS
@@ -256,7 +260,7 @@ class HistoryRecorder:
             logger.warning("session files: %s", exc)
 
     def sum_soon(self, workspace: Workspace) -> None:
-        """Schedule summing up a workspace's costs."""
+        """Schedule adding up a workspace's costs."""
         work = partial(self.refresh, workspace)
         self._server.scheduler.schedule(("spent", workspace), SUM_SECONDS, work)
 
@@ -264,14 +268,14 @@ class HistoryRecorder:
         return self._recorded.get(workspace) == workspace.settings.agents
 
     async def refresh(self, workspace: Workspace) -> None:
-        """Sum up and publish the costs of all sessions in the workspace."""
+        """Add up and publish the costs of all sessions in a workspace."""
         usage = workspace.context.usage
         session = usage.session.id if usage and usage.session else ""
         self._summed[workspace] = session
         spending = self._services.spending(workspace)
         try:
             spent = await self._services.workers.run(partial(spending.spent, session, every=True))
-        except SidecarError:  # a request for costs reports it
+        except SidecarError:  # a request for costs will report the error
             return
         self._services.show_spent(workspace, spent)
 
@@ -294,7 +298,7 @@ class HistoryRecorder:
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
         try:
             changed = await self._services.workers.run(partial(_has_changed, spendings))
-        except SidecarError:  # a request for costs reports it
+        except SidecarError:  # a request for costs will report the error
             return
         for workspace in tuple(self._services.roots) if changed else ():
             await self.refresh(workspace)
@@ -362,5 +366,6 @@ class HistoryRecorder:
 def _has_changed(spendings: list[Spending]) -> bool:
     """Return whether another process has written to a ledger. Raises LedgerError."""
     ledgers = {spending.book.ledger for spending in spendings}
-    changed = [ledger.changed_elsewhere() for ledger in ledgers]  # never stop at the first
+    # Every ledger must be asked, because asking resets its state.
+    changed = [ledger.changed_elsewhere() for ledger in ledgers]
     return any(changed)

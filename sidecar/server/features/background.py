@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 CONTEXT_SECONDS = 0.075
 """Delay between a change and the update of contexts."""
 SHARE_SECONDS = 0.5
-"""Delay between a change of a conversation and writing its usage for other processes."""
+"""Delay between a change of a conversation and sharing its usage with other processes."""
 SAVE_SECONDS = 1.0
-"""Delay before calibrations are written, because an endpoint may change them often."""
+"""Delay before calibrations are written, because endpoints may change them often."""
 GRACE_SECONDS = 0.05
-"""Added to timers so that they never fire early."""
+"""Added to delays, so that timers never fire too early."""
 SHIP_SECONDS = 15.0
 """Delay between two times that recorded calls are sent to a collector."""
 LONGEST_SHIP_SECONDS = 900.0
@@ -44,11 +44,11 @@ SHIP_BATCH = 100
 SHIP_PAUSE_SECONDS = 1.0
 """Calls per request, and the pause between requests, so that a backlog does not slow typing."""
 ROUND_SECONDS = 60.0
-"""A failure within this time after a retry increases the next delay."""
+"""If a retry fails within this time, the next delay is longer."""
 
 
 class ContextUpdates:
-    """Updates contexts after a change of documents, settings, endpoints or the ledger."""
+    """Updates contexts after documents, settings, endpoints or the ledger have changed."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
@@ -60,7 +60,7 @@ class ContextUpdates:
             if sessions is None or not event.concerns(workspace):
                 continue
             if event.uri is None or sessions.follows_document(event.uri):
-                # Agents' sessions need no counting, so don't import what it needs.
+                # Agents' sessions need no counting, so the modules for counting are not imported.
                 has_conversations = bool(sessions.conversations)
                 conversations = self._services.conversations
                 work = conversations(workspace).refresh if has_conversations else sessions.publish
@@ -73,14 +73,14 @@ class _Round(NamedTuple):
 
 
 class EndpointRetries:
-    """Asks unavailable or late endpoints again while documents or conversations need them."""
+    """Asks unavailable or late endpoints again, as long as documents or conversations need them."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
         self._rounds: dict[JobKey, _Round] = {}
 
     def close_unused_soon(self) -> None:
-        """Schedule closing the endpoints that no settings declare."""
+        """Schedule closing the endpoints that no settings declare any more."""
         self._scheduler.schedule(("endpoints-closed",), 0.0, self._close_unused)
 
     async def _close_unused(self) -> None:
@@ -90,7 +90,10 @@ class EndpointRetries:
         await self._services.counts.keep_endpoints(used)
 
     def retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
-        """Schedule a retry if it is useful. The delay grows with each failure in a row."""
+        """Schedule another request to an endpoint if it may succeed.
+
+        The delay grows with each failure in a row.
+        """
         key: JobKey = ("endpoint", model, settings.endpoints)
         last = self._rounds.get(key, _Round())
         if asyncio.get_running_loop().time() > last.over_at:
@@ -142,7 +145,7 @@ class EndpointRetries:
 
 
 class ConversationSharing:
-    """Writes the usage of conversations for `token-sidecar usage` and `statusline`."""
+    """Shares the usage of conversations with `token-sidecar usage` and `statusline`."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
@@ -172,7 +175,7 @@ class ConversationSharing:
     async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
         try:
             await self._services.live.write(uri, usages)
-        except OSError as exc:  # for example a full disk: the next change tries again
+        except OSError as exc:  # the disk may be full. The next change tries again.
             logger.warning("cannot write conversations for other processes: %s", type(exc).__name__)
 
 
@@ -202,7 +205,7 @@ class CalibrationSync:
             return
         try:
             synced = await self._services.workers.run(work)
-        except OSError as exc:  # for example a full disk: the next change tries again
+        except OSError as exc:  # the disk may be full. The next change tries again.
             calibrations.changed()
             logger.warning("cannot write calibrations: %s", type(exc).__name__)
             return

@@ -38,11 +38,11 @@ SECTION = "tokenSidecar"
 CLIENT_SECONDS = 3.0
 """Timeout of the request for the editor's settings."""
 READ_SECONDS = 5.0
-"""How long counts wait for settings files. Settings that are read later still apply."""
+"""How long counts wait for settings files. Settings that arrive later still apply."""
 SESSIONS_SECONDS = 0.25
-"""How long the first count waits for the agents' sessions."""
+"""How long the first count waits for agents' sessions."""
 CATALOGUE_SECONDS = 0.5
-"""Delay before windows and prices are loaded, so that the first count is not slowed down."""
+"""Delay before windows and prices are loaded, to keep the first count fast."""
 
 
 class SettingsLoader:
@@ -56,13 +56,13 @@ class SettingsLoader:
         self._initialized = asyncio.Event()
         self._reloads = 0
         self._running: object = None
-        """Identifies the running reload, or None."""
+        """Identifies the running reload. None while no reload is running."""
         self._reading: SharedTasks[object, None]
         self._reading = SharedTasks("configuration", outlives_waiters=True)
         self._modification_times: dict[Path, Stamp | None] = {}
 
     def initialized(self) -> None:
-        """Allow requests to the client."""
+        """Allow requests to the client, which LSP forbids before its `initialized`."""
         self._initialized.set()
 
     def reload(self) -> None:
@@ -78,7 +78,8 @@ class SettingsLoader:
         except Exception as exc:  # a defect here must not prevent counting
             log_defect(exc, "configuration")
         self._running = None
-        if roots >= set(services.roots):  # otherwise the next reload reads the added roots
+        # Otherwise the next reload reads the settings of the added roots.
+        if roots >= set(services.roots):
             services.configured.set()
         services.publish(Event("settings"))
         self._server.scheduler.run_now(("catalogue",), self._load_catalogue)
@@ -88,10 +89,10 @@ class SettingsLoader:
         self._server.calibration_sync.watch()
 
     async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
-        # Read times before contents, so that a change in between triggers another read.
+        # Times are read before contents, so that a change in between triggers another reload.
         await self._load_settings(partial(self._read_times, paths))
         await asyncio.gather(*(self._load(workspace) for workspace in roots))
-        # Sessions need no tokenizers, and loading those blocks all threads.
+        # Sessions need no tokenizers, and loading tokenizers blocks all threads.
         self._server.agent_sessions.read_all()
         await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
         await self._load_settings(self._read_calibrations)
@@ -139,7 +140,7 @@ class SettingsLoader:
     async def _read_settings(self, workspace: Workspace, *, running: object, reloads: int) -> None:
         """Read and apply a root's settings.
 
-        Settings from a slow disk are published here if they arrive after the reload has ended,
+        If the disk is slow and the reload has ended meanwhile, the settings are published here,
         unless a newer reload has started.
         """
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
@@ -165,7 +166,7 @@ class SettingsLoader:
                 answer = await self._server.workspace_configuration_async(
                     types.ConfigurationParams([item])
                 )
-        except Exception:  # the client refused or timed out
+        except Exception:  # the client refused the request or did not answer in time
             return workspace.editor
         section = answer[0] if answer else None
         return section if isinstance(section, dict) else {}
@@ -195,7 +196,7 @@ def _modification_times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
 
 def _load_settings(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
     if not editor and LIMIT_VARIABLE not in os.environ and not _has_file(path):
-        # No settings at all: skip importing the reader, which would delay the start.
+        # Without any settings, the reader is not imported, because that would delay the start.
         return Loaded(Settings(), (), {}), Rules(Settings())
     from sidecar.config.load import load
 
@@ -246,7 +247,7 @@ def _register_roots(server: SidecarServer) -> None:
             added = services.roots.add(folder.uri)
             if not added.editor:
                 added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
-        services.configured.clear()  # counts wait until the new root's settings are read
+        services.configured.clear()  # counts wait until the settings of new roots are read
         server.configuration.reload()
 
 

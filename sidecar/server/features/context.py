@@ -78,7 +78,7 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
         makes_current=not params.is_choice
         or conversations.sessions.choose_model(params.model or ""),
         params=params,
-        # Created here because only the event loop may read documents.
+        # Only the event loop may read documents, so this cannot be left to the worker.
         documents={
             id(spec): documents.follow(spec.text_document.uri, spec.range)
             for spec in params.sections or ()

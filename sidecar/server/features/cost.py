@@ -48,7 +48,7 @@ async def prompt_file_text(server: SidecarServer, uri: str) -> str:
         return ""
     try:
         rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
-    except SidecarError:  # cost reports show problems of the ledger
+    except SidecarError:  # cost reports show errors of the ledger
         return ""
     return rows[0].text if rows else ""
 

@@ -101,7 +101,10 @@ def _check_fit(params: FitTextParams) -> None:
 
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
-    """Pin the requested document against later edits. Returns None if it is not open."""
+    """Return a copy of the requested document that later edits do not change.
+
+    Returns None if the document is not open.
+    """
     uri = _uri_of(params)
     document = services.documents.get(uri or "")
     return None if document is None or not document.is_synced else PinnedDocument(document)
@@ -133,7 +136,8 @@ async def _read_text(
     if pinned is None or is_whole:
         await services.configured.wait()
         pinned = pinned or PinnedDocument(services.documents.get_open(uri))
-    if is_whole and pinned.is_of(services.documents.get(uri)):  # its count is cached
+    # The count of a whole document is cached.
+    if is_whole and pinned.is_of(services.documents.get(uri)):
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     document = await services.read_pinned(pinned)
     parts = [Snapshot.part_of(document, part) for part in spans or ()]
@@ -145,7 +149,7 @@ async def _read_text(
 
 
 def _count_now(services: Services, params: CountParams) -> CountResult | None:
-    """Count a document if that needs no worker and no endpoint. Returns None otherwise."""
+    """Count a document if that needs neither a worker nor an endpoint. Returns None otherwise."""
     uri = _uri_of(params)
     if uri is None or params.range or params.ranges is not None or params.models is not None:
         return None
@@ -165,7 +169,7 @@ async def _count_text(
     snapshot, parts, workspace = await _read_text(services, params, pinned)
 
     async def count_for(text: Snapshot, model: str | None) -> Count:
-        await asyncio.sleep(0)  # handle other messages between many small counts
+        await asyncio.sleep(0)  # other messages are handled between many small counts
         return await services.counts.count(text, model, workspace)
 
     count = await count_for(snapshot, params.model)

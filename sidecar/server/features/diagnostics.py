@@ -48,7 +48,7 @@ class DiagnosticsPublisher:
         self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
         self.pull = False
-        """Whether the client pulls diagnostics."""
+        """Whether the client requests diagnostics instead of receiving them."""
         self.choose: Callable[[types.ClientCapabilities], None] = lambda _: None
 
     def changed(self, uri: str) -> None:
@@ -109,7 +109,7 @@ class DiagnosticsPublisher:
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """Return a document's findings, and the version of the text that they are for."""
+        """Return a document's findings, and the subject that was evaluated."""
         services = self._services
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
@@ -124,7 +124,7 @@ class DiagnosticsPublisher:
             try:
                 version, diagnostics = await self.of(uri)
             except SidecarError:
-                return  # the document was closed or edited; another update is scheduled
+                return  # the document was closed or edited, so another update is scheduled
         else:
             self._severities.pop(uri, None)
         if (diagnostics or uri in self._sent) and self._sent.get(uri) != (version, diagnostics):
@@ -188,7 +188,7 @@ def register(server: SidecarServer) -> None:
 
 
 def _register_pull(server: SidecarServer) -> None:
-    """Announce pulled diagnostics to clients that do not support pushed ones."""
+    """Announce diagnostics on request to clients that cannot receive pushed ones."""
     diagnostics = server.diagnostics
 
     async def pull(
@@ -249,7 +249,7 @@ def _allows_quick_fixes(only: Sequence[types.CodeActionKind | str] | None) -> bo
 
 
 def _overlaps(document: TextDocument, finding: Finding, span: types.Range) -> bool:
-    # The last character may be a line break, after which `end` would be on the next line.
+    # If the last character is a line break, `end` is on the next line.
     ends = (finding.start, max(finding.start, finding.end - 1))
     first, last = (document.position_at(offset).line for offset in ends)
     span_first, span_last = to_lines(span)
@@ -270,7 +270,8 @@ class _ActionBuilder:
         self._capabilities = workspace.workspace_edit if workspace else None
 
     def actions(self, proposal: Proposal) -> Iterator[types.CodeAction]:
-        """Yield the action, and for a fit a variant with a preview if the client supports it."""
+        """Yield a code action for a fix, and another one with a preview if the client
+        supports it."""
         if proposal.new_file is not None and not self._can_create_files():
             return
         yield self._make_action(proposal, preview=False)

@@ -37,9 +37,9 @@ LABEL = "Tokens"
 """Distinguishes these symbols from those of other language servers."""
 
 MAX_SYMBOLS = 1_000
-"""Encoding more symbols would block the event loop."""
+"""A client gets at most this many symbols, because encoding more would block the event loop."""
 
-_LINE_END = 2**31 - 1  # LSP: a character past the end of a line means the end of the line
+_LINE_END = 2**31 - 1  # in LSP, a character past the end of a line means the end of the line
 
 
 def register(server: SidecarServer) -> None:
@@ -109,7 +109,7 @@ def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[typ
 
 def _code_lens(line: int, text: str) -> types.CodeLens:
     place = types.Position(line, 0)
-    # A lens shows its command's title; an empty command makes it unclickable.
+    # A lens shows the title of its command. An empty command makes it unclickable.
     return types.CodeLens(range=types.Range(place, place), command=types.Command(text, ""))
 
 
@@ -148,7 +148,7 @@ def _symbol(document: TextDocument, counted: CountedPart) -> types.DocumentSymbo
 
 @dataclass(frozen=True, eq=False)
 class _Provider:
-    """A provider that settings enable.
+    """A provider that settings can enable.
 
     `name` is its field in the client's capabilities and, followed by `_provider`, in the server's.
     """
@@ -158,7 +158,7 @@ class _Provider:
     options: object
     is_enabled: Callable[[Settings], bool]
     refresh: Callable[[SidecarServer], object]
-    """Asks the client to request again, if the client supports it."""
+    """Asks the client to request results again, if the client supports this."""
 
 
 _PROVIDERS = (
@@ -182,7 +182,7 @@ _PROVIDERS = (
         "document_symbol",
         types.DocumentSymbolRegistrationOptions(label=LABEL),
         lambda settings: settings.inlay_hints or settings.code_lens,
-        lambda _server: None,  # LSP cannot refresh symbols
+        lambda _server: None,  # LSP has no request that refreshes symbols
     ),
 )
 
@@ -216,7 +216,7 @@ class ProviderRegistry:
         )
         self._unregister(before - self._enabled)
         self._register(self._enabled - before)
-        # New registrations are refreshed too: Neovim requests only after the next edit.
+        # New providers are refreshed too, because Neovim only requests results after the next edit.
         self._refresh(self._enabled | (before - self._dynamic))
 
     def is_enabled(self, method: str, workspace: Workspace) -> bool:
@@ -227,7 +227,7 @@ class ProviderRegistry:
         )
 
     def refresh(self) -> None:
-        """Ask the client to request counts again, after they have changed without an edit."""
+        """Ask the client to request counts again, after counts have changed without an edit."""
         self._refresh(self._enabled)
 
     def _register(self, providers: frozenset[_Provider]) -> None:
@@ -257,7 +257,7 @@ class ProviderRegistry:
 
 
 COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
-"""Models that a section is compared for besides the workspace's model, one per tokenizer family."""
+"""Models to compare a section for besides the workspace's model, one per tokenizer family."""
 
 
 def _register_hover(server: SidecarServer) -> None:

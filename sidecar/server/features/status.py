@@ -43,7 +43,7 @@ class StatusPublisher:
         """The last update sent for each open document."""
         self._last_without_document: StatusUpdate | None = None
         self._last_workspace: Workspace | None = None
-        """The workspace whose status was sent last while no document was open."""
+        """The workspace whose status was last sent while no document was open."""
 
     def opened(self, uri: str) -> None:
         self._forget(uri)
@@ -61,7 +61,7 @@ class StatusPublisher:
         self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
-        """Forget a document. After the last one, show a workspace's context instead."""
+        """Forget a closed document. If none is left, show the context of a workspace instead."""
         self._forget(uri)
         if not self._sent:
             self._update_without_document(self._services.roots.of_document(uri))
@@ -113,7 +113,7 @@ class StatusPublisher:
                 self._send_if_current(uri, snapshot, estimate)
 
         counting = services.counts.count(snapshot, model, workspace)
-        # An endpoint gets a large document only after typing pauses: send the estimate now.
+        # A large document is sent to an endpoint only after typing pauses, so send an estimate now.
         patience = 0.0 if quiet_seconds(snapshot) else PATIENCE_SECONDS
         count = await wait_or_fall_back(counting, send_estimate, patience)
         self._send_if_current(uri, snapshot, count)
@@ -142,7 +142,7 @@ class StatusPublisher:
     def _update_without_document(self, changed: Workspace | None) -> None:
         """Send the context of one workspace while no document is open.
 
-        This is the workspace with a context that changed last.
+        The workspace is the one whose context changed last.
         """
         roots = list(self._services.roots)
         preferred = [root for root in (changed, self._last_workspace) if root in roots]

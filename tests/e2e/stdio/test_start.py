@@ -42,8 +42,8 @@ LIBRARIES = (
 ROOMS = (
     "sidecar.agents.readers", "sidecar.budget.evaluate", "sidecar.cli", "sidecar.config.load",
     "sidecar.context.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
-    "sidecar.counting.text_features", "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
-    "sidecar.endpoints.http", "sidecar.messages.content", "sidecar.server.schema",
+    "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
+    "sidecar.endpoints.http", "sidecar.server.schema",
     "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.session_index",
 )  # fmt: skip
 
@@ -107,7 +107,6 @@ def test_only_readers_of_installed_agents_are_imported(tmp_path: Path) -> None:
     taking_conversations = (
         "sidecar.context.conversation",
         "sidecar.context.pruning",
-        "sidecar.messages.turns",
     )
     assert of((*taking_conversations, "sidecar.workspace.conversations"), modules) == []
 

@@ -101,7 +101,7 @@
 ---@field label string
 ---@field tokens integer
 
---- The conversation's part of the status. `percent` is of the usable window.
+--- The part of the status about the conversation. `percent` refers to the usable window.
 ---@class token_sidecar.ContextStatus
 ---@field tokens? integer
 ---@field percent? integer
@@ -230,9 +230,10 @@
 ---@field text string
 ---@field costText string
 
---- Cost in USD of the shown agent session, or of all workspaces today if none is shown.
+--- The part of the status about costs in USD.
 ---
----     `text` says `today` in the second case. The tooltip has both, and the workspace's total.
+---     It has the cost of the shown agent session, or else today's cost in all workspaces, which
+---     `text` marks with `today`. The tooltip has both and the workspace's total.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
@@ -303,7 +304,9 @@
 ---@field models? token_sidecar.Count[]
 ---@field text string
 
---- The document's part of the status. `percent` is of its budget, else of the usable window.
+--- The part of the status about the document.
+---
+---     `percent` refers to its budget, or else to the usable window.
 ---@class token_sidecar.DocumentStatus
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -556,7 +559,7 @@
 ---@field reserve? integer
 ---@field persist? boolean
 
---- Params of `status/update`: `text` is the line to show, and null parts are unknown.
+--- Params of `status/update`. `text` is the line to show, and null parts are unknown.
 ---
 ---     If an edit could not be applied, the document's part of `text` is `?`.
 ---@class token_sidecar.StatusUpdate
