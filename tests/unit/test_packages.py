@@ -35,7 +35,7 @@ def test_the_sdist_has_everything_that_the_tests_need(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path / "sdist")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     tracked = subprocess.run(
-        ["git", "ls-files", "sidecar", "tests", "benchmarks", "docs", "editors", "contrib"],
+        ["git", "ls-files", "sidecar", "tests", "benchmarks", "docs", "editors", "contrib", "plugin"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     assert set(tracked) - names == set()

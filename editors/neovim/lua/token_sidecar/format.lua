@@ -55,9 +55,11 @@ function M.tokens_text(tokens, method)
 end
 
 ---@param count token_sidecar.Count
----@return string `1,234 tokens (exact, gpt-5)`
+---@return string `1,234 tokens (exact, gpt-5)` or `~1,234 tokens (estimate ±9.2 %, claude-opus-4-1)`
 function M.count(count)
-  return ('%s (%s, %s)'):format(M.tokens_text(count.tokens, count.method), count.method, count.model)
+  local percent = count.errorPercent or 0
+  local band = percent > 0 and (percent >= 10 and ' ±%.0f %%' or ' ±%.1f %%'):format(percent) or ''
+  return ('%s (%s%s, %s)'):format(M.tokens_text(count.tokens, count.method), count.method, band, count.model)
 end
 
 return M
