@@ -13,14 +13,14 @@ from sidecar.cli.group import workspace_option
 from sidecar.cli.ledger import exit_on_errors, ingest_agents, open_ledger
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.cli.ship import ship
-from sidecar.text.printable import counted, printable, usd_text
+from sidecar.text.printable import compact_number, printable, usd_text
 from sidecar.text.tables import draw_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sidecar.cost.book import CostBook
-    from sidecar.cost.protocol import CostDetailParams, CostReport, CostRow
+    from sidecar.cost.protocol import CostDetailParams, CostKey, CostReport, CostRow
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -75,7 +75,7 @@ def scope_options(command: Command) -> Command:
     "--by",
     metavar="KEYS",
     help="How to group rows, separated by commas: model, category, session, day, week, month, "
-    "agent, workspace (default: model,category).",
+    "block (five hours), agent, workspace (default: model,category).",
 )
 @scope_options
 @click.option(
@@ -113,7 +113,17 @@ def cost(
     elif sys.stdout.isatty():
         _print_table(report, params)
     else:
-        print_lines(*report.text.split("\n"))
+        print_lines(*_plain_lines(report))
+
+
+def _plain_lines(report: CostReport) -> list[str]:
+    """Return the report's lines, with paths instead of URIs."""
+    lines = report.text.split("\n")
+    for index, row in enumerate(report.rows):
+        if isinstance(row.workspace, str):
+            uri, path = printable(row.workspace), printable(_path_text(row.workspace))
+            lines[index] = lines[index].replace(uri, path, 1)
+    return lines
 
 
 def _warn_if_unknown_agent(name: str | None) -> None:
@@ -180,13 +190,17 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     sys.exit(2 if has_errors else 0)
 
 
-def _path_text(uri: str, root: Path) -> str:
+def _path_text(uri: str, root: Path | None = None) -> str:
+    """Return a URI's path, relative to `root` if it is inside, or to the home folder."""
     from sidecar.workspace.workspace import path_of
 
     path = path_of(uri)
     if path is None:
         return uri
-    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+    if root is not None and path.is_relative_to(root):
+        return str(path.relative_to(root))
+    home = Path.home()
+    return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
 
 
 def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
@@ -252,7 +266,6 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
 
     console = Console(highlight=False, markup=False)
     console.print(_build_table(report, params, console.width))
-    console.print(_total_text(report), style="bold")
     if any(row.reported_cost_usd for row in report.rows):
         console.print("* at least partly reported by the vendor", style="dim")
     for row in report.rows:
@@ -279,24 +292,39 @@ def _build_table(report: CostReport, params: CostDetailParams, width: int) -> Ta
     from rich.text import Text
 
     fields = [*_FIELD_TITLES][: None if width >= _FULL_WIDTH else -1]
-    table = Table(box=None, pad_edge=False)
-    for key in params.by:
-        table.add_column(key, overflow="fold")
-    for head in (*(_FIELD_TITLES[field] for field in fields), "cost"):
-        table.add_column(head, justify="right", no_wrap=True)
+    table = Table(
+        box=None, pad_edge=False, header_style="dim", footer_style="bold",
+        show_footer=len(report.rows) > 1,
+    )  # fmt: skip
+    totals = report.totals
+    sums = (
+        totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens
+    )  # fmt: skip
+    for index, key in enumerate(params.by):
+        table.add_column(key, "total" if index == 0 else "", overflow="fold")
+    for field, number in zip(fields, sums, strict=False):
+        table.add_column(
+            _FIELD_TITLES[field], compact_number(number), justify="right", no_wrap=True
+        )
+    table.add_column("cost", usd_text(totals.cost_usd), justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     bar_width = 24 if width >= _WIDE_BARS else 12 if width >= _FULL_WIDTH else 8
     max_cost = max(row.cost_usd or 0.0 for row in report.rows)
     for row in report.rows:
-        names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
+        names = [Text(printable(_key_text(row, key))) for key in params.by]
         share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
         bar = to_encodable(draw_bar(share, bar_width))
         table.add_row(*names, *_number_cells(row, fields), Text(bar, style="cyan"))
     return table
 
 
+def _key_text(row: CostRow, key: CostKey) -> str:
+    value = getattr(row, key) or "(none)"
+    return _path_text(value) if key == "workspace" else str(value)
+
+
 def _number_cells(row: CostRow, fields: list[str]) -> list[str]:
-    numbers = [f"{getattr(row, field):,}" for field in fields]
+    numbers = [compact_number(getattr(row, field)) for field in fields]
     if row.note:
         numbers[1] += f" {row.note}"
     priced = "unpriced" if row.cost_usd is None else usd_text(row.cost_usd)
@@ -309,14 +337,6 @@ def _comparison_line(row: CostRow, params: CostDetailParams) -> str:
     label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
     list_cost = row.listed_cost_usd or 0.0
     return f"{label}: reported {usd_text(row.reported_cost_usd)}, list price {usd_text(list_cost)}"
-
-
-def _total_text(report: CostReport) -> str:
-    totals = report.totals
-    return (
-        f"total: {counted(totals.calls, 'call')}, {totals.prompt_tokens:,} / "
-        f"{totals.output_tokens:,} tokens, {usd_text(totals.cost_usd)}"
-    )
 
 
 cost.add_command(ship)

@@ -74,6 +74,19 @@ class LazyGroup(click.Group):
         with _formatting_errors():
             return super().make_context(*args, **extra)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest a similar one."""
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, VERBS, 1, 0.5)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None

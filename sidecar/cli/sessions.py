@@ -90,6 +90,11 @@ class SessionsView:
         if len(ids) > 1:
             listed = ", ".join(ids[:_MAX_LISTED])
             raise BadParamsError(f"{len(ids):,} sessions begin with {session}: {listed}")
+        named = [row for row in rows if session.casefold() in row.label.casefold()]
+        if not ids and len(named) > 1:
+            listed = ", ".join(f"{row.label} ({row.id})" for row in named[:_MAX_LISTED])
+            raise BadParamsError(f"{len(named):,} sessions match {session}: {listed}")
+        ids = ids or [row.id for row in named]
         return ids[0] if ids else session
 
     async def _read_rows(self) -> list[SessionRow]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,10 @@ import click
 
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_styled
-from sidecar.text.printable import percent_text, printable, usd_text
+from sidecar.text.printable import duration_text, percent_text, printable, usd_text
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import Context
+    from sidecar.config.settings import Context, Settings
     from sidecar.workspace.claude_statusline import Quota, RateLimits, StatuslineInput
 
 CHAIN_SECONDS = 5.0
@@ -34,7 +35,7 @@ _MAX_BYTES = 1 << 20
     "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
 )
 def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
-    """Print one line: how full the context is and what the session cost.
+    """Print one line: context, cost of the session, of today and of the five-hour block.
 
     With the JSON that Claude Code passes to status line commands as input, shows that session, and
     keeps its window, percentage and plan limits for the editor. Without input, shows the current
@@ -65,10 +66,41 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
     name = (sent.model.display_name or sent.model.id or "")[:_MAX_NAME]
-    parts = [name, f"ctx {_context_text(sent, load(root).settings.context)}"]
+    settings = load(root).settings
+    parts = [name, f"ctx {_context_text(sent, settings.context)}"]
     if sent.cost_usd is not None:
         parts.append(usd_text(sent.cost_usd))
-    return " · ".join([part for part in parts if part] + _quota_texts(sent.rate_limits))
+    limits = sent.rate_limits
+    ends_at = limits.five_hour.reset if limits and limits.five_hour else None
+    parts += _ledger_texts(settings, "claude-code", ends_at)
+    return " · ".join([part for part in parts if part] + _quota_texts(limits))
+
+
+def _ledger_texts(settings: Settings, agent: str, ends_at: datetime | None = None) -> list[str]:
+    """Return today's cost, and the agent's cost in its five-hour block with the time left."""
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.ledger import FILE_NAME, LedgerError
+
+    if not (state_dir() / FILE_NAME).exists():
+        return []
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.protocol import CostDetailParams
+
+    book, texts = CostBook(state_dir(), settings.prices), []
+    try:
+        today = book.detail(CostDetailParams(since="today", by=("agent",))).totals
+        if today.calls:
+            texts.append(f"{usd_text(today.cost_usd)} today")
+        block = book.current_block(agent, ends_at)
+    except LedgerError:
+        return []
+    finally:
+        book.close()
+    if block is not None:
+        cost = "unpriced" if block.cost_usd is None else usd_text(block.cost_usd)
+        left = duration_text(block.ends_at - datetime.now(UTC))
+        texts.append(f"block {cost}, {left} left")
+    return texts
 
 
 def _context_text(sent: StatuslineInput, settings: Context) -> str:
@@ -120,6 +152,8 @@ def _session_line(root: Path) -> str:
     parts = [usage.model or "", part.text]
     if usage.cost_usd is not None:
         parts.append(cost)
+    if usage.session is not None and usage.session.source != "protocol":
+        parts += _ledger_texts(view.workspace.settings, usage.session.source)
     return " · ".join(filter(None, parts))
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from sidecar.cli.group import workspace_option
-from sidecar.cli.output import print_json, print_lines, print_problems
+from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable
 from sidecar.errors import BadParamsError
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.console import RenderableType
+    from rich.table import Table
 
     from sidecar.cli.sessions import SessionsView
     from sidecar.context.protocol import ContextUsage, SessionRow
@@ -31,17 +36,22 @@ READ_COST = "Run `token-sidecar cost` to read the newest calls of coding agents.
 READ_SESSIONS = (
     "Older sessions may be missing. Run `token-sidecar cost` to read all sessions of coding agents."
 )
+_STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
+"""Colours of bars by severity."""
+_AGENT_WIDTH, _WIDE = 100, 120
+"""Terminal widths from which the table shows agents, and wider bars and ids."""
 
 
 @click.command()
 @workspace_option("Workspace folder")
 @click.option(
     "--session",
-    metavar="ID",
-    help="Session id, or its first characters (default: the session that the editor shows).",
+    metavar="SESSION",
+    help="Session id, its first characters, or a part of its name (default: the session that the "
+    "editor shows).",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all sessions of the workspace.")
-@click.option("--watch", is_flag=True, help="Print again after every change, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show again after every change, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per update.")
 def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
     """Show how full the context of a session is.
@@ -59,16 +69,35 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
         has_errors = print_problems(view.problems)
         before: object = None
         try:
-            for _ in _wait_for_changes(view) if watch else ((),):
-                shown = view.rows() if show_all else view.usage(session)
-                if shown != before:
-                    _print_usage(shown, as_json, session, is_cost_read=view.workspace.costs.read)
-                before = shown
+            with _output(as_json=as_json, watch=watch) as show:
+                for _ in _wait_for_changes(view) if watch else ((),):
+                    shown = view.rows() if show_all else view.usage(session)
+                    if shown != before:
+                        show(shown, session, view)
+                    before = shown
         except BadParamsError as error:
             raise click.UsageError(str(error)) from error
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
     sys.exit(2 if has_errors else 0)
+
+
+@contextmanager
+def _output(*, as_json: bool, watch: bool) -> Iterator[Callable[..., None]]:
+    """Yield the function that shows usage or sessions: with colours on a terminal, in place if it
+    is called repeatedly."""
+    if as_json or not sys.stdout.isatty():
+        yield partial(_print_plain, as_json=as_json)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False)
+    if not watch:
+        yield lambda *shown: console.print(_render(console.width, *shown))
+        return
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        yield lambda *shown: live.update(_render(console.width, *shown), refresh=True)
 
 
 def _wait_for_changes(view: SessionsView) -> Iterator[object]:
@@ -90,24 +119,103 @@ def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
     return *paths_to_watch(settings, [str(path)] if path else []), shared
 
 
-def _print_usage(
+def _print_plain(
     shown: ContextUsage | list[SessionRow],
-    as_json: bool,
     session: str | None,
+    view: SessionsView,
     *,
-    is_cost_read: bool,
+    as_json: bool,
 ) -> None:
     if as_json:
         print_json(shown)
         return
-    if isinstance(shown, list):
-        sources = {row.source for row in shown}
-        text = "\n".join(row.text for row in shown) or "No sessions found for this workspace."
+    if isinstance(shown, list) and shown:
+        print_lines(*(row.text for row in shown))
+    elif isinstance(shown, list) or shown.session is None:
+        print_lines(*_none_text(shown, session).split("\n"))
     else:
-        sources = {shown.session.source} if shown.session else set()
-        text = shown.text
-        if shown.session is None and session is not None:
-            text = f"This workspace has no session {session}; `--all` lists its sessions."
-    print_lines(*text.split("\n"))
-    if sources - {"protocol"} and not is_cost_read:
-        print_lines(READ_SESSIONS if isinstance(shown, list) else READ_COST)
+        print_lines(*shown.text.split("\n"))
+    if note := _note(shown, view):
+        print_lines(note)
+
+
+def _none_text(shown: ContextUsage | list[SessionRow], session: str | None) -> str:
+    if isinstance(shown, list):
+        return "No sessions found for this workspace."
+    if session is None:
+        return shown.text
+    return f"This workspace has no session {session}; `--all` lists its sessions."
+
+
+def _note(shown: ContextUsage | list[SessionRow], view: SessionsView) -> str:
+    """Return what to do about calls that were not read yet."""
+    if isinstance(shown, list):
+        sources, text = {row.source for row in shown}, READ_SESSIONS
+    else:
+        sources, text = {shown.session.source} if shown.session else set(), READ_COST
+    return text if sources - {"protocol"} and not view.workspace.costs.read else ""
+
+
+def _render(
+    width: int, shown: ContextUsage | list[SessionRow], session: str | None, view: SessionsView
+) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    body: RenderableType
+    if isinstance(shown, list) and shown:
+        body = _sessions_table(shown, view, width)
+    elif isinstance(shown, list) or shown.session is None:
+        body = Text(printable(_none_text(shown, session)))
+    else:
+        body = _usage_text(shown)
+    note = _note(shown, view)
+    return Group(body, Text(note, style="dim")) if note else body
+
+
+def _usage_text(usage: ContextUsage) -> RenderableType:
+    """Return the context view's lines, with the bars in the colour of their severity."""
+    from rich.text import Text
+
+    text = Text(to_encodable(usage.text))
+    text.highlight_regex(r"(?m)^\S.*?(?=  |$)", "dim")
+    text.highlight_regex(r"[▏▎▍▌▋▊▉█]+$", "cyan")
+    first, found = usage.text.partition("\n")[0], _STYLES[usage.severity]
+    bar = len(first) - len(first.rstrip("▏▎▍▌▋▊▉█"))
+    text.stylize(f"bold {found}", len("Context"), len(first) - bar)
+    text.stylize(found, len(first) - bar, len(first))
+    return text
+
+
+def _sessions_table(rows: list[SessionRow], view: SessionsView, width: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from sidecar.workspace.views import row_cells, size_text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("session")  # the only column that may shrink
+    table.add_column("context", no_wrap=True)
+    table.add_column("cost", justify="right", no_wrap=True)
+    table.add_column("used", justify="right", no_wrap=True)
+    table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=16)
+    more = ["agent"] * (width >= _AGENT_WIDTH) + ["id"] * (width >= _WIDE)
+    for name in more:
+        table.add_column(name, no_wrap=True)
+    now, bar = datetime.now(UTC), 16 if width >= _WIDE else 8
+    for row in rows:
+        cells, style = row_cells(row, view.workspace.costs, now), _STYLES[row.severity]
+        label = Text(no_wrap=True, overflow="ellipsis")
+        label.append(to_encodable("● ") if row.state == "running" else "", "green")
+        label.append(printable(row.label), "bold" if row.shown else "")
+        last = {"agent": row.source, "id": printable(row.id[:8])}
+        table.add_row(
+            label,
+            Text(to_encodable(size_text(row, bar)), style),
+            cells.cost,
+            cells.age.removesuffix(" ago"),
+            cells.model,
+            *(last[name] for name in more),
+            style="dim" if row.state == "ended" else "",
+        )
+    return table

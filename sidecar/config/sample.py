@@ -52,7 +52,7 @@ _USER = """
 
 # [agents]
 # enabled = false                 # default: true; read coding agents' session files (counts only)
-# labels = "first-prompt"         # default: "branch"; names sessions without a title
+# labels = "branch"               # names of sessions without a title; or "first-prompt"
 """
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 UNKNOWN = "?"
 """Shown instead of an unknown number."""
 
-_BAR = 20
+_BAR = 18
 """Width of a bar in plain text, in cells."""
 
 _PARTS = {
@@ -173,7 +173,9 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
 def rows_text(rows: Sequence[ViewRow]) -> str:
     """Render rows as plain text: aligned columns, bars for shares, a block for each group."""
     single = [row for row in rows if not row.children]
-    lines = align_columns([_row_cells(row) for row in single], left=2)
+    lines = align_columns(
+        [(label, f"{value}  {bar}") for label, value, bar in map(_row_cells, single)]
+    )
     for group in rows:
         if group.children:
             parts = align_columns([_row_cells(row) for row in group.children])

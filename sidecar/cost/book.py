@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     """Called with the current step and the completed fraction (0 to 1)."""
 
 _log = logging.getLogger(__name__)
+
+
+class BlockCost(NamedTuple):
+    """An agent's calls in five hours."""
+
+    began_at: datetime
+    ends_at: datetime
+    cost_usd: float | None
+    """None if no call has a price."""
 
 
 class CostBook:
@@ -187,6 +196,32 @@ class CostBook:
                 folders=tuple(map(workspace_key, folders)),
                 zone=self._zone,
             )
+
+    def current_block(
+        self, agent: str, ends_at: datetime | None = None, now: datetime | None = None
+    ) -> BlockCost | None:
+        """Return an agent's calls of the current five hours, or None without a call in them.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
+        from sidecar.cost.blocks import current_block, scope_of_block
+
+        with self.ledger.reader() as connection:
+            block = current_block(connection, agent, ends_at, now)
+            if block is None:
+                return None
+            found = report(
+                connection, self.prices, scope_of_block(Scope(agent=agent), block), ["model"]
+            )
+        if not found.rows:
+            return None
+        cost = None if all(row.cost_usd is None for row in found.rows) else found.totals.cost_usd
+        return BlockCost(
+            began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
+            ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
+            cost_usd=cost,
+        )
 
     def preflight(
         self,

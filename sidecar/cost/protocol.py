@@ -11,7 +11,9 @@ from msgspec import UNSET, UnsetType
 from sidecar.counting.count import Method
 from sidecar.messages.usage import Usage
 
-CostKey = Literal["model", "category", "session", "day", "week", "month", "agent", "workspace"]
+CostKey = Literal[
+    "model", "category", "session", "day", "week", "month", "block", "agent", "workspace"
+]
 KEYS: tuple[CostKey, ...] = get_args(CostKey)
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
@@ -28,6 +30,8 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """An ISO week, which begins on Monday, such as `2026-W47`."""
     month: str | UnsetType | None = UNSET
     """A month, such as `2026-11`."""
+    block: str | UnsetType | None = UNSET
+    """Five hours from the hour of their first call on, by their local start: `2026-11-21 14:00`."""
     agent: str | UnsetType | None = UNSET
     """The coding agent that made the calls, or `protocol` for calls that a client reported."""
     workspace: str | UnsetType | None = UNSET

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.config.settings import INCOMPLETE_AGENTS
+from sidecar.cost.blocks import Block, blocks_with_calls, scope_of_block
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
 from sidecar.cost.ledger import QUARTER_MS, usd
@@ -69,13 +70,18 @@ def report(
     sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
     tallies: dict[tuple[str | None, ...], Tally] = {}
     everything = Tally()
-    found = priced_sums(
-        connection, prices, scope, sessions=bool(sessions), days=bool(_TIMES.keys() & keys)
+    blocks: Sequence[Block | None] = (
+        blocks_with_calls(connection, scope) if "block" in keys else [None]
     )
-    for priced in found:
-        values = tuple(_value_of_key(key, priced, sessions) for key in keys)
-        for tally in (tallies.setdefault(values, Tally()), everything):
-            _add_to_tally(tally, priced)
+    for block in blocks:
+        part = scope if block is None else scope_of_block(scope, block)
+        found = priced_sums(
+            connection, prices, part, sessions=bool(sessions), days=bool(_TIMES.keys() & keys)
+        )
+        for priced in found:
+            values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
+            for tally in (tallies.setdefault(values, Tally()), everything):
+                _add_to_tally(tally, priced)
     basis = _describe_basis(connection, scope)
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)
@@ -194,8 +200,13 @@ _TIMES: dict[str, Callable[[int], str]] = {
 
 
 def _value_of_key(
-    key: CostKey, priced: Priced, sessions: dict[int, tuple[str, str, str]]
+    key: CostKey,
+    priced: Priced,
+    sessions: dict[int, tuple[str, str, str]],
+    block: Block | None,
 ) -> str | None:
+    if key == "block":
+        return None if block is None else block.name
     if key == "model":
         return priced.kind[1]
     if key == "category":
@@ -219,7 +230,7 @@ def _add_to_tally(tally: Tally, priced: Priced) -> None:
 
 
 def _sort_key(line: CostRow) -> tuple[str, float, str]:
-    times = (line.day, line.week, line.month)
+    times = (line.day, line.week, line.month, line.block)
     time = next((one for one in times if isinstance(one, str)), "")
     return time, -(line.cost_usd or 0.0), line.text
 

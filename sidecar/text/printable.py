@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from decimal import Decimal
 
 _ACTIVE = (
@@ -70,6 +71,24 @@ def message(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: `1 file`, `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def compact_number(number: int) -> str:
+    """Format a number for a narrow column: `812`, `54.1k`, `1.24M`."""
+    for scale, unit in ((10**9, "B"), (10**6, "M"), (1_000, "k")):
+        if number >= scale * 0.9995:
+            return f"{number / scale:.3g}{unit}"
+    return str(number)
+
+
+def duration_text(length: timedelta) -> str:
+    """Format a duration such as `14 min`, `2 h 14 min` or `3 days`."""
+    minutes = max(0, int(length.total_seconds()) // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // (24 * 60)} days"
 
 
 def percent_text(share: float) -> str:

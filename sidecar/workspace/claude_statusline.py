@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.fields import time_from_ms
 from sidecar.config.private import make_folder, write
 from sidecar.messages.usage import MOST_TOKENS
 
@@ -46,6 +47,13 @@ class Quota(msgspec.Struct, frozen=True):
     """The used share of one limit of the user's plan."""
 
     used_percentage: float | None = None
+    resets_at: float | None = None
+    """When the limit is reset, in seconds since 1970."""
+
+    @property
+    def reset(self) -> datetime | None:
+        """When the limit is reset, or None if unknown or impossible."""
+        return time_from_ms(1000 * (self.resets_at or 0))
 
 
 class RateLimits(msgspec.Struct, frozen=True):

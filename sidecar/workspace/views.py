@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -166,39 +166,68 @@ def session_rows(
     if not rows:
         return []
     now = now or datetime.now(UTC)
-    cells = [_row_cells(row, costs, now) for row in rows]
+    cells = [row_cells(row, costs, now) for row in rows]
+    ends = align_columns(
+        [
+            (each.model, row.source, each.state, printable(row.id[:_SHORT_ID]))
+            for row, each in zip(rows, cells, strict=True)
+        ],
+        left=3,
+    )
     lines = align_columns(
-        [_terminal_cells(row, *each) for row, each in zip(rows, cells, strict=True)], left=2
+        [
+            (
+                "●" if row.shown else " ",
+                _short_label(row),
+                size_text(row, _BAR),
+                _cost_with_noun(each.cost),
+                each.age,
+                end,
+            )
+            for row, each, end in zip(rows, cells, ends, strict=True)
+        ],
+        left=2,
     )
     return [
         msgspec.structs.replace(
             row,
             label=printable(row.label or row.source),
-            detail=_tree_detail(row, *each),
+            detail=_tree_detail(row, each),
             text=line,
         )
         for row, each, line in zip(rows, cells, lines, strict=True)
     ]
 
 
-def _row_cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str, str]:
+class RowCells(NamedTuple):
+    """The texts of a session in a list, besides its label and size."""
+
+    cost: str
+    age: str
+    model: str
+    state: str
+    """`running`, `pinned`, both or empty."""
+
+
+def row_cells(row: SessionRow, costs: Costs, now: datetime) -> RowCells:
+    """Return the texts of a session."""
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     states = ("running" if row.state == "running" else "", "pinned" if row.pinned else "")
-    cost = session_cost(costs, info)
-    if cost in (BEING_READ, NOT_READ):
-        cost = f"cost {cost}"
-    model = printable(short_name(row.model)) if row.model else ""
-    return cost, age_text(row.updated_at, now), model, ", ".join(filter(None, states))
+    return RowCells(
+        cost=session_cost(costs, info),
+        age=age_text(row.updated_at, now),
+        model=printable(short_name(row.model)) if row.model else "",
+        state=", ".join(filter(None, states)),
+    )
 
 
-def _terminal_cells(row: SessionRow, cost: str, age: str, model: str, state: str) -> list[str]:
-    mark = "●" if row.shown else " "
-    rest = "  ".join(filter(None, (model, row.source, state, printable(row.id[:_SHORT_ID]))))
-    return [mark, _short_label(row), _size_text(row, _BAR), cost, age, rest]
+def _cost_with_noun(cost: str) -> str:
+    return f"cost {cost}" if cost in (BEING_READ, NOT_READ) else cost
 
 
-def _tree_detail(row: SessionRow, cost: str, age: str, model: str, state: str) -> str:
-    return " · ".join(part for part in (_size_text(row), cost, age, model, state) if part)
+def _tree_detail(row: SessionRow, cells: RowCells) -> str:
+    parts = (size_text(row), _cost_with_noun(cells.cost), cells.age, cells.model, cells.state)
+    return " · ".join(filter(None, parts))
 
 
 def _short_label(row: SessionRow) -> str:
@@ -206,7 +235,7 @@ def _short_label(row: SessionRow) -> str:
     return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
-def _size_text(row: SessionRow, width: int = 0) -> str:
+def size_text(row: SessionRow, width: int = 0) -> str:
     """Return a session's share of the window with a gauge, or a note why it is unknown."""
     if row.tokens is None or row.method is None:
         return row.note or "size unknown"

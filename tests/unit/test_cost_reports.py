@@ -444,3 +444,16 @@ def test_a_report_says_whose_calls_are_not_all_told(
     book.ledger.record(call)
     basis = book.detail(CostDetailParams()).basis
     assert (f"{agent}: at least this much" in basis) == is_partly_told
+
+
+def test_a_block_is_five_hours_from_the_hour_of_its_first_call(book: CostBook) -> None:
+    first = datetime(2026, 11, 20, 9, 40, tzinfo=UTC)
+    later = [timedelta(0), timedelta(hours=4), timedelta(hours=4, minutes=20), timedelta(days=1)]
+    for passed in later:
+        record(book, at=first + passed)
+    found = book.detail(CostDetailParams(by=("block",)))
+    blocks = [datetime.fromisoformat(str(row.block)) for row in found.rows]
+    begin = first.replace(minute=0).astimezone().replace(tzinfo=None)
+    assert blocks == [begin, begin + timedelta(hours=5), begin + timedelta(days=1)]
+    assert [row.calls for row in found.rows] == [2, 1, 1]
+    assert found.totals.calls == 4

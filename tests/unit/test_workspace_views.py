@@ -69,7 +69,7 @@ def test_a_row_says_label_size_cost_age_model_and_state() -> None:
     assert shown.detail == "43 % · $1.92 · 3 min ago · gpt-5 · running"
     assert other.detail == "43 % · $1.92 · 3 min ago · opus-5 · running"
     assert shown.text.startswith(
-        "●  Mend the 試験    43 % ████▎░░░░░  $1.92  3 min ago  gpt-5  codex  running"
+        "●  Mend the 試験    43 % ████▎░░░░░  $1.92  3 min ago  gpt-5   codex  running  0"
     )
     assert columns(shown.text.partition("43 %")[0]) == columns(other.text.partition("43 %")[0])
     assert session_rows([], costs, NOW) == []

@@ -200,7 +200,7 @@ export interface CostBar {
  * One bar per value of a key. Days without calls are included.
  */
 export interface CostChart {
-  by: "agent" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace";
+  by: "agent" | "block" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace";
   title: string;
   bars: CostBar[];
 }
@@ -213,7 +213,7 @@ export interface CostDetailParams {
   session?: string | null;
   since?: string | null;
   until?: string | null;
-  by?: ("agent" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace")[];
+  by?: ("agent" | "block" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace")[];
   charts?: boolean;
 }
 
@@ -276,6 +276,7 @@ export interface CostRow {
   day: string | null;
   week: string | null;
   month: string | null;
+  block: string | null;
   agent: string | null;
   workspace: string | null;
   calls: number;

@@ -154,7 +154,7 @@
 
 --- One bar per value of a key. Days without calls are included.
 ---@class token_sidecar.CostChart
----@field by "agent"|"category"|"day"|"model"|"month"|"session"|"week"|"workspace"
+---@field by "agent"|"block"|"category"|"day"|"model"|"month"|"session"|"week"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
@@ -164,7 +164,7 @@
 ---@field session? string
 ---@field since? string
 ---@field until? string
----@field by? ("agent"|"category"|"day"|"model"|"month"|"session"|"week"|"workspace")[]
+---@field by? ("agent"|"block"|"category"|"day"|"model"|"month"|"session"|"week"|"workspace")[]
 ---@field charts? boolean
 
 --- The prompt files to report; all of the workspace by default.
@@ -212,6 +212,7 @@
 ---@field day? string
 ---@field week? string
 ---@field month? string
+---@field block? string
 ---@field agent? string
 ---@field workspace? string
 ---@field calls integer

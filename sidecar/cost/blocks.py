@@ -1,0 +1,86 @@
+"""The five-hour blocks in which subscriptions to coding agents limit usage."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from sidecar.cost.days import TimeRange
+from sidecar.cost.ledger import QUARTER_MS
+from sidecar.cost.sums import Scope, owner_condition, time_condition
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_HOUR_MS = 3_600_000
+_HOURS = 5
+_SEARCHED = timedelta(days=3)
+"""How far back the chain of blocks is followed to find the current one."""
+
+
+class Block(NamedTuple):
+    """Five hours, in milliseconds since 1970."""
+
+    begin_ms: int
+    end_ms: int
+
+    @property
+    def name(self) -> str:
+        """The local time at which the block begins: `2026-11-25 14:00`."""
+        return f"{datetime.fromtimestamp(self.begin_ms / 1000).astimezone():%Y-%m-%d %H:%M}"
+
+    def within(self, times: TimeRange) -> TimeRange:
+        """Return the part of a time range that lies in the block."""
+        begin, end = max(times.start_ms, self.begin_ms), min(times.end_ms, self.end_ms)
+        return times._replace(start_ms=begin, end_ms=end)
+
+
+def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Block]:
+    """Return the blocks with calls in scope, oldest first.
+
+    A block begins with the hour of its first call. The first call after its end begins the next.
+    """
+    where, values = time_condition(scope.times)
+    owner, names = owner_condition(scope, "session")
+    hours = connection.execute(
+        f"SELECT DISTINCT slot / {_HOUR_MS // QUARTER_MS} AS hour FROM event_sums "  # noqa: S608
+        f"WHERE {where}{owner} ORDER BY hour",
+        (*values, *names),
+    )
+    blocks: list[Block] = []
+    for (hour,) in hours:
+        if not blocks or hour * _HOUR_MS >= blocks[-1].end_ms:
+            blocks.append(Block(hour * _HOUR_MS, (hour + _HOURS) * _HOUR_MS))
+    return blocks
+
+
+def current_block(
+    connection: sqlite3.Connection,
+    agent: str,
+    ends_at: datetime | None = None,
+    now: datetime | None = None,
+) -> Block | None:
+    """Return the block of an agent's calls that contains the current time, or None.
+
+    Args:
+        connection: The ledger.
+        agent: The agent.
+        ends_at: The block's end, if the agent reports it.
+        now: The current time.
+    """
+    now = now or datetime.now(UTC)
+    if ends_at is not None and now < ends_at <= now + timedelta(hours=_HOURS):
+        end = int(ends_at.timestamp() * 1000)
+        return Block(end - _HOURS * _HOUR_MS, end)
+    since = int((now - _SEARCHED).timestamp() * 1000)
+    scope = Scope(times=TimeRange(start_ms=since), agent=agent)
+    newest = next(reversed(blocks_with_calls(connection, scope)), None)
+    is_current = newest is not None and now.timestamp() * 1000 < newest.end_ms
+    return newest if is_current else None
+
+
+def scope_of_block(scope: Scope, block: Block) -> Scope:
+    """Return the scope limited to a block."""
+    return msgspec.structs.replace(scope, times=block.within(scope.times))

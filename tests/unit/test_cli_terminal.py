@@ -1,0 +1,144 @@
+"""Screens of the command line in real terminals of 80 and 120 columns, and without a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli import main
+from sidecar.config.paths import state_dir
+from sidecar.cost.book import CostBook
+from sidecar.text.printable import compact_number, duration_text
+from tests.e2e.pictures.sessions import write_day
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SCREENS = (
+    ("usage", "--all"),
+    ("usage",),
+    ("usage", "--session", "flaky"),
+    ("cost",),
+    ("cost", "--by", "block,agent"),
+    ("cost", "--by", "week,workspace"),
+)
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a day's sessions of three agents, whose calls have been read."""
+    home = tmp_path / "home"
+    root = home / "parser"
+    root.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(root)
+    write_day(home, root)
+    assert CliRunner().invoke(main, ["cost"]).exit_code == 0
+    return root
+
+
+def run_in_terminal(width: int, *arguments: str) -> str:
+    """Return what a command prints in a terminal, with its escape codes."""
+    terminal, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    env = {**os.environ, "TERM": "xterm-256color"}
+    env.pop("COLUMNS", None)
+    command = [sys.executable, "-P", "-m", "sidecar", *arguments]
+    with subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=env) as process:
+        os.close(other)
+        output = b"".join(_read_until_closed(terminal))
+    os.close(terminal)
+    assert process.returncode == 0, output
+    return output.decode()
+
+
+def _read_until_closed(terminal: int) -> Iterator[bytes]:
+    with suppress(OSError):  # how Linux reports that the other side was closed
+        while data := os.read(terminal, 4096):
+            yield data
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("width", [80, 120])
+def test_screens_fit_the_terminal_and_cut_no_number_off(width: int) -> None:
+    for arguments in SCREENS:
+        shown = run_in_terminal(width, *arguments)
+        assert "\x1b[" in shown, arguments
+        lines = ESCAPE.sub("", shown).replace("\r", "").split("\n")
+        assert len(lines) > 3, arguments
+        assert all(len(line) <= width for line in lines), (arguments, lines)
+        assert not re.search(r"[\d$.%k]…", "\n".join(lines)), (arguments, lines)
+
+
+def test_all_sessions_are_listed_by_name_in_80_columns(project: Path) -> None:
+    lines = ESCAPE.sub("", run_in_terminal(80, "usage", "--all")).replace("\r", "").split("\n")
+    head, running = lines[0].split(), lines[1]
+    assert head == ["session", "context", "cost", "used", "model"]
+    assert running.startswith("● Make the parser incremental ")
+    assert re.search(r"44 % ███▌░░░░ +\$\d+\.\d\d +just now +sonnet-4-5", running)
+    assert any(line.startswith("fix/flaky-login · ") for line in lines)
+    assert str(project) not in "\n".join(lines)
+
+
+@pytest.mark.usefixtures("project")
+def test_without_a_terminal_nothing_is_coloured() -> None:
+    for arguments in SCREENS:
+        output = CliRunner().invoke(main, arguments).output
+        assert "\x1b" not in output, arguments
+        assert "file://" not in output, arguments
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("usge", "usage"), ("costs", "cost"), ("stausline", "statusline"), ("count-files", "count")],
+)
+def test_a_mistyped_command_is_answered_with_a_similar_one(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(main, [typed])
+    assert done.exit_code == 2
+    assert f"No such command '{typed}'. Did you mean {meant}?" in done.output
+
+
+def test_a_command_like_no_other_is_answered_without_one() -> None:
+    assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).output
+
+
+@pytest.mark.usefixtures("project")
+def test_the_line_of_a_session_shows_today_and_the_block() -> None:
+    line = CliRunner().invoke(main, ["statusline"]).output
+    assert re.search(r"ctx 44 % · \$[\d.]+ · \$[\d.]+ today · block \$[\d.]+, .+ left\n$", line)
+
+
+@pytest.mark.usefixtures("project")
+def test_a_block_ends_when_the_agent_says_so() -> None:
+    book, now = CostBook(state_dir()), datetime.now(UTC)
+    reported = book.current_block("claude-code", now + timedelta(minutes=90), now)
+    assert reported is not None
+    assert abs(reported.began_at - now + timedelta(minutes=210)) < timedelta(seconds=1)
+    assert book.current_block("claude-code", now=now + timedelta(hours=9)) is None
+    book.close()
+
+
+def test_numbers_and_durations_for_narrow_places() -> None:
+    assert [compact_number(number) for number in (0, 812, 9_996, 54_148, 1_240_000)] == [
+        "0",
+        "812",
+        "10k",
+        "54.1k",
+        "1.24M",
+    ]
+    minutes = [timedelta(minutes=number) for number in (-1, 14, 134, 4_400)]
+    assert [duration_text(one) for one in minutes] == ["0 min", "14 min", "2 h 14 min", "3 days"]
