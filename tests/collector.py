@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, which decodes bodies by the protocol's own types."""
+"""A receiver of OTLP over HTTP that decodes bodies with the protocol's own types."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Answer = tuple[int, bytes, dict[str, str]]
-"""Status, body and further headers."""
+"""An answer's status, body and further headers."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Ignore clients that leave before they are answered."""
+        """Ignore clients that disconnect before they are answered."""
 
 
 class Collector:
-    """Answers each request with `answer(path, body)`; by default it accepts everything."""
+    """A collector that answers each request with `answer(path, body)`. By default, it accepts
+    everything.
+    """
 
     def __init__(self) -> None:
         self.bodies: list[tuple[str, bytes]] = []
-        """Path and body of each request, uncompressed."""
+        """The path and uncompressed body of each request."""
         self.accepted: list[bytes] = []
         """The bodies that were answered with 200 and no rejection."""
         self.headers: list[dict[str, str]] = []
@@ -65,11 +67,13 @@ class Collector:
         self._thread.start()
 
     def requests(self, kind: type[Any], path: str) -> list[Any]:
-        """The requests to a path, decoded."""
+        """Return the decoded requests to a path."""
         return [kind.FromString(body) for at, body in self.bodies if at == path]
 
     def calls(self) -> list[dict[str, Any]]:
-        """The attributes of the accepted log records, in order, with those of their resource."""
+        """Return the attributes of the accepted log records, in order, with those of their
+        resource.
+        """
         return [call for body in self.accepted for call in calls_of(body)]
 
     def close(self) -> None:
@@ -79,7 +83,7 @@ class Collector:
 
 
 def calls_of(body: bytes) -> list[dict[str, Any]]:
-    """The attributes of a request's log records, with those of their resource."""
+    """Return the attributes of a request's log records, with those of their resource."""
     request = ExportLogsServiceRequest.FromString(body)
     return [
         attributes(part.resource) | attributes(record) | {"at": record.time_unix_nano}
@@ -96,7 +100,7 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 
 def rejection(calls: int, reason: str = "") -> Answer:
-    """The answer of a collector that rejects some of a request's records."""
+    """Return the answer of a collector that rejects some of a request's records."""
     response = ExportLogsServiceResponse()
     response.partial_success.rejected_log_records = calls
     response.partial_success.error_message = reason

@@ -1,4 +1,4 @@
-"""No test reads or writes the person's own configuration or state."""
+"""Fixtures that keep tests away from the developer's own configuration and state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ pytest_plugins = ["tests.e2e.agents.scores"]
 
 TESTS = Path(__file__).parent
 WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
-"""Tests of several processes or threads, which a machine that is out of breath can upset."""
+"""Tests that use several processes or threads, which a busy machine can disturb."""
 REAL_AGENTS = TESTS / "e2e" / "agents"
-"""Never tried twice: a call that is billed wrongly by a race must not pass at the second try."""
+"""Tests that are never retried, because a call that a race bills wrongly must not pass on a retry.
+"""
 
 SHARING_FOLDERS = ("llama", "vscode")
-"""Folders whose tests share a program that takes long to start."""
+"""Folders whose tests share a program that starts slowly."""
 
-# How long an example takes says how busy the machine is, and nothing of the code.
+# the duration of an example depends on the machine's load and says nothing about the code
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -29,7 +30,7 @@ settings.load_profile("any machine")
 
 @pytest.fixture(autouse=True)
 def fresh_logging() -> None:
-    """Undo the logging set-up of a server that an earlier test started in this process."""
+    """Undo the logging setup of a server that an earlier test started in this process."""
     ours = logging.getLogger("sidecar")
     ours.setLevel(logging.NOTSET)
     ours.propagate = True
@@ -38,7 +39,7 @@ def fresh_logging() -> None:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty user configuration, a state folder and a home of the test's own."""
+    """Give each test an empty user configuration, a private state folder and a private home."""
     config = tmp_path / "user-config.toml"
     config.write_text("")
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
@@ -50,7 +51,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of processes be tried twice; the summary tells of each second try, and why."""
+    """Let tests of processes be retried once. The summary lists each retry with its reason."""
     for item in items:
         has_processes = any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES)
         if has_processes and not item.path.is_relative_to(REAL_AGENTS):
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """With `-n 2`, run tests that share an editor or a server in one process.
 
-    VS Code and the model servers are started once for their folders, the others once for a module.
+    VS Code and the model servers start once per folder, the others once per module.
     """
     from xdist.scheduler import LoadScopeScheduling
 

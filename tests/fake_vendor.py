@@ -1,8 +1,9 @@
-"""A fake model vendor on the loopback that real coding agents talk to.
+"""A fake model vendor on loopback that real coding agents talk to.
 
 It speaks Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
-generateContent, streamed or not. A `Script` decides what it replies. `FakeVendor.calls` logs the
-usage that each call reported: the tests' truth about what an agent has used.
+generateContent, streamed or not. A `Script` decides its replies. `FakeVendor.calls` logs the
+usage that
+each call reported, which tests compare with the recorded usage.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ Event = dict[str, Any]
 
 
 class Usage(NamedTuple):
-    """Tokens of one call; the four input and output classes do not overlap."""
+    """The tokens of one call. The four classes of input and output do not overlap."""
 
     uncached: int
     cache_read: int = 0
     cache_write: int = 0
-    """All cache writes, `cache_write_1h` included."""
+    """All cache writes, including `cache_write_1h`."""
     output: int = 0
-    """All output, `reasoning` included."""
+    """All output, including `reasoning`."""
     reasoning: int = 0
     cache_write_1h: int = 0
 
@@ -40,38 +41,38 @@ class Usage(NamedTuple):
 
     @property
     def context(self) -> int:
-        """What the next request of the conversation carries of this call."""
+        """Return the tokens of this call that the conversation's next request carries."""
         return self.prompt + self.output
 
 
 class ToolUse(NamedTuple):
-    """A call of one of the agent's tools that the model asks for."""
+    """A call of one of the agent's tools that the model requests."""
 
     name: str
     arguments: dict[str, Any]
     namespace: str | None = None
-    """Of OpenAI's responses: the group of tools that it is one of."""
+    """The group of tools that contains the tool in OpenAI's responses."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model answers to one request."""
+    """The model's reply to one request."""
 
     text: str = "Done."
     tools: tuple[ToolUse, ...] = ()
     prompt_tokens: int | None = None
-    """Prompt size to report; by default about the size of the request."""
+    """The prompt size to report. By default, it is about the size of the request."""
     status: int = 200
-    """Another HTTP status refuses the request; nothing is used then."""
+    """Any other HTTP status refuses the request, which then uses no tokens."""
     after: Kind | None = None
-    """Reply only when a call of this kind has been answered, e.g. a sub-agent's."""
+    """Reply only after a call of this kind was answered, for example a sub-agent's."""
     hangs: bool = False
-    """Send the beginning of the reply and then nothing until the client disconnects."""
+    """Send the start of the reply and then nothing until the client disconnects."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request in any vendor's form, as far as a script wants to know it."""
+    """The parts of a request in any vendor's format that a script needs."""
 
     api: Api
     model: str
@@ -80,25 +81,25 @@ class Request:
 
     @property
     def user_texts(self) -> list[str]:
-        """Texts of the user's messages, oldest first; tool results are not among them."""
+        """The texts of the user's messages, oldest first, without tool results."""
         return list(_USER_TEXTS[self.api](self.body))
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Names of the tools that the model may call."""
+        """The names of the tools that the model may call."""
         return tuple(_tool_names(self.body.get("tools") or []))
 
 
 @dataclass
 class VendorCall:
-    """One request and what was reported for it."""
+    """A request, and the usage that was reported for it."""
 
     number: int
     request: Request
     kind: Kind
     reply: Reply
     usage: Usage | None = None
-    """Sent to the client, completely."""
+    """The usage, if it was sent to the client completely."""
     started_at: float = field(default_factory=time.monotonic)
     finished_at: float | None = None
     disconnected: bool = False
@@ -109,16 +110,16 @@ class VendorCall:
 
 
 class Script:
-    """Replies by prompt: each call for a prompt gets the next of the replies given for it.
+    """Replies by prompt: each call for a prompt gets the next of its replies.
 
     A request belongs to the newest user message that contains a known prompt. Requests without
-    tools (titles, summaries) and those that match a phrase of `side_calls` are side calls.
+    tools (titles, summaries) and requests that contain a phrase of `side_calls` are side calls.
     """
 
     def __init__(
         self, side_calls: dict[str, Kind] | None = None, *, turns_have_tools: bool = True
     ) -> None:
-        """`turns_have_tools`: False for an agent whose requests never offer tools."""
+        """`turns_have_tools` is False for an agent whose requests never offer tools."""
         self.side_calls = side_calls or {}
         self._turns_have_tools = turns_have_tools
         self._replies: dict[str, list[Reply]] = {}
@@ -126,7 +127,7 @@ class Script:
         self._lock = threading.Lock()
 
     def on(self, prompt: str, *replies: Reply, kind: Kind = "main") -> None:
-        """Reply to calls for `prompt` with `replies`, one after the other, then with "Done."."""
+        """Answer calls for `prompt` with `replies`, one after the other, then with "Done."."""
         self._replies[prompt] = list(replies)
         self._kinds[prompt] = kind
 
@@ -149,11 +150,11 @@ class Script:
 SIDE_TEXT = "A short note"
 """The reply to a side call."""
 SUMMARY_TEXT = f"<analysis>{SIDE_TEXT}</analysis>\n<summary>{SIDE_TEXT}</summary>"
-"""The reply to a request for a summary, in the form that some agents insist on."""
+"""The reply to a request for a summary, in the format that some agents require."""
 
 
 class FakeVendor:
-    """The server. Use as a context manager; `url` has no path."""
+    """The fake vendor's server, a context manager. `url` has no path."""
 
     def __init__(
         self, script: Script, listener: socket.socket | None = None, reply_seconds: float = 0.0
@@ -162,8 +163,8 @@ class FakeVendor:
 
         Args:
             script: Decides the replies.
-            listener: A socket that listens already, e.g. in another network namespace.
-            reply_seconds: How long each reply takes.
+            listener: A socket that already listens, for example in another network namespace.
+            reply_seconds: The duration of each reply.
         """
         self.script, self.reply_seconds = script, reply_seconds
         self.calls: list[VendorCall] = []
@@ -184,12 +185,12 @@ class FakeVendor:
         self._thread.join()
 
     def wait_until(self, condition: Callable[[list[VendorCall]], bool], seconds: float) -> bool:
-        """Whether the log fulfils `condition` within `seconds`."""
+        """Return whether the log meets `condition` within `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self.calls), seconds)
 
     def billed(self, *kinds: Kind) -> list[VendorCall]:
-        """Calls of these kinds (all by default) whose usage was reported, in their order."""
+        """Return the calls of these kinds (by default all) whose usage was reported, in order."""
         return [call for call in self.calls if call.usage and (not kinds or call.kind in kinds)]
 
     def begin(self, request: Request) -> VendorCall:
@@ -208,7 +209,7 @@ class FakeVendor:
 
 
 def _usage(call: VendorCall) -> Usage:
-    """Made-up numbers near the truth and different for every call."""
+    """Return made-up token counts that are plausible and different for every call."""
     prompt = call.reply.prompt_tokens or len(json.dumps(call.request.body)) // 4
     prompt += 7 * call.number
     cache_read = prompt // 2 if call.number > 1 else 0
@@ -219,8 +220,8 @@ def _usage(call: VendorCall) -> Usage:
     return Usage(uncached, cache_read, cache_write, output, reasoning, cache_write // 3)
 
 
-# How each vendor writes a reply: a whole answer, and the events of a streamed one. The last events,
-# from the first that holds the usage of the output, are not sent of a reply that hangs.
+# How each vendor formats a reply: as a whole answer, and as the events of a stream. A hanging reply
+# omits the last events, from the first that contains the usage of the output.
 
 
 def _anthropic(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
@@ -399,7 +400,7 @@ def _call_id(call: VendorCall, index: int) -> str:
     return f"{prefix}_{call.number:020}{index}"
 
 
-# How each vendor's requests are read.
+# how each vendor's requests are parsed
 
 
 def _texts(content: object, text_types: tuple[str, ...] = ("text", "input_text")) -> str:
@@ -457,7 +458,7 @@ _PATHS: list[tuple[str, Api]] = [
 
 
 def _request(path: str, body: dict[str, Any]) -> Request | None:
-    """The request, None where the path asks for something else than a reply."""
+    """Parse the request. Returns None if the path does not ask for a reply."""
     for pattern, api in _PATHS:
         if found := re.search(pattern, path):
             if api == "gemini":
@@ -475,7 +476,7 @@ class _Server(ThreadingHTTPServer):
         self.socket, self.vendor = listener, vendor
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Keep stderr quiet: agents end whenever they like."""
+        """Write nothing to stderr, because agents disconnect at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -483,7 +484,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep stderr quiet."""
+        """Write nothing to stderr."""
 
     def do_HEAD(self) -> None:
         self._send(200, {})
@@ -568,7 +569,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _hang(self, events: list[Event]) -> None:
-        """Send the first event, then comments, until the client has gone."""
+        """Send the first event, then comments until the client disconnects."""
         self._begin_stream()
         self._chunk(_line(events[0]))
         for _ in range(600):

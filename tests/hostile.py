@@ -1,4 +1,4 @@
-"""A repository that tries to run code: every trap that goes off appends its name to one file."""
+"""A repository that tries to run code. Every trap that is triggered appends its name to one file."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ PROMPT = "A hostile prompt, but only text.\n"
 
 @dataclass(frozen=True)
 class Hostile:
-    """The repository, and the file that must not come to be."""
+    """The repository, and the file that must stay missing."""
 
     root: Path
     marker: Path
 
     def fired(self) -> set[str]:
-        """The traps that went off."""
+        """Return the names of the traps that were triggered."""
         return set(self.marker.read_text().split()) if self.marker.exists() else set()
 
     def bad(self) -> list[Path]:
-        """A folder for each configuration that is no ordinary one; each has a CLAUDE.md."""
+        """Return a folder for each irregular configuration file. Each folder has a CLAUDE.md."""
         return [self.root / "bad" / name for name in (*BAD_SETTINGS, *BAD_FILES)]
 
     def path(self) -> str:
-        """Its folders as entries of PATH, in each way of writing them."""
+        """Return the repository's folders as PATH entries, in every spelling."""
         folders = (self.root, self.root / "bin", self.root / ".venv/bin")
         return os.pathsep.join(["", ".", "bin", *map(str, folders)])
 
 
 def make(folder: Path) -> Hostile:
-    """A repository with one commit, changed files, and traps for Python, PATH and git."""
+    """Create a repository with one commit, changed files, and traps for Python, PATH and git."""
     repository = Hostile(folder / "hostile", folder / "trapped")
     root = repository.root
     root.mkdir(parents=True)
@@ -93,7 +93,9 @@ def make(folder: Path) -> Hostile:
 
 
 def add_bad_settings(repository: Hostile) -> None:
-    """Links out of it, FIFOs, devices, bombs and patterns for settings and for ignore files."""
+    """Add settings and ignore files that are outside links, FIFOs, devices, bombs or hostile
+    patterns.
+    """
     (repository.root.parent / "secret").write_text(PLANTED)
     for folder in repository.bad():
         folder.mkdir(parents=True)
@@ -104,7 +106,7 @@ def add_bad_settings(repository: Hostile) -> None:
 
 
 def write_bad_settings(folder: Path, name: str, secret: Path) -> None:
-    """One of them, for a folder that has none."""
+    """Write one of the bad settings files into a folder that has none."""
     settings = folder / ".token-sidecar.toml"
     if name in BAD_SETTINGS:
         settings.write_text(BAD_SETTINGS[name])
@@ -115,7 +117,7 @@ def write_bad_settings(folder: Path, name: str, secret: Path) -> None:
 
 
 def give_back(repository: Hostile) -> None:
-    """Put the blob back that was taken out."""
+    """Restore the blob that was removed."""
     store = ["git", "hash-object", "-w", "--stdin", "--no-filters"]
     subprocess.run(
         store,
@@ -129,7 +131,7 @@ def give_back(repository: Hostile) -> None:
 
 
 def trap(repository: Hostile, name: str) -> str:
-    """A shell command that springs a trap."""
+    """Return a shell command that triggers a trap."""
     return f"echo {name} >> '{repository.marker}'"
 
 
@@ -142,7 +144,7 @@ def _python(repository: Hostile) -> None:
 
 
 def _environment(repository: Hostile) -> None:
-    """A virtual environment: its Python is a real one, and its modules are not."""
+    """Create a virtual environment whose Python is real and whose modules are traps."""
     folder = repository.root / ".venv"
     modules = folder / f"lib/python3.{sys.version_info.minor}/site-packages"
     for each in (folder / "bin", modules):
@@ -162,7 +164,7 @@ def _programs(repository: Hostile) -> None:
 
 
 def _editors(repository: Hostile) -> None:
-    """Files that an editor might take its settings or its commands from."""
+    """Write files that an editor might read settings or commands from."""
     root = repository.root
     settings = {
         "tokenSidecar.server.path": str(root / "token-sidecar"),
@@ -179,7 +181,7 @@ def _editors(repository: Hostile) -> None:
 
 
 def _submodule(repository: Hostile) -> None:
-    """A submodule whose own configuration is armed; git runs itself in there for a diff."""
+    """Add a submodule with a hostile configuration. git runs itself in it for a diff."""
     folder = repository.root / "module"
     folder.mkdir()
     _git(folder, "init", "-q", "-b", "main")
@@ -191,7 +193,7 @@ def _submodule(repository: Hostile) -> None:
 
 
 def _embedded_bare(repository: Hostile) -> None:
-    """A folder of the checkout that is laid out as a bare repository, as a clone can bring it."""
+    """Add a folder that is laid out as a bare repository, as a clone can contain it."""
     folder = repository.root / "docs"
     bare = repository.root / "docs.git"
     _git(
@@ -205,7 +207,7 @@ def _embedded_bare(repository: Hostile) -> None:
 
 
 def _arm(repository: Hostile, folder: Path, work_tree: Path | None, lead: str = "") -> None:
-    """Everything of git's configuration that names a command; `folder` is a git folder."""
+    """Set every git configuration value that names a command. `folder` is a git folder."""
     commands = {
         "core.fsmonitor": "fsmonitor",
         "core.pager": "pager",
@@ -249,7 +251,7 @@ def _setting(key: str, value: str) -> str:
 
 
 def _forget(root: Path, name: str) -> None:
-    """Take a blob out of the object store, as in a partial clone."""
+    """Remove a blob from the object store, as in a partial clone."""
     blob = _git(root, "rev-parse", f"main:{name}").strip()
     (root / ".git/objects" / blob[:2] / blob[2:]).unlink()
 
@@ -261,7 +263,7 @@ def _script(path: Path, line: str) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Sets the repository up; nothing of it is armed yet where this compares files."""
+    """Run git to set up the repository, before any trap is armed."""
     who = {
         f"GIT_{role}_{what}": "t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }

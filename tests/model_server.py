@@ -1,7 +1,8 @@
-"""A model server with OpenAI's chat API that counts what it receives with tiktoken, by itself.
+"""A model server with OpenAI's chat API that counts its requests with tiktoken.
 
-It knows nothing of how the program under test counts: a request is worth what OpenAI's cookbook
-says of messages and functions, a reply its text, and both are reported as its `usage`.
+It shares no code with the program under test: it counts a request as OpenAI's cookbook
+describes
+for messages and functions, counts the text of its reply, and reports both as `usage`.
 """
 
 from __future__ import annotations
@@ -20,34 +21,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PER_MESSAGE, PRIMING = 3, 3
-"""Around each message, and before the reply (OpenAI's cookbook, "How to count tokens")."""
+"""The tokens around each message, and before the reply (OpenAI's cookbook, "How to count tokens").
+"""
 PER_FUNCTION, PER_BLOCK, PER_PROPERTY, PER_ENUM, PER_ENUM_ITEM, PER_TOOLS = 7, 3, 3, -3, 3, 12
 PER_CALL = 7
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model says: a text, calls of tools, and how much it thought before."""
+    """A model's reply: text, tool calls, and an amount of reasoning."""
 
     text: str = ""
     calls: tuple[tuple[str, str], ...] = ()
-    """(name, arguments as JSON) of each."""
+    """The name and the arguments (as JSON) of each tool call."""
     reasoning: int = 0
-    """Tokens of thinking: part of the output that is reported, and never sent back."""
+    """The reasoning tokens, which are part of the reported output and never sent back."""
 
 
 class Received(msgspec.Struct):
-    """A request, what it is worth in tokens, and what was answered."""
+    """A request, its tokens, and its reply."""
 
     body: dict[str, Any]
     prompt: int
     output: int
     reasoning: int
     answered: threading.Event
-    """Set by the test where the server waits for it."""
+    """The test sets this event when the server may answer."""
 
 
 def count_message(message: dict[str, Any]) -> int:
-    """Tokens of a message with what stands around it."""
+    """Return the tokens of a message and its envelope."""
     tokens = PER_MESSAGE + truth(message["role"])
     content = message.get("content")
     if isinstance(content, str):
@@ -61,7 +63,7 @@ def count_message(message: dict[str, Any]) -> int:
 
 
 def count_tools(tools: list[dict[str, Any]]) -> int:
-    """Tokens of the tools that a request brings."""
+    """Return the tokens of a request's tools."""
     if not tools:
         return 0
     return PER_TOOLS + sum(_function(tool["function"]) for tool in tools)
@@ -89,23 +91,24 @@ def _block(schema: Any) -> int:
 
 
 def request_tokens(body: dict[str, Any]) -> int:
-    """What a whole request is worth."""
+    """Return the tokens of a whole request."""
     messages = sum(map(count_message, body["messages"]))
     return messages + count_tools(body.get("tools") or []) + PRIMING
 
 
 def reply_tokens(reply: Reply) -> int:
-    """What a reply is worth, without what was thought."""
+    """Return the tokens of a reply without its reasoning."""
     calls = sum(PER_CALL + truth(name) + truth(arguments) for name, arguments in reply.calls)
     return truth(reply.text) + calls
 
 
 class ModelServer:
-    """Answers each chat request with what `answer` makes of its body.
+    """Answers each chat request with the result of `answer(body)`.
 
-    With `waits` a request is not answered before the test sets its `answered`. `usage` tells where
-    the numbers stand: in a chunk of their own, as OpenAI sends them, or in the last one that says
-    something, as Copilot's API does.
+    With `waits`, a request is answered only when the test sets its `answered` event. `usage`
+    selects the chunk
+    with the usage: one of its own, as OpenAI sends it, or the last one with content, as
+    Copilot's API does.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class ModelServer:
         self._thread.join()
 
     def take(self, body: dict[str, Any]) -> tuple[Received, Reply]:
-        """A request that came, and its reply, when the test lets it go."""
+        """Register a request and return its reply when the test allows it."""
         reply = self.answer(body)
         output = reply_tokens(reply) + reply.reasoning
         received = Received(body, request_tokens(body), output, reply.reasoning, threading.Event())
@@ -147,7 +150,7 @@ class ModelServer:
         return received, reply
 
     def events(self, received: Received, reply: Reply) -> Iterator[dict[str, Any]]:
-        """The chunks of a streamed reply."""
+        """Return the chunks of a streamed reply."""
         number = self.received.index(received) + 1
         head = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1}
         head["model"] = received.body["model"]
@@ -170,7 +173,7 @@ class ModelServer:
 
     @staticmethod
     def reported(received: Received) -> dict[str, Any]:
-        """The usage of a call, as OpenAI reports it."""
+        """Return the usage of a call in OpenAI's format."""
         return {
             "prompt_tokens": received.prompt,
             "completion_tokens": received.output,
@@ -195,7 +198,7 @@ def _whole(server: ModelServer, received: Received, reply: Reply) -> dict[str, A
 def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+            """Write nothing to stderr."""
 
         def do_GET(self) -> None:
             self._send(json.dumps({"object": "list", "data": [{"id": "gpt-4o"}]}).encode())

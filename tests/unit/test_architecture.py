@@ -1,4 +1,4 @@
-"""The direction of imports, and that the pure rooms do no I/O: what docs/explanation tells."""
+"""Imports point down, and pure packages do no I/O, as docs/explanation/architecture.md says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "sidecar"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# Each room may import itself and the rooms after its colon.
+# Each package may import itself and the packages after its colon.
 _ABOVE_MODELS = {"endpoints", "counting", "messages", "models"}
 BELOW = {
     "mcp": {"cli", "server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
@@ -34,7 +34,7 @@ BELOW = {
 }
 BASE = {"text", "config", "defects", "errors", "operating_system", "typed", "waiting", ""}
 
-# Rooms, or files of rooms, that do no I/O at all.
+# Packages, or modules of packages, that do no I/O.
 PURE = (
     "text/",
     "messages/",
@@ -69,7 +69,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> tuple[str, ...]:
-    """What a module imports, inside functions too."""
+    """Return the imports of a module, including those inside functions."""
     found: list[str] = []
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
@@ -89,21 +89,21 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     parts = path.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else ""
 
 
-def test_every_room_is_known() -> None:
-    rooms = {room_of(path) for path in MODULES} - {""}
-    assert rooms <= set(BELOW), "a new room needs its place in the direction of imports"
+def test_every_package_is_listed() -> None:
+    packages = {package_of(path) for path in MODULES} - {""}
+    assert packages <= set(BELOW), "a new package needs its place in the direction of imports"
 
 
 def test_imports_point_down() -> None:
     wrong = []
     for path in MODULES:
-        room = room_of(path)
-        allowed = {room, "__version__"} | BELOW.get(room, set()) | BASE
+        package = package_of(path)
+        allowed = {package, "__version__"} | BELOW.get(package, set()) | BASE
         ours = [name for name in imports_of(path) if name.startswith("sidecar.")]
         wrong += [(name_of(path), name) for name in ours if name.split(".")[1] not in allowed]
     assert [one for one in wrong if "/" in one[0]] == []
@@ -111,11 +111,11 @@ def test_imports_point_down() -> None:
 
 def test_only_the_server_knows_lsp() -> None:
     apart = ("methods.py", "schema.py", "framing.py")
-    others = [path for path in MODULES if room_of(path) != "server" or path.name in apart]
+    others = [path for path in MODULES if package_of(path) != "server" or path.name in apart]
     assert [name_of(path) for path in others if roots_of(path) & {"pygls", "lsprotocol"}] == []
 
 
-def test_pure_rooms_do_no_io() -> None:
+def test_pure_packages_do_no_io() -> None:
     wrong = []
     for path in MODULES:
         if not name_of(path).startswith(PURE):
@@ -131,7 +131,9 @@ def test_pure_rooms_do_no_io() -> None:
 
 
 def test_errors_have_one_base() -> None:
-    """So that `server/protocol.py` maps them all, and no feature translates one by itself."""
+    """With one base class, `server/protocol.py` maps all errors, and no feature translates one
+    itself.
+    """
     builtin = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"}
     wrong = []
     for path in MODULES:
@@ -157,7 +159,9 @@ def modules_by_name() -> dict[str, Path]:
 
 
 def reached(path: Path, *, types: bool) -> set[str]:
-    """The modules of ours that one imports, inside functions too; `types`: for type checkers too."""
+    """Return the modules of this project that a module imports, including inside functions.
+    `types` adds imports for type checkers.
+    """
     tree = tree_of(path)
     skipped: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -172,26 +176,26 @@ def reached(path: Path, *, types: bool) -> set[str]:
 
 
 def in_cycles(*, types: bool) -> set[str]:
-    """The modules that import themselves over others."""
+    """Return the modules that import themselves through other modules."""
     direct = {name: reached(path, types=types) for name, path in modules_by_name().items()}
     above = {name: set(names) - {name} for name, names in direct.items()}
-    while True:  # until nothing more is reached
+    while True:  # until no more modules are reached
         more = {name: names.union(*(above[one] for one in names)) for name, names in above.items()}
         if more == above:
             return {name for name, names in above.items() if name in names}
         above = more
 
 
-def test_no_module_imports_itself_over_others() -> None:
+def test_no_module_imports_itself_through_others() -> None:
     assert in_cycles(types=False) == set()
 
 
-def test_types_go_in_circles_only_where_a_feature_names_its_server() -> None:
+def test_only_features_and_their_server_import_each_other_for_types() -> None:
     found = {name for name in in_cycles(types=True) if not name.startswith("sidecar.server.")}
     assert found == set()
 
 
-def test_one_matcher_of_model_names() -> None:
+def test_model_names_are_matched_in_one_module() -> None:
     users = [path for path in MODULES if "matches_any" in path.read_text("utf-8")]
     assert {path.relative_to(PACKAGE).as_posix() for path in users} == {
         "models/names.py",
@@ -199,15 +203,15 @@ def test_one_matcher_of_model_names() -> None:
     }
 
 
-def test_one_door_to_what_is_read_by_a_type() -> None:
-    """`sidecar.typed` says why."""
+def test_typed_decoding_is_in_one_module() -> None:
+    """`sidecar.typed` explains why."""
     by_type = re.compile(r"msgspec\.convert\(|json\.Decoder\(|json\.decode\(.*\btype=")
     users = [path for path in MODULES if by_type.search(path.read_text("utf-8"))]
     assert {path.relative_to(PACKAGE).as_posix() for path in users} == {"typed.py"}
 
 
 @pytest.mark.parametrize("verb", ["count", "schema", "doctor", "fit", "check", "cost", "usage"])
-def test_verbs_that_are_no_server_import_no_lsp(verb: str) -> None:
+def test_commands_other_than_serve_import_no_lsp(verb: str) -> None:
     code = (
         "import sys, importlib\n"
         f"importlib.import_module('sidecar.cli.{verb}')\n"
@@ -218,15 +222,15 @@ def test_verbs_that_are_no_server_import_no_lsp(verb: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_there_is_no_server_at_module_level() -> None:
+def test_no_server_exists_at_module_level() -> None:
     code = "import sidecar.server.server as m; print([n for n in vars(m) if n == 'server'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 # Every other module schedules work with `Scheduler`, or shares and awaits it with `waiting`.
-# A request is a task of its own; LM Studio's SDK must be entered and left by the same task; the
-# process must end though a worker hangs, so stdio has a timer that needs no event loop.
+# Requests run as tasks, LM Studio's SDK must be entered and left by the same task, and stdio has
+# a timer without an event loop, because the process must exit even if a worker hangs.
 TASK_MODULES = {
     "waiting.py",
     "server/scheduler.py",
@@ -237,7 +241,7 @@ TASK_MODULES = {
 TASK_CALLS = {"create_task", "ensure_future", "call_later", "call_at", "TaskGroup", "Timer"}
 
 
-def test_tasks_and_timers_have_one_home() -> None:
+def test_tasks_and_timers_are_created_in_one_place() -> None:
     found = {
         name_of(path)
         for path in MODULES

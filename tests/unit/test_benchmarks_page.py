@@ -1,4 +1,4 @@
-"""The benchmarks' page: well-formed, every point on it, larger numbers further out; and a peer."""
+"""The benchmarks' HTML page: well-formed, with every point drawn and larger numbers further out."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_figure_has_a_line_for_each_series() -> None:
     assert all(0 <= x <= page.WIDTH and 0 <= y <= page.HEIGHT for x, y in flat + rising)
 
 
-def test_names_are_apart_and_inside_the_box() -> None:
-    """Even where all series end at the same place, and there are more of them than colours."""
+def test_labels_do_not_overlap_and_stay_inside_the_chart() -> None:
+    """This holds even if all series end at the same point and outnumber the colours."""
     made = page.Figure("close", "files", page.MEGABYTES)
     names = [f"a peer with a rather long name, {number}" for number in range(8)]
     for name in names:
@@ -53,7 +53,7 @@ def test_names_are_apart_and_inside_the_box() -> None:
     assert {"files", "MB"} <= {one.text for one in texts}
 
 
-def test_times_are_shown_in_milliseconds_and_nothing_is_not_drawn() -> None:
+def test_times_are_shown_in_milliseconds_and_zero_is_not_drawn() -> None:
     made = page.Figure("one point")
     made.add("ours", 100, 0.02)
     made.add("none", 100, 0.0)
@@ -88,13 +88,13 @@ def test_a_peer_from_npm_is_named_with_its_version(
     assert "a-peer 1.2.3" in page.machine()
 
 
-def test_each_part_draws_or_the_page_says_why_not() -> None:
+def test_each_part_draws_a_figure_or_the_page_explains_why_not() -> None:
     for part in PARTS:
         source = Path(ledger.__file__).with_name(f"{part.replace('-', '_')}.py").read_text("utf-8")
         assert ("figure(" in source) != (part in page.NOT_DRAWN), part
 
 
-def test_the_page_says_what_was_printed_and_on_what(tmp_path: Path) -> None:
+def test_the_page_contains_the_printed_results_and_the_machine(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     page.write(file, {"startup": "1.2x of <bare>\n"})
     text = file.read_text("utf-8")
@@ -106,14 +106,14 @@ def _points(line: ElementTree.Element) -> list[str]:
     return line.attrib["points"].split()
 
 
-def test_the_ledgers_peer_keeps_every_column() -> None:
-    """Else the benchmark does not run at all, which no other test would notice."""
+def test_the_ledgers_peer_stores_every_column() -> None:
+    """Otherwise the benchmark fails, which no other test would notice."""
     (event,) = ledger.events(1)
     assert len(ledger.bare_row(event)) == len(ledger.COLUMNS)
 
 
-def test_a_part_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
-    """The parts after it run in one process: with its home gone, Neovim started no server."""
+def test_a_part_restores_the_environment(tmp_path: Path) -> None:
+    """The following parts run in the same process: without its home, Neovim started no server."""
     before, home, state = dict(os.environ), tmp_path / "another-home", tmp_path / "its-state"
     state.mkdir()
     (home / "work" / "0").mkdir(parents=True)

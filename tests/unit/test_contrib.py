@@ -1,4 +1,4 @@
-"""The entries for other projects, and the workflows, as far as they can be checked here."""
+"""Checks of the entries for other projects and of the workflows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text("utf-8"))
 
 
-def test_the_mason_package_has_what_the_registry_requires() -> None:
+def test_the_mason_package_has_the_required_fields() -> None:
     package = read_yaml(CONTRIB / "mason/package.yaml")
     required = {"name", "description", "homepage", "licenses", "languages", "categories", "source"}
     assert required <= package.keys()

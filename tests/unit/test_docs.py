@@ -1,4 +1,4 @@
-"""What the documentation names exists: links, files, tests, members, commands, settings."""
+"""Links, files, tests, members, commands and settings that the documentation names must exist."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
 @cache
 def names_in(path: Path) -> set[str]:
-    """The tests of a file."""
+    """Return the test names of a file."""
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_existing_targets(page: Path) -> None:
     missing = [
         link for link in LINK.findall(page.read_text("utf-8")) if not (page.parent / link).exists()
     ]
@@ -53,14 +53,14 @@ def test_named_tests_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_named_files_exist(page: Path) -> None:
-    """From the root, from the package, or from the page's own folder."""
+    """Paths are relative to the root, to the package, or to the page's own folder."""
     named, places = CODE.findall(page.read_text("utf-8")), (ROOT, ROOT / "sidecar", page.parent)
     assert [file for file in named if not any((at / file).exists() for at in places)] == []
 
 
 @cache
 def members() -> dict[str, set[str]]:
-    """The methods and attributes of our classes."""
+    """Return the methods and attributes of our classes."""
     found: dict[str, set[str]] = {}
     for path in (ROOT / "sidecar").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -81,7 +81,9 @@ def test_named_members_exist(page: Path) -> None:
 
 @cache
 def identifiers() -> set[str]:
-    """The names in our code: of modules, folders, classes, functions, parameters, attributes."""
+    """Return the names in our code: modules, folders, classes, functions, parameters and
+    attributes.
+    """
     found = set[str]()
     for path in (ROOT / "sidecar").rglob("*.py"):
         found |= {path.stem, path.parent.name}
@@ -102,12 +104,14 @@ def test_modules_folders_and_functions_that_the_architecture_names_exist() -> No
     assert set(re.findall(r"`(\w+)/`", page)) - folders == set()
 
 
-def test_names_in_the_glossarys_code_column_are_in_the_code() -> None:
+def test_names_in_the_glossarys_code_column_exist() -> None:
     page = (ROOT / "docs/reference/glossary.md").read_text("utf-8")
     rows = [row.split("|")[3] for row in page.splitlines() if row.count("|") == 4]
     named = {name for cell in rows for name in re.findall("`([^`]+)`", cell)}
     assert len(named) > 80
-    known = "\n".join(identifiers())  # a word is a name or a part of one; a class is a name
+    known = "\n".join(
+        identifiers()
+    )  # a word is a whole name or a part of one; a capitalised word is a class
     classes = {name.partition(".")[0] for name in named if name[0].isupper() and name != "AT_LEAST"}
     assert classes - {*members(), "Store"} == set()
     words = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name) for name in named}
@@ -116,7 +120,7 @@ def test_names_in_the_glossarys_code_column_are_in_the_code() -> None:
 
 @cache
 def names_of_vscode() -> set[str]:
-    """The settings and commands of the extension, and the server's own commands."""
+    """Return the extension's settings and commands, and the server's own commands."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))["contributes"]
     parts = manifest["configuration"]
     settings = [key for part in parts for key in part["properties"]] if isinstance(parts, list) else parts["properties"]  # fmt: skip
@@ -135,7 +139,7 @@ def test_named_settings_and_commands_of_vscode_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_named_verbs_exist(page: Path) -> None:
+def test_named_commands_exist(page: Path) -> None:
     from sidecar.cli import VERBS
 
     assert set(VERB.findall(page.read_text("utf-8"))) <= {*VERBS, "serve"}
@@ -151,7 +155,7 @@ def test_named_subcommands_of_neovim_exist(page: Path) -> None:
         assert re.search(rf"\b{name}\b\s*=", lua), name
 
 
-def test_every_page_of_the_docs_is_reached_from_the_readme() -> None:
+def test_every_page_is_reachable_from_the_readme() -> None:
     reached, due = set[Path](), [ROOT / "README.md"]
     while due:
         page = due.pop()

@@ -1,4 +1,6 @@
-"""docs/reference/promises.md: every method, setting and command has a row, and each row is true."""
+"""Every method, setting and command has a row in docs/reference/promises.md, and each row is
+correct.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,13 @@ ROWS = ROW.findall(PAGE.read_text("utf-8"))
 
 
 def of(heading: str) -> set[str]:
-    """The names of a table."""
+    """Return the names in a table."""
     part = PAGE.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return {found[0] for found in ROW.findall(part)}
 
 
 def verbs(group: click.Group, before: str = "") -> Iterator[str]:
-    """The verbs of the command line, those of groups too."""
+    """Return the commands of the command line, including those of groups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -46,13 +48,13 @@ def verbs(group: click.Group, before: str = "") -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """Return a heading's anchor as GitHub creates it."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 @cache
 def sections(page: Path) -> dict[str, str]:
-    """The text below each heading, that of its own parts included, by anchor."""
+    """Return the text under each heading by anchor, including its subsections."""
     found: dict[str, str] = {}
     text = re.sub(r"^```.*?^```", lambda code: code[0].replace("\n#", "\n "), page.read_text("utf-8"), flags=re.M | re.S)  # fmt: skip
     heads = list(re.finditer(r"^(#+) (.+)$", text, re.M))
@@ -72,14 +74,14 @@ def test_every_setting_has_a_row() -> None:
     }
 
 
-def test_every_verb_has_a_row() -> None:
+def test_every_command_of_the_command_line_has_a_row() -> None:
     assert of("Command line") - {name for name in of("Command line") if name[0] == "-"} == set(
         verbs(main)
     )
 
 
 def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """The commands of the command line by their names."""
+    """Return the commands of the command line by name."""
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         assert command
@@ -88,8 +90,10 @@ def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.
             yield from commands(command, f"{before}{name} ")
 
 
-def test_every_option_with_a_row_is_one_of_the_verbs_named() -> None:
-    """`option` of `verb` and `verb`, as a row has it; and every verb that prints takes `--json`."""
+def test_options_with_a_row_belong_to_the_named_commands() -> None:
+    """A row names an option as "`option` of `command` and `command`". Every command that prints
+    has `--json`.
+    """
     known = {name: {opt for one in it.params for opt in one.opts} for name, it in commands(main)}
     rows = re.findall(r"^\| `(--[\w-]+)` of ([^|]+) \|", PAGE.read_text("utf-8"), re.M)
     assert {option for option, _ in rows} == {name for name in of("Command line") if name[0] == "-"}
@@ -112,7 +116,7 @@ def test_every_command_of_the_server_has_a_row() -> None:
     assert of("Commands of the server") == ids
 
 
-def test_what_others_do_wrong_is_held_by_tests_that_are_there() -> None:
+def test_promises_about_faults_name_existing_tests() -> None:
     part = PAGE.read_text("utf-8").split("\n## What other tools get wrong\n")[1]
     rows = [row for row in part.splitlines() if row.startswith("| ")][1:]
     named = [re.fullmatch(r"\| .+ \| .+ \| `([^`:]+)::(\w+)` \|", row) for row in rows]
@@ -124,14 +128,14 @@ def test_what_others_do_wrong_is_held_by_tests_that_are_there() -> None:
 
 @cache
 def functions_of(file: Path) -> set[str]:
-    """The functions of a file."""
+    """Return the functions of a file."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     nodes = ast.walk(ast.parse(file.read_text("utf-8")))
     return {node.name for node in nodes if isinstance(node, kinds)}
 
 
 @pytest.mark.parametrize(("name", "page", "anchor", "file", "test"), ROWS)
-def test_a_row_names_what_is_there(name: str, page: str, anchor: str, file: str, test: str) -> None:
+def test_rows_name_what_exists(name: str, page: str, anchor: str, file: str, test: str) -> None:
     section = sections((PAGE.parent / page).resolve()).get(anchor)
     assert section is not None, f"{page} has no heading {anchor}"
     word = name.split()[-1] if name.startswith("[[") else name

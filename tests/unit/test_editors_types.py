@@ -1,4 +1,4 @@
-"""The shims' types are those of the schema; `python editors/generate_types.py` writes them."""
+"""`python editors/generate_types.py` writes the editors' types from the schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_change_of_the_schema_is_noticed(
     assert "types.lua is out of date" in capsys.readouterr().err
 
 
-def test_null_and_left_out_members(generator: object) -> None:
+def test_null_members_and_missing_members_differ(generator: object) -> None:
     schema = {
         "requests": {"a/b": {"params": {"$ref": "#/$defs/P"}, "result": {"$ref": "#/$defs/R"}}},
         "notifications": {},

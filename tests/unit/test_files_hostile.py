@@ -1,4 +1,4 @@
-"""Folders of a hostile repository are walked to the end: deep ones, and any .gitignore."""
+"""Hostile folders are walked to the end: deeply nested ones, and any `.gitignore`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def deep(root: Path) -> Iterator[Path]:
-    """A root with folders nested deeper than Python calls; it goes again as it came."""
+    """A root with folders nested deeper than Python's recursion limit, which is removed after the
+    test.
+    """
     folders = [root]
     for _ in range(DEPTH):
         folders.append(folders[-1] / "d")
@@ -44,7 +46,7 @@ def deep(root: Path) -> Iterator[Path]:
 
 
 def walked(root: Path) -> tuple[set[str], list[Skipped]]:
-    """What a walk finds: names, and what is passed over."""
+    """Return the names that a walk finds, and the names that it skips."""
     found = list(find([str(root)]))
     files = {os.path.relpath(one.path, root) for one in found if isinstance(one, File)}
     skipped = [one for one in found if isinstance(one, Skipped)]
@@ -52,7 +54,7 @@ def walked(root: Path) -> tuple[set[str], list[Skipped]]:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "huge", "folder"])
-def test_a_gitignore_that_is_no_ordinary_file_is_named(root: Path, kind: str) -> None:
+def test_a_gitignore_that_is_not_a_regular_file_is_reported(root: Path, kind: str) -> None:
     path = root / ".gitignore"
     if kind == "fifo":
         os.mkfifo(path)
@@ -66,7 +68,7 @@ def test_a_gitignore_that_is_no_ordinary_file_is_named(root: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "../outside", "inside"])
-def test_a_gitignore_that_is_a_link_says_nothing_as_for_git(root: Path, target: str) -> None:
+def test_a_gitignore_that_is_a_link_is_ignored_as_by_git(root: Path, target: str) -> None:
     (root.parent / "outside").write_text("*.md\n")
     (root / "inside").write_text("*.md\n")
     (root / ".gitignore").symlink_to(target)
@@ -91,7 +93,7 @@ def test_no_gitignore_hangs(root: Path, pattern: str) -> None:
     assert walked(root)[0] == {".gitignore", "a.md", "a" * 200}
 
 
-def test_patterns_over_the_caps_are_passed_over_and_named(root: Path) -> None:
+def test_patterns_over_the_limits_are_skipped_and_reported(root: Path) -> None:
     (root / ".gitignore").write_text("*a" * 60 + "\nb.md\n")
     (root / "b.md").write_text("b")
     files, (skipped,) = walked(root)
@@ -113,7 +115,7 @@ TEN_THOUSAND = {
 
 
 @pytest.mark.parametrize("kind", TEN_THOUSAND)
-def test_ten_thousand_lines_are_heeded(root: Path, kind: str) -> None:
+def test_ten_thousand_patterns_are_applied(root: Path, kind: str) -> None:
     line, *excluded = TEN_THOUSAND[kind]
     lines = [line.format(number) for number in range(MAX_LINES - 2)]
     (root / ".gitignore").write_text("\n".join([*lines, "name9999", "*.e9999"]))
@@ -126,7 +128,7 @@ def test_ten_thousand_lines_are_heeded(root: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["n*{}*x", "**/a{}/b*", "[ab][ab]{}", "/x{}/?"])
-def test_wildcards_are_capped_in_a_folder_and_those_above_it(root: Path, line: str) -> None:
+def test_wildcards_are_limited_for_a_folder_with_its_parents(root: Path, line: str) -> None:
     for name in (".", "d", "d/e"):
         folder = root / name
         folder.mkdir(exist_ok=True)
@@ -143,7 +145,7 @@ def test_wildcards_are_capped_in_a_folder_and_those_above_it(root: Path, line: s
     assert sum(rule.wildcards for rule in (*top, *below)) <= MAX_WILDCARDS
 
 
-def test_lines_are_capped_in_a_folder_and_those_above_it(root: Path) -> None:
+def test_lines_are_limited_for_a_folder_with_its_parents(root: Path) -> None:
     for name in (".", "d"):
         (root / name).mkdir(exist_ok=True)
         (root / name / ".gitignore").write_text("name\n" * (MAX_LINES - 10) + "b.md\n")
@@ -153,13 +155,13 @@ def test_lines_are_capped_in_a_folder_and_those_above_it(root: Path) -> None:
     assert (skipped.path, "lines" in skipped.reason) == (str(root / "d" / ".gitignore"), True)
 
 
-def test_folders_deeper_than_python_calls(deep: Path) -> None:
+def test_folders_nested_deeper_than_the_recursion_limit_are_walked(deep: Path) -> None:
     name = "d/" * DEPTH + "last.md"
     assert walked(deep) == ({"a.md", name}, [])
 
 
 @pytest.mark.parametrize("verb", ["count", "check"])
-def test_the_command_line_goes_as_deep(deep: Path, verb: str) -> None:
+def test_the_command_line_walks_as_deep(deep: Path, verb: str) -> None:
     (deep / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "last.md"\nmax-tokens = 9\n')
     run = subprocess.run(
         [sys.executable, "-P", "-m", "sidecar", verb, ".", "--json"],
@@ -175,7 +177,7 @@ def test_the_command_line_goes_as_deep(deep: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize(("verb", "code"), [("count", 2), ("fit", 2)])
-def test_a_device_without_an_end_is_given_up(root: Path, verb: str, code: int) -> None:
+def test_reading_an_endless_device_is_given_up(root: Path, verb: str, code: int) -> None:
     (root / "AGENTS.md").symlink_to("/dev/zero")
     limit = ["--max-tokens", "5"] if verb == "fit" else []
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""git in a hostile repository: nothing that its configuration or its folders name is executed."""
+"""git in a hostile repository: no program that its configuration or its folders name is executed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import hostile
 if TYPE_CHECKING:
     from tests.hostile import Hostile
 
-# Ordinary git springs each of them: they are no duds.
+# Ordinary git triggers each of them, so the traps work.
 ORDINARY = {
     ("status",): {"fsmonitor", "hook", "module-fsmonitor", "module-clean", "module-hook"},
     ("diff", "HEAD", "--", "CLAUDE.md"): {"external", "clean", "smudge"},
@@ -38,7 +38,7 @@ VERBS = [
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
-    """The hostile repository, in it, with its folders first on PATH in every way of writing it."""
+    """The hostile repository as the current folder, with its subfolders on PATH in every spelling."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     made = hostile.make(tmp_path)
@@ -58,7 +58,7 @@ def test_the_traps_work(repository: Hostile, arguments: tuple[str, ...]) -> None
 
 @pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
 @pytest.mark.parametrize("folder", [".", "docs", "module"])
-def test_no_trap_goes_off(
+def test_no_trap_is_triggered(
     repository: Hostile, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], folder: str
 ) -> None:
     poison_path(repository, monkeypatch)
@@ -67,14 +67,16 @@ def test_no_trap_goes_off(
     assert repository.fired() == set()
 
 
-def test_a_check_against_a_revision(repository: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line in the repository: it counts and compares, and nothing else runs."""
+def test_a_check_against_a_revision_runs_nothing_else(
+    repository: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command counts and compares in the hostile repository, and starts only git."""
     poison_path(repository, monkeypatch)
     program = Path(sys.executable).parent / "token-sidecar"
     command = [str(program), "check", "--diff", "main", "CLAUDE.md", "lazy.md"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert repository.fired() == set()
-    # The blob that would be fetched is missing: said, and not got.
+    # The blob is missing and would have to be fetched: this is reported, and nothing is fetched.
     assert done.returncode == 2
     assert "git cannot compare" in done.stderr
     hostile.give_back(repository)
@@ -84,7 +86,7 @@ def test_a_check_against_a_revision(repository: Hostile, monkeypatch: pytest.Mon
     assert done.returncode == 0
 
 
-def test_the_same_as_ordinary_git_where_nothing_is_hostile(
+def test_results_equal_those_of_ordinary_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
@@ -99,7 +101,7 @@ def test_the_same_as_ordinary_git_where_nothing_is_hostile(
         git.run(tmp_path, "status")
 
 
-def test_a_folder_with_the_home_in_it_is_the_users_own(
+def test_a_folder_that_contains_the_home_belongs_to_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "home/bin/git"
@@ -113,10 +115,10 @@ def test_a_folder_with_the_home_in_it_is_the_users_own(
     assert git.find_git(tmp_path / "home") == str(program)
 
 
-def test_a_link_in_the_repository_to_a_program_outside_is_not_taken(
+def test_a_link_in_the_repository_to_an_outside_program_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And neither is a link outside that leads into it."""
+    """Neither is an outside link that leads into the repository."""
     outside, inside = tmp_path / "outside", tmp_path / "repository/bin"
     for folder in (outside, inside):
         folder.mkdir(parents=True)
@@ -134,10 +136,10 @@ def test_a_link_in_the_repository_to_a_program_outside_is_not_taken(
     assert git.find_git(tmp_path / "repository") == str(outside / "git")
 
 
-def test_an_entry_of_the_path_that_cannot_be_looked_at_is_passed_over(
+def test_unreadable_path_entries_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is locked, or has a name that no file system takes."""
+    """The entry is locked, or has a name that no file system accepts."""
     locked = tmp_path / "locked"
     (locked / "bin").mkdir(parents=True)
     locked.chmod(0)

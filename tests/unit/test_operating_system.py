@@ -1,4 +1,4 @@
-"""What differs between the systems is in one module, and its branch for Windows works."""
+"""Differences between operating systems are in one module, whose Windows branch works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SIMULATION = [sys.executable, "-P", windows_simulation.__file__]
 ASKS = {"sys.platform", "os.name", "platform.system"}
-"""What names the system."""
+"""Expressions that ask for the operating system."""
 ONLY_SOMEWHERE = {
     *("ctypes", "fcntl", "grp", "msvcrt", "pwd", "resource", "select", "termios", "winreg"),
     "_winapi",
@@ -45,7 +45,7 @@ def test_one_module_asks_for_the_system() -> None:
 
 @pytest.fixture
 def windows() -> Iterator[Any]:
-    """The module as it is on Windows."""
+    """Load the module's Windows branch."""
     modules = {name: sys.modules.get(name) for name in ("_winapi", "msvcrt")}
     try:
         yield windows_simulation.load_windows_branch()
@@ -65,7 +65,7 @@ def test_windows_tells_running_processes_from_ended_ones(windows: Any) -> None:
     ]
 
 
-def test_windows_lets_others_rename_a_file_that_is_read(windows: Any, tmp_path: Path) -> None:
+def test_windows_lets_others_rename_an_open_file(windows: Any, tmp_path: Path) -> None:
     file = tmp_path / "session.jsonl"
     file.write_bytes(b"one\r\n\x1atwo")
     with os.fdopen(windows.open_to_read(file), "rb") as opened:
@@ -127,12 +127,12 @@ def test_other_systems_fail_at_once_to_replace_a_file(
         ("", "/no-drive", r"\no-drive"),
     ],
 )
-def test_paths_of_windows_uris(host: str, path: str, expected: str) -> None:
+def test_windows_uris_become_paths(host: str, path: str, expected: str) -> None:
     assert operating_system.windows_path(host, path) == PureWindowsPath(expected)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows itself is no simulation")
-def test_the_commands_run_without_what_windows_lacks(tmp_path: Path) -> None:
+def test_the_commands_run_without_posix_functions(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("hello world", "utf-8")
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = "*.md"\nmax-tokens = 1\n', "utf-8"
@@ -154,8 +154,8 @@ def test_the_commands_run_without_what_windows_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows itself is no simulation")
-def test_the_server_runs_without_what_windows_lacks(tmp_path: Path) -> None:
-    """The event loop watches no pipes there: one thread reads, another one writes."""
+def test_the_server_runs_without_posix_functions(tmp_path: Path) -> None:
+    """The event loop cannot watch pipes on Windows, so one thread reads and another one writes."""
     client = StdioClient([*SIMULATION, "serve"])
     params = {"processId": 100, "rootUri": tmp_path.as_uri(), "capabilities": {}}
     assert client.request("initialize", params)["serverInfo"]["name"] == "token-sidecar"

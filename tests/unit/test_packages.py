@@ -1,4 +1,4 @@
-"""The packages to publish: reproducible, complete, and of one version."""
+"""The packages to publish are reproducible and complete, and have one version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Prompt files of a hostile repository: read inside its root, some at a time, in linear time."""
+"""Prompt files of a hostile repository: read only inside its root, in limited number, and in
+linear time.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,13 @@ def test_no_import_leads_out_of_the_root(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["CLAUDE.md", "AGENTS.md", ".cursor/rules/x.mdc", ".clinerules"])
-def test_no_prompt_file_is_a_link_out_of_the_root(root: Path, name: str) -> None:
+def test_prompt_files_that_link_out_of_the_root_are_not_read(root: Path, name: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).symlink_to(root.parent / "secret.md")
     assert [(one.text, one.note) for one in found(root).values()] == [(None, OUTSIDE)]
 
 
-def test_a_folder_of_rules_that_lies_elsewhere(root: Path) -> None:
+def test_a_rules_folder_outside_the_root_is_not_read(root: Path) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (outside / "x.mdc").write_text(PLANTED)
@@ -70,7 +72,7 @@ def test_a_folder_of_rules_that_lies_elsewhere(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["CLAUDE.md", "note.md", ".cursor/rules/x.mdc"])
-def test_no_fifo_is_waited_for(root: Path, name: str) -> None:
+def test_a_fifo_does_not_block_the_search(root: Path, name: str) -> None:
     (root / "CLAUDE.md").write_text("@note.md\n")
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).unlink(missing_ok=True)
@@ -85,7 +87,7 @@ def test_imports_in_a_circle_are_read_once(root: Path) -> None:
     assert sorted(found(root)) == ["CLAUDE.md", "a.md", "b.md"]
 
 
-def test_a_repository_of_too_many_files_is_read_in_part(
+def test_a_repository_with_too_many_files_is_read_in_part(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_FILES", 50)
@@ -98,7 +100,7 @@ def test_a_repository_of_too_many_files_is_read_in_part(
     assert len(found(root)) == 50
 
 
-def test_a_repository_of_too_much_text_is_read_in_part(
+def test_a_repository_with_too_much_text_is_read_in_part(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_TEXT", 5_000)
@@ -108,7 +110,7 @@ def test_a_repository_of_too_much_text_is_read_in_part(
     assert sum(len(one.text or "") for one in found(root).values()) < 6_100
 
 
-def test_of_a_file_of_mentions_only_so_many_are_looked_up(
+def test_a_limited_number_of_mentions_in_a_file_is_looked_up(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[object] = []
@@ -137,8 +139,8 @@ def test_of_a_file_of_mentions_only_so_many_are_looked_up(
     ],
     ids=["ticks", "runs", "pairs", "dots", "ats", "path", "tildes"],
 )
-def test_no_line_takes_forever(line: str) -> None:
-    """It fails by never ending: Python's `re` would hold the interpreter for days."""
+def test_every_line_is_parsed_in_linear_time(line: str) -> None:
+    """The test fails by never ending: Python's `re` would block the interpreter for days."""
     assert len(list(find_imports(f"{line}\n{line} @b.md\n"))) <= 4
 
 
@@ -155,5 +157,7 @@ def test_no_line_takes_forever(line: str) -> None:
     ],
 )
 def test_code_spans_end_as_in_commonmark(line: str, named: list[str]) -> None:
-    """A run of backticks closes with the next run of the same length, and else means itself."""
+    """A run of backticks closes with the next run of the same length, and is literal text
+    otherwise.
+    """
     assert list(find_imports(line)) == named

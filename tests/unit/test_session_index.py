@@ -1,4 +1,6 @@
-"""The session index: sessions and calls of agents' stores in the ledger's database, read once."""
+"""The session index: the sessions and calls of agents' stores in the ledger's database, each read
+once.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 class World:
-    """Two agents' homes, a root, and an index."""
+    """The homes of two agents, a root, and an index."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.other = folder / "root", folder / "other"
@@ -90,7 +92,7 @@ def test_each_byte_is_read_once_and_each_call_counts_once(world: World) -> None:
     assert world.read() == Ingested()
 
 
-def test_only_sessions_that_work_in_the_roots_are_shown_with_their_size(world: World) -> None:
+def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> None:
     mine = claude.everyday(world.claude, world.root)
     claude.everyday(world.claude, world.other)
     world.read()
@@ -101,7 +103,7 @@ def test_only_sessions_that_work_in_the_roots_are_shown_with_their_size(world: W
     assert len(sizes) < len(truth)
 
 
-def test_a_call_is_kept_with_the_cost_that_its_agent_reckoned() -> None:
+def test_a_call_is_stored_with_its_agents_own_cost() -> None:
     call = CallFinished(
         at=AT,
         session="a",
@@ -115,7 +117,7 @@ def test_a_call_is_kept_with_the_cost_that_its_agent_reckoned() -> None:
     assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
 
 
-def test_a_preview_shows_sessions_and_leaves_their_calls_to_the_reading(world: World) -> None:
+def test_a_preview_lists_sessions_without_recording_calls(world: World) -> None:
     session = claude.everyday(world.claude, world.root)
     world.read(preview=True)
     assert session.id in world.sessions()
@@ -129,7 +131,7 @@ def test_a_preview_shows_sessions_and_leaves_their_calls_to_the_reading(world: W
     assert recorded(world.ledger) == world.claude.truth.calls, "nothing older is unread"
 
 
-def test_a_reading_that_is_stopped_goes_on_where_it_stopped(
+def test_an_interrupted_read_resumes_where_it_stopped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_index, "_STORES_AT_ONCE", 1)
@@ -160,7 +162,7 @@ def test_titles_are_read_from_the_agents_files_and_never_stored(
     assert b"zebra" not in kept
 
 
-def test_sessions_of_a_store_that_is_gone_are_forgotten_and_stay_billed(world: World) -> None:
+def test_sessions_of_a_deleted_store_disappear_and_stay_billed(world: World) -> None:
     session = claude.everyday(world.claude, world.root)
     world.read()
     session.path.unlink()
@@ -169,7 +171,7 @@ def test_sessions_of_a_store_that_is_gone_are_forgotten_and_stay_billed(world: W
     assert recorded(world.ledger) == world.claude.truth.calls
 
 
-def test_what_another_process_read_on_is_not_overwritten_by_an_older_reading(
+def test_a_slower_read_does_not_overwrite_a_newer_one(
     world: World,
 ) -> None:
     session = world.claude.session(world.root)
@@ -186,7 +188,7 @@ def test_what_another_process_read_on_is_not_overwritten_by_an_older_reading(
 
 
 class SlowReader:
-    """Claude Code's reader; while it reads, another process reads a later version of the store."""
+    """Claude Code's reader. While it reads, another process reads a later version of the store."""
 
     def __init__(self, world: World) -> None:
         (self._reader,) = (one for one in world.readers if one.agent == "claude-code")
@@ -204,7 +206,7 @@ class SlowReader:
         return found
 
 
-def test_an_index_of_another_form_is_made_anew(
+def test_an_index_with_another_schema_is_rebuilt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = claude.everyday(world.claude, world.root)
@@ -221,7 +223,7 @@ def test_an_index_of_another_form_is_made_anew(
     assert recorded(world.ledger) == world.claude.truth.calls
 
 
-def test_a_session_stays_in_the_workspace_that_it_began_in(world: World) -> None:
+def test_a_session_stays_in_the_workspace_where_it_started(world: World) -> None:
     session = world.claude.session(world.root)
     session.reply()
     world.read()
@@ -233,7 +235,7 @@ def test_a_session_stays_in_the_workspace_that_it_began_in(world: World) -> None
     assert folders == [(str(world.root), str(world.other))]
 
 
-def test_a_store_that_breaks_its_reader_is_read_again_once_it_changes(
+def test_a_store_that_fails_to_read_is_read_again_after_it_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = claude.everyday(world.claude, world.root)
@@ -255,7 +257,7 @@ def test_a_store_that_breaks_its_reader_is_read_again_once_it_changes(
     assert session.id in {name for name, _ in recorded(world.ledger).values()}
 
 
-def test_a_failed_preview_keeps_how_far_a_store_was_read(
+def test_a_failed_preview_keeps_the_read_position(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = claude.everyday(world.claude, world.root)
@@ -318,7 +320,7 @@ def unwritable(state: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", [corrupt, full, locked, unwritable])
-async def test_sessions_show_with_a_note_where_the_ledger_cannot_be_used(
+async def test_sessions_are_listed_with_a_note_if_the_ledger_cannot_be_used(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[Path], contextlib.AbstractContextManager[None]],

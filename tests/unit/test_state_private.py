@@ -1,4 +1,4 @@
-"""State and caches: the user's alone from the first write, and set aside when they are damaged."""
+"""State and caches are private from the first write, and set aside when they are damaged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ update_prices(state_dir() / "prices.json", f"http://127.0.0.1:{server.server_por
 
 
 def write_in_a_process(writer: str, state: Path, work: Path) -> None:
-    """With an umask that takes nothing away."""
+    """Write state in a process with an umask of 0."""
     environment = os.environ | {"TOKEN_SIDECAR_STATE": str(state)}
     script = f"import os\nos.umask(0)\n{WRITERS[writer]}"
     work.mkdir(exist_ok=True)
@@ -80,13 +80,13 @@ def write_in_a_process(writer: str, state: Path, work: Path) -> None:
 
 
 def modes(folder: Path) -> Iterator[tuple[str, int]]:
-    """Name and permissions of a folder and all below it."""
+    """Return the names and permissions of a folder and everything below it."""
     for path in (folder, *folder.rglob("*")):
         yield path.name, stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_whoever_writes_first_makes_it_the_users_alone(tmp_path: Path, writer: str) -> None:
+def test_the_first_writer_makes_the_folder_private(tmp_path: Path, writer: str) -> None:
     state = tmp_path / "made" / "state"
     write_in_a_process(writer, state, tmp_path / "work")
     found = dict(modes(tmp_path / "made"))
@@ -101,7 +101,7 @@ def test_whoever_writes_first_makes_it_the_users_alone(tmp_path: Path, writer: s
 
 
 @pytest.mark.parametrize("writer", ["calibration", "ledger", "sessions", "prices"])
-def test_what_others_could_read_is_closed_to_them(tmp_path: Path, writer: str) -> None:
+def test_files_that_others_could_read_become_private(tmp_path: Path, writer: str) -> None:
     state = tmp_path / "state"
     write_in_a_process(writer, state, tmp_path / "work")
     for path in (state, *state.rglob("*")):
@@ -113,7 +113,7 @@ def test_what_others_could_read_is_closed_to_them(tmp_path: Path, writer: str) -
     }
 
 
-def test_a_shared_folder_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_shared_folder_is_left_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     private.make_folder(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
@@ -186,7 +186,7 @@ for number in range(20):
 """
 
 
-def test_processes_that_learn_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
+def test_processes_that_calibrate_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     run_together(LEARNER, tmp_path)
     calibrations = calibration_file.load(tmp_path)
     kept = {key for key in calibrations.to_dict()["learned"] if key != "shared"}
@@ -204,7 +204,7 @@ def test_processes_that_save_sessions_at_the_same_time_lose_none(tmp_path: Path)
 
 
 def run_together(program: str, folder: Path) -> None:
-    """Run three processes of one program, which begin at the same time."""
+    """Run three processes of one program that start at the same time."""
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(
@@ -225,7 +225,7 @@ def run_together(program: str, folder: Path) -> None:
         assert [process.wait(100) for process in processes] == [0, 0, 0]
 
 
-def test_what_could_not_be_written_is_due_again(tmp_path: Path) -> None:
+def test_state_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.write_text("where the folder should be")
     store = CalibrationStore(folder)
@@ -256,7 +256,7 @@ def session() -> SavedSession:
     )
 
 
-def test_the_command_line_goes_on_with_damaged_state(tmp_path: Path) -> None:
+def test_the_command_line_works_with_damaged_state(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     (state / "prices.json").write_bytes(b"[" * 10**6)

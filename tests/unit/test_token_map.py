@@ -29,7 +29,7 @@ def test_each_folder_has_the_sum_of_its_files(counts: dict[str, int], depth: int
         )
 
 
-def test_the_depth_limits_what_is_listed() -> None:
+def test_the_depth_limits_the_listing() -> None:
     top: MapEntry = build_map([("a/b/c.py", 3), ("a/d.py", 4), ("e.py", 1)], 2)
     listed = [(level, entry.path, entry.tokens) for level, entry in flatten(top)]
     assert listed == [(0, "a/", 7), (1, "a/d.py", 4), (1, "a/b/", 3), (0, "e.py", 1)]

@@ -1,4 +1,4 @@
-"""Types are worked out by one thread at a time: msgspec alone ends the process."""
+"""One thread at a time resolves types, because msgspec alone would crash the process."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ print("whole")
 '''
 
 
-def test_the_first_use_of_a_type_by_several_threads() -> None:
-    """With `msgspec.convert` in its place the process ends by a segmentation fault."""
+def test_several_threads_may_use_a_type_for_the_first_time() -> None:
+    """With plain `msgspec.convert`, the process crashes with a segmentation fault."""
     command = [sys.executable, "-c", FIRST_USES, "sidecar.typed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")

@@ -1,4 +1,4 @@
-"""What Install Server installs: pinned and hashed, and for the dependencies of today."""
+"""The packages that Install Server installs are pinned, hashed and up to date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MCP_REQUIREMENTS = EXTENSION / "requirements-mcp.txt"
 
 
 def pins(file: Path) -> dict[str, tuple[Requirement, int]]:
-    """Return each pin of a file, by name, with its number of hashes."""
+    """Return the pins of a file by name, with their number of hashes."""
     entries = re.sub(r"\\\n\s+", "", file.read_text("utf-8")).splitlines()
     return {
         canonicalize_name(pin.name): (pin, entry.count("--hash=sha256:"))
@@ -46,7 +46,7 @@ def version(pin: Requirement) -> str:
     return only.version
 
 
-def test_every_entry_is_one_version_with_hashes_from_no_named_registry() -> None:
+def test_every_pin_is_one_version_with_hashes_and_no_index_address() -> None:
     assert len(PINS) > 20
     for pin, hashes in PINS.values():
         assert version(pin)
@@ -66,8 +66,8 @@ def test_the_mcp_server_adds_to_the_same_pins() -> None:
     assert all(hashes for _, hashes in added.values())
 
 
-def test_it_was_made_from_the_dependencies_of_today() -> None:
-    """If not: `python editors/vscode/lock.py`."""
+def test_the_pins_match_the_projects_dependencies() -> None:
+    """If this fails, run `python editors/vscode/lock.py`."""
     assert REQUIREMENTS.read_text("utf-8").startswith(lock().header())
     project = tomllib.loads((EXTENSION.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
     for wanted in map(Requirement, project["dependencies"]):
@@ -76,8 +76,8 @@ def test_it_was_made_from_the_dependencies_of_today() -> None:
         assert (wanted.marker is None) == (pin.marker is None)
 
 
-def test_what_the_pins_need_here_is_pinned_too() -> None:
-    """By the metadata of those that are installed in the pinned version."""
+def test_dependencies_of_pinned_packages_are_pinned() -> None:
+    """Uses the metadata of packages that are installed in the pinned version."""
     seen = 0
     for name, (pin, _) in PINS.items():
         here = next(iter(metadata.distributions(name=name)), None)

@@ -1,7 +1,8 @@
-"""Runs `token-sidecar` on Linux or macOS as on Windows: `python windows_simulation.py ARGUMENT …`.
+"""Run `token-sidecar` on Linux or macOS as on Windows: `python windows_simulation.py ARGUMENT …`.
 
-Only `sidecar.operating_system` takes its branch for Windows, over stand-ins of the C modules that
-it calls there. What Windows lacks is removed, so that a use anywhere else fails.
+Only `sidecar.operating_system` takes its Windows branch, with stand-ins for the C modules that
+it
+calls there. Functions that Windows lacks are removed, so any use elsewhere fails.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TIMEOUT = 0x102
 
 
 def load_windows_branch() -> types.ModuleType:
-    """Return `sidecar.operating_system` as it is on Windows."""
+    """Load `sidecar.operating_system` with its Windows branch."""
     sys.modules["_winapi"], sys.modules["msvcrt"] = _winapi(), _msvcrt()
     system, sys.platform = sys.platform, "win32"
     sys.modules.pop("sidecar.operating_system", None)
@@ -45,11 +46,13 @@ def remove_what_windows_lacks() -> None:
 
 
 def _not_on_windows(*_: object) -> NoReturn:
-    raise NotImplementedError  # like the proactor event loop
+    raise NotImplementedError  # as in the proactor event loop
 
 
 def _winapi() -> Any:
-    """Processes 100, 200 and 300 run, have ended, and belong to another user. Files are real."""
+    """A stand-in in which process 100 runs, 200 has ended, and 300 belongs to another user. Files
+    are real.
+    """
     module: Any = types.ModuleType("_winapi")
     module.OPEN_EXISTING = 3
     module.opened = []
