@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from sidecar.agents.events import Store, StoreRead, StoreReader
 from sidecar.agents.places import agent_folders
@@ -30,13 +33,17 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
     return Store(agent, str(path), status.st_ino, status.st_size, status.st_mtime_ns, live)
 
 
+def with_size_of(store: Store, *others: Store) -> Store:
+    """Return a store that is read again when one of the other files changes."""
+    files = (store, *others)
+    size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
+    return msgspec.structs.replace(store, size=size, mtime_ns=newest)
+
+
 def database_store(agent: str, path: str | Path) -> Store | None:
     """Return a SQLite store. Its size and time include the write-ahead log."""
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
-    if found is None or log is None:
-        return found
-    newest = max(found.mtime_ns, log.mtime_ns)
-    return Store(agent, found.path, found.inode, found.size + log.size, newest)
+    return with_size_of(found, log) if found and log else found
 
 
 def database_files(path: str | Path) -> tuple[str, ...]:
@@ -53,89 +60,58 @@ def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
         return
 
 
-def find_files(
-    agent: str, folder: str | Path, *suffixes: str, live: bool = True
-) -> Iterator[Store]:
-    """Yield the files in a folder that have one of the suffixes. Links are not followed."""
+def walk(folder: str | Path, levels: int = 0) -> Iterator[str]:
+    """Yield the paths of all files in a folder, down to some level of its subfolders or to all (0).
+
+    Links to folders are not followed.
+    """
     stack = [list_folder(folder)]  # folders may be nested too deeply for recursion
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
             stack.pop()
-        elif entry.is_dir(follow_symlinks=False):
+        elif not entry.is_dir(follow_symlinks=False):
+            yield entry.path
+        elif not levels or len(stack) < levels:
             stack.append(list_folder(entry.path))
-        elif entry.name.endswith(suffixes):
-            yield from stores_from_entry(agent, entry, live=live)
 
 
-def stores_from_entry(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Store]:
-    """Yield the store of a directory entry, unless the file is gone."""
-    found = store_from_path(agent, entry.path, live=live)
-    if found is not None:
-        yield found
+class FileStores(StoreReader):
+    """Base class of readers whose stores are files in the agent's folders."""
 
-
-class LineFiles:
-    """Finds all files with the given suffixes in an agent's folders."""
-
-    agent: str
-    inner: str
-    """Path of the files inside the agent's folders."""
-    suffixes: tuple[str, ...] = (".jsonl",)
+    inner: tuple[str, ...]
+    """The folders with the stores, relative to the agent's own folders."""
+    pattern: str
+    """Regular expression for the stores' paths in these folders, with `/` between the names."""
+    levels = 0
+    """How many levels of folders to search, or 0 for all; 1 are the folders themselves."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        """See `sidecar.agents.events.StoreReader`."""
-        return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
+        return self.searched_folders(places)
 
-    def is_store(self, path: str) -> bool:
-        """Return whether a file is a store, judged by its name."""
-        return path.endswith(self.suffixes)
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
-        """See `sidecar.agents.events.StoreReader`."""
-        for folder in self.folders(places):
-            for found in find_files(self.agent, folder, *self.suffixes):
-                if self.is_store(found.path):
-                    yield found
-
-    def store_at(self, places: Places, path: str) -> Store | None:
-        """See `sidecar.agents.events.StoreReader`."""
-        inside = any(path.startswith(folder + os.sep) for folder in self.folders(places))
-        return store_from_path(self.agent, path) if inside and self.is_store(path) else None
-
-
-class NamedFiles:
-    """Finds files with a fixed name, each in a folder of its own."""
-
-    agent: str
-    inner: str
-    """Path of those folders inside the agent's folders."""
-    name: str
-    live = True
-
-    def holders(self, places: Places) -> tuple[str, ...]:
-        """Return the folders that contain the stores' folders."""
-        return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
-
-    def folders(self, places: Places) -> tuple[str, ...]:
-        """See `sidecar.agents.events.StoreReader`."""
-        return self.holders(places)
+    def searched_folders(self, places: Places) -> tuple[str, ...]:
+        """Return the folders with the stores."""
+        homes = agent_folders(places, self.agent)
+        return tuple(str(home / inner) for home in homes for inner in self.inner)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
-        """See `sidecar.agents.events.StoreReader`."""
-        for folder in self.holders(places):
-            for entry in list_folder(folder):
-                found = store_from_path(
-                    self.agent, os.path.join(entry.path, self.name), live=self.live
-                )
-                if found is not None:
-                    yield found
+        for folder in self.searched_folders(places):
+            for path in walk(folder, self.levels):
+                if store := self._store_in(folder, path):
+                    yield store
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        """See `sidecar.agents.events.StoreReader`."""
-        folder, name = os.path.split(path)
-        inside = name == self.name and os.path.dirname(folder) in self.holders(places)
-        return store_from_path(self.agent, path, live=self.live) if inside else None
+        folders = self.searched_folders(places)
+        inside = (folder for folder in folders if path.startswith(folder + os.sep))
+        return next((self._store_in(folder, path) for folder in inside), None)
+
+    def store_of(self, path: str) -> Store | None:
+        """Return the store at a path that matches the pattern, or None if it is gone."""
+        return store_from_path(self.agent, path)
+
+    def _store_in(self, folder: str, path: str) -> Store | None:
+        relative = path[len(folder) + 1 :].replace(os.sep, "/")
+        return self.store_of(path) if re.fullmatch(self.pattern, relative) else None
 
 
 class TwoStores(StoreReader):

@@ -1,12 +1,11 @@
 """Base of all readers: reading agents' stores forward, in one pass.
 
 To write a reader, add a module to `sidecar.agents.readers` with one `READER` that implements
-`events.StoreReader`, and list its folders in `places.py`. A mixin finds the stores
-(`finding.LineFiles` or `finding.NamedFiles`), and `StoreReader` provides defaults for
-`is_copy`, `title` and `window`:
+`events.StoreReader`, and list its folders in `places.py`. `finding.FileStores` finds stores that
+are files, and `databases.OneDatabase` finds SQLite databases:
 
-    class KimiCli(LineFiles, StoreReader):
-        agent, inner, suffixes = "kimi-cli", "sessions", ("wire.jsonl",)
+    class KimiCli(FileStores):
+        agent, inner, pattern = "kimi-cli", ("sessions",), r".*wire\\.jsonl"
 
         def read(self, store: Store, state: bytes = b"") -> StoreRead:
             return read_lines(store, state, lambda: _Wire(SessionState(id=...)))

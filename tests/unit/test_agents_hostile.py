@@ -18,7 +18,7 @@ from sidecar.agents import compressed, registry
 from sidecar.agents.databases import read_only
 from sidecar.agents.fields import Record
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.finding import database_store, find_files
+from sidecar.agents.finding import database_store, walk
 from sidecar.config.settings import Agents
 from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
 from sidecar.workspace.services import Services
@@ -228,12 +228,13 @@ def test_a_cost_without_end_is_refused_alone(machine: Machine, cost: float) -> N
 
 
 def test_folders_nested_deeper_than_python_calls(tmp_path: Path) -> None:
-    folders = [tmp_path]
+    folders = [tmp_path / "sessions"]
+    folders[0].mkdir()
     for _ in range(1_200):
         folders.append(folders[-1] / "d")
         os.mkdir(folders[-1])
     (folders[-1] / "x.jsonl").write_text("{}\n")
-    found = [one.path for one in find_files("pi", tmp_path, ".jsonl")]
+    found = list(walk(folders[0]))
     assert found == [str(folders[-1] / "x.jsonl")]
     os.unlink(found[0])
     for folder in reversed(folders[1:]):

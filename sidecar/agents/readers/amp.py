@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.agents.events import CallFinished, CallSize, StoreReader
+from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -20,7 +19,7 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.finding import LineFiles
+from sidecar.agents.finding import FileStores
 from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.agents.vscode import local_path
 from sidecar.messages.usage import Usage, usage_from_parts
@@ -95,15 +94,10 @@ class _Thread(Record):
                 yield str(number if one.message_id is None else one.message_id), one.usage
 
 
-class Amp(LineFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class Amp(FileStores):
     agent = AGENT
-    inner = "threads"
-    suffixes = (".json",)
-
-    def is_store(self, path: str) -> bool:
-        return super().is_store(path) and os.path.basename(path).startswith("T-")
+    inner = ("threads",)
+    pattern = r"(.*/)?T-[^/]*\.json"
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
         return read_document(store, partial(_parse_thread, Path(store.path).stem))

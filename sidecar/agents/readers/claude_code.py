@@ -40,8 +40,7 @@ from sidecar.agents.fields import (
     parse_usd,
     provider_of,
 )
-from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.finding import find_files, list_folder, store_from_path, stores_from_entry
+from sidecar.agents.finding import list_folder, store_from_path, walk
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import (
     Lines,
@@ -392,16 +391,14 @@ def _subagent_usage(
     path: str, since: datetime | None, until: datetime | None
 ) -> dict[str, tuple[str, ModelParts]]:
     messages: dict[str, tuple[str, ModelParts]] = {}
-    for found in find_files("claude-code", Path(path).with_suffix("") / "subagents", ".jsonl"):
-        with open_quietly(found.path) as file:
-            for data, _ in chunks(file):
-                for line in Lines(found.path, data, 0).records(decode):
-                    at = parse_iso_time(line.timestamp)
-                    if line.call is None or at is None or (until and at > until):
-                        continue
-                    if since is None or at > since:
-                        message, usage = line.call
-                        _add_message(messages, message.id or line.uuid or "", message.model, usage)
+    for found in walk(Path(path).with_suffix("") / "subagents"):
+        for line in read_records(found, decode) if found.endswith(".jsonl") else ():
+            at = parse_iso_time(line.timestamp)
+            if line.call is None or at is None or (until and at > until):
+                continue
+            if since is None or at > since:
+                message, usage = line.call
+                _add_message(messages, message.id or line.uuid or "", message.model, usage)
     return messages
 
 
@@ -658,12 +655,11 @@ def _project_folders(places: Places) -> Iterator[Path]:
 def _stores_of_project(folder: str) -> Iterator[Store]:
     for entry in list_folder(folder):
         if entry.name.endswith(".jsonl"):
-            yield from stores_from_entry(AGENT, entry, live=_is_main(entry.name))
+            yield from _store_of(entry.path, live=_is_main(entry.name))
         elif entry.is_dir():
-            agents = os.path.join(entry.path, "subagents")
-            for found in find_files(AGENT, agents, ".jsonl", live=False):
-                if os.path.basename(found.path).startswith("agent-"):
-                    yield found
+            for path in walk(os.path.join(entry.path, "subagents")):
+                if os.path.basename(path).startswith("agent-") and path.endswith(".jsonl"):
+                    yield from _store_of(path, live=False)
 
 
 def _newest_store(folder: str) -> list[Store]:
@@ -671,9 +667,14 @@ def _newest_store(folder: str) -> list[Store]:
 
     The folder may have been renamed. Sub-agents' folders are skipped.
     """
-    names = (one for one in list_folder(folder) if _is_main(one.name))
-    stores = (found for entry in names for found in stores_from_entry(AGENT, entry))
-    return sorted(stores, key=lambda found: found.mtime_ns)[-1:]
+    paths = (entry.path for entry in list_folder(folder) if _is_main(entry.name))
+    stores = (store for path in paths for store in _store_of(path, live=True))
+    return sorted(stores, key=lambda store: store.mtime_ns)[-1:]
+
+
+def _store_of(path: str, *, live: bool) -> list[Store]:
+    store = store_from_path(AGENT, path, live=live)
+    return [store] if store else []
 
 
 def _is_main(name: str) -> bool:

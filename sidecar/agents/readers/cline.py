@@ -10,7 +10,7 @@ is JSON with the numbers of a call next to the prompt; the prompt is not decoded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -31,14 +31,13 @@ from sidecar.agents.fields import (
     token_count,
     try_decode_file,
 )
-from sidecar.agents.finding import NamedFiles, TwoStores, list_folder, store_from_path
+from sidecar.agents.finding import FileStores, TwoStores, store_from_path, with_size_of
 from sidecar.agents.places import cline_sessions_folder, editor_folders
 from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
     from sidecar.agents.stores import ContextTrack
 
 
@@ -114,11 +113,11 @@ class _Item(CamelRecord):
 _numbers = typed.decoder(_Numbers)
 
 
-class Tasks(NamedFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
+class Tasks(FileStores):
+    """Reads the tasks of an editor extension."""
 
     agent = ""
-    name = "ui_messages.json"
+    pattern, levels = r"[^/]+/ui_messages\.json", 2
 
     def __init__(self, agent: str, extension: str, *, has_copies: bool = False) -> None:
         """Args:
@@ -130,11 +129,11 @@ class Tasks(NamedFiles, StoreReader):
         self._extension, self._has_copies = extension, has_copies
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return () if self._has_copies else self.holders(places)
+        return () if self._has_copies else self.searched_folders(places)
 
-    def holders(self, places: Places) -> tuple[str, ...]:
-        extension = Path("globalStorage") / self._extension / "tasks"
-        return tuple(str(user / extension) for user in editor_folders(places, self.agent))
+    def searched_folders(self, places: Places) -> tuple[str, ...]:
+        tasks = Path("globalStorage") / self._extension / "tasks"
+        return tuple(str(user / tasks) for user in editor_folders(places, self.agent))
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
         return read_document(store, partial(_parse_task, Path(store.path)))
@@ -250,27 +249,25 @@ class _Manifest(Record):
         return self.cwd or self.workspace_root or ""
 
 
-class ClineSessions(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class ClineSessions(FileStores):
     agent = AGENT
+    pattern, levels = r"[^/]+/[^/]+\.messages\.json", 2
 
-    def folders(self, places: Places) -> tuple[str, ...]:
+    def searched_folders(self, places: Places) -> tuple[str, ...]:
         return (str(cline_sessions_folder(places)),)
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
-        for session in list_folder(cline_sessions_folder(places)):
-            for entry in list_folder(session.path) if session.is_dir() else ():
-                if entry.name.endswith(_MESSAGES) and (store := _store_at(Path(entry.path))):
-                    yield store
 
     def store_at(self, places: Places, path: str) -> Store | None:
         changed = Path(path)
-        if str(changed.parent.parent) != str(cline_sessions_folder(places)):
-            return None
         if changed.name == f"{changed.parent.name}.json":
-            return _store_at(changed.with_suffix(_MESSAGES))
-        return _store_at(changed) if changed.name.endswith(_MESSAGES) else None
+            changed = changed.with_suffix(_MESSAGES)
+        return super().store_at(places, str(changed))
+
+    def store_of(self, path: str) -> Store | None:
+        """Return a conversation's store. Its size and time include the session's manifest."""
+        messages, session = Path(path), Path(path).parent.name
+        store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))
+        manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
+        return with_size_of(store, manifest) if store and store.live and manifest else store
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
         return read_document(store, partial(_parse_session, store))
@@ -312,16 +309,6 @@ def _parse_session(store: Store, data: bytes) -> StoreContents:
         )
     sessions = [session.snapshot()] if is_lead and store.live else []
     return StoreContents(calls, sessions)
-
-
-def _store_at(messages: Path) -> Store | None:
-    session = messages.parent.name
-    store = store_from_path(AGENT, messages, live=messages.name.startswith(f"{session}."))
-    manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
-    if store is None or manifest is None or not store.live:
-        return store
-    newest = max(store.mtime_ns, manifest.mtime_ns)
-    return msgspec.structs.replace(store, size=store.size + manifest.size, mtime_ns=newest)
 
 
 def _read_manifest(path: str) -> _Manifest:

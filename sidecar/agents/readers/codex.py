@@ -29,12 +29,10 @@ from sidecar.agents.events import (
     SessionSnapshot,
     Store,
     StoreRead,
-    StoreReader,
 )
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.finding import LineFiles, list_folder
-from sidecar.agents.places import agent_folders
+from sidecar.agents.finding import FileStores, list_folder
 from sidecar.agents.stores import Lines, SessionState, read_lines, read_records, record_at
 from sidecar.messages.usage import Usage, usage_from_prompt
 
@@ -405,14 +403,10 @@ _FOLDERS = ("sessions", "archived_sessions")
 _THREAD = re.compile(r"([0-9a-fA-F]{8}-[0-9a-fA-F-]{27})\.jsonl")
 
 
-class Codex(LineFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class Codex(FileStores):
     agent = AGENT
-    suffixes = (".jsonl", ".jsonl.zst")
-
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / name) for home in agent_folders(places, AGENT) for name in _FOLDERS)
+    inner = _FOLDERS
+    pattern = r".*\.jsonl(\.zst)?"
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         stores = {found.path: found for found in super().find(places, roots)}

@@ -8,7 +8,6 @@ sessions.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,6 @@ from sidecar.agents.events import (
     SessionSnapshot,
     Store,
     StoreRead,
-    StoreReader,
 )
 from sidecar.agents.fields import (
     CamelRecord,
@@ -43,8 +41,7 @@ from sidecar.agents.fields import (
     try_decode_file,
 )
 from sidecar.agents.file_reading import first_lines
-from sidecar.agents.finding import NamedFiles, TwoStores, list_folder, store_from_path
-from sidecar.agents.places import agent_folders
+from sidecar.agents.finding import FileStores, TwoStores, store_from_path
 from sidecar.agents.stores import Lines, SessionState, StoreContents, read_lines, read_store
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
@@ -67,16 +64,18 @@ class _Line(CamelRecord):
 _line = typed.decoder(_Line)
 
 
-class ContinueDev(NamedFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
+class ContinueDev(FileStores):
+    """Reads the calls of Continue's extensions."""
 
     agent = AGENT
-    inner = "dev_data"
-    name = "tokensGenerated.jsonl"
-    live = False
+    inner = ("dev_data",)
+    pattern, levels = r"[^/]+/tokensGenerated\.jsonl", 2
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         return super().find(places) if roots is None else iter(())
+
+    def store_of(self, path: str) -> Store | None:
+        return store_from_path(AGENT, path, live=False)
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_lines(store, state, _File)
@@ -107,7 +106,6 @@ class _File(msgspec.Struct):
         return ()
 
 
-_INDEX = "sessions.json"
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
 """After this time without a save, usage without a message will not get one."""
@@ -208,22 +206,15 @@ class _State(msgspec.Struct):
         return sum(output for _, output in self.replies.values())
 
 
-class ContinueSessions(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class ContinueSessions(FileStores):
     agent = AGENT
+    inner = ("sessions",)
+    pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
 
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / "sessions") for home in agent_folders(places, AGENT))
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
-        for folder in self.folders(places):
-            for entry in list_folder(folder):
-                if store := _store_at(entry.path):
-                    yield store
-
-    def store_at(self, places: Places, path: str) -> Store | None:
-        return _store_at(path) if os.path.dirname(path) in self.folders(places) else None
+    def store_of(self, path: str) -> Store | None:
+        """Return a session's store without its inode, because saving may replace the file."""
+        store = store_from_path(AGENT, path)
+        return msgspec.structs.replace(store, inode=0) if store else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_store(store, state, _State, partial(_read_session, store))
@@ -318,14 +309,6 @@ def _make_call(
         request=f"{session.id}/{key}",
         workspace=session.folder or "",
     )
-
-
-def _store_at(path: str) -> Store | None:
-    """Return a session's store without its inode, because saving may replace the file."""
-    if not path.endswith(".json") or os.path.basename(path) == _INDEX:
-        return None
-    store = store_from_path(AGENT, path)
-    return msgspec.structs.replace(store, inode=0) if store else None
 
 
 class _Options(CamelRecord):

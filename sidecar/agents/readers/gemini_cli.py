@@ -33,7 +33,7 @@ from sidecar.agents.fields import (
     decode_file,
     parse_iso_time,
 )
-from sidecar.agents.finding import find_files, list_folder, store_from_path
+from sidecar.agents.finding import list_folder, store_from_path, walk
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import (
     ContextTrack,
@@ -310,9 +310,10 @@ def _events_of(store: Store, data: bytes) -> StoreContents:
 
 def _stores_of_project(folder: str) -> Iterator[Store]:
     chats = os.path.join(folder, "chats")
-    for store in find_files(AGENT, chats, *_SUFFIXES):
-        live = os.path.dirname(store.path) == chats
-        yield store if live else msgspec.structs.replace(store, live=False)
+    for path in walk(chats):
+        store = store_from_path(AGENT, path, live=os.path.dirname(path) == chats)
+        if store is not None and path.endswith(_SUFFIXES):
+            yield store
 
 
 def _parent_of(path: Path) -> tuple[Path, str]:

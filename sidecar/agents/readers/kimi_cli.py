@@ -18,10 +18,9 @@ from sidecar.agents.events import (
     SessionSnapshot,
     Store,
     StoreRead,
-    StoreReader,
 )
 from sidecar.agents.fields import Record, TokenCount, time_from_ms, try_decode_file
-from sidecar.agents.finding import LineFiles
+from sidecar.agents.finding import FileStores
 from sidecar.agents.stores import Lines, SessionState, read_lines
 from sidecar.messages.usage import Usage, usage_from_parts
 
@@ -84,12 +83,10 @@ class _Known(Record):
 _entry = typed.decoder(_Entry)
 
 
-class KimiCli(LineFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class KimiCli(FileStores):
     agent = AGENT
-    inner = "sessions"
-    suffixes = ("wire.jsonl",)
+    inner = ("sessions",)
+    pattern = r".*wire\.jsonl"
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_lines(store, state, partial(_Wire.of, Path(store.path).parent))

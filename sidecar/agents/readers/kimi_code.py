@@ -21,7 +21,6 @@ from sidecar.agents.events import (
     SessionSnapshot,
     Store,
     StoreRead,
-    StoreReader,
 )
 from sidecar.agents.fields import (
     CamelRecord,
@@ -32,7 +31,7 @@ from sidecar.agents.fields import (
     try_decode_file,
     try_decode_toml,
 )
-from sidecar.agents.finding import LineFiles, store_from_path
+from sidecar.agents.finding import FileStores, store_from_path, with_size_of
 from sidecar.agents.stores import Lines, SessionState, read_lines
 from sidecar.messages.usage import Usage, usage_from_parts
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
 
 AGENT = "kimi-code"
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"
@@ -94,21 +92,22 @@ class _Config(Record):
 _line = typed.decoder(_Line)
 
 
-class KimiCode(LineFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class KimiCode(FileStores):
     agent = AGENT
-    inner = "sessions"
-    suffixes = (_WIRE,)
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
-        return map(_store_with_state, super().find(places, roots))
+    inner = ("sessions",)
+    pattern = r".*wire\.jsonl"
 
     def store_at(self, places: Places, path: str) -> Store | None:
         if os.path.basename(path) == _STATE:
             path = os.path.join(os.path.dirname(path), "agents", _MAIN, _WIRE)
-        store = super().store_at(places, path)
-        return _store_with_state(store) if store else None
+        return super().store_at(places, path)
+
+    def store_of(self, path: str) -> Store | None:
+        """Return a wire's store. Its size and time include the session's state file."""
+        is_main = os.path.basename(os.path.dirname(path)) == _MAIN
+        store = store_from_path(AGENT, path, live=is_main)
+        state = store_from_path(AGENT, str(_session_folder(path) / _STATE)) if is_main else None
+        return with_size_of(store, state) if store and state else store
 
     def is_copy(self, store: Store) -> bool:
         """Return whether the session is a fork."""
@@ -192,16 +191,6 @@ class _Wire(msgspec.Struct):
 
 def _read_session_info(path: str) -> _Session:
     return try_decode_file(_session_folder(path) / _STATE, _Session) or _Session()
-
-
-def _store_with_state(store: Store) -> Store:
-    if os.path.basename(os.path.dirname(store.path)) != _MAIN:
-        return msgspec.structs.replace(store, live=False)
-    state = store_from_path(AGENT, str(_session_folder(store.path) / _STATE))
-    if state is None:
-        return store
-    newest = max(store.mtime_ns, state.mtime_ns)
-    return msgspec.structs.replace(store, size=store.size + state.size, mtime_ns=newest)
 
 
 def _session_folder(path: str) -> Path:

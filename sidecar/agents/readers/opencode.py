@@ -38,9 +38,9 @@ from sidecar.agents.file_reading import open_quietly
 from sidecar.agents.finding import (
     database_files,
     database_store,
-    find_files,
     list_folder,
     store_from_path,
+    walk,
 )
 from sidecar.agents.places import agent_folders, database_by_variable
 from sidecar.agents.stores import SessionState, StoreContents, read_document
@@ -309,8 +309,11 @@ class OpenCode(StoreReader):
                 found = database_store(self.agent, path)
                 if found is not None:
                     yield found
-            yield from find_files(self.agent, os.path.join(home, _SESSIONS), ".json")
-            yield from find_files(self.agent, os.path.join(home, _MESSAGES), ".json", live=False)
+            for part in (_SESSIONS, _MESSAGES):
+                for path in walk(os.path.join(home, part)):
+                    store = store_from_path(self.agent, path, live=part == _SESSIONS)
+                    if store is not None and path.endswith(".json"):
+                        yield store
 
     def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")

@@ -16,7 +16,6 @@ from sidecar.agents.events import (
     SessionSnapshot,
     Store,
     StoreRead,
-    StoreReader,
 )
 from sidecar.agents.fields import (
     CamelRecord,
@@ -27,7 +26,7 @@ from sidecar.agents.fields import (
     parse_usd,
     try_decode_file,
 )
-from sidecar.agents.finding import LineFiles
+from sidecar.agents.finding import FileStores
 from sidecar.agents.stores import (
     ContextTrack,
     Lines,
@@ -119,11 +118,10 @@ class _Settings(Record):
 _entry = typed.decoder(_Entry)
 
 
-class Pi(LineFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class Pi(FileStores):
     agent = AGENT
-    inner = "sessions"
+    inner = ("sessions",)
+    pattern = r".*\.jsonl"
 
     def is_copy(self, store: Store) -> bool:
         """Return whether the session is a fork."""

@@ -6,7 +6,6 @@ memory, compression and discarded retries. In older chats only replies report ca
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -20,10 +19,9 @@ from sidecar.agents.events import (
     SessionSnapshot,
     Store,
     StoreRead,
-    StoreReader,
 )
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time
-from sidecar.agents.finding import LineFiles
+from sidecar.agents.finding import FileStores
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
 from sidecar.messages.usage import Usage, usage_from_prompt
 
@@ -127,14 +125,10 @@ class _Line(CamelRecord):
 _line = typed.decoder(_Line)
 
 
-class QwenCode(LineFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
+class QwenCode(FileStores):
     agent = AGENT
-    inner = "projects"
-
-    def is_store(self, path: str) -> bool:
-        return super().is_store(path) and os.path.basename(os.path.dirname(path)) == "chats"
+    inner = ("projects",)
+    pattern = r".*/chats/[^/]*\.jsonl"
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_lines(store, state, lambda: _Chat(SessionState(Path(store.path).stem)))

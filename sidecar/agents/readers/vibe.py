@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -33,8 +33,7 @@ from sidecar.agents.fields import (
     try_decode_toml,
 )
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.finding import NamedFiles, TwoStores, list_folder, store_from_path
-from sidecar.agents.places import agent_folders
+from sidecar.agents.finding import FileStores, TwoStores, list_folder, store_from_path, with_size_of
 from sidecar.agents.stores import Lines, SessionState, StoreContents, read_document, read_store
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
@@ -78,12 +77,12 @@ class _StatsMeta(Record):
         return self.config.active_model if self.config else None
 
 
-class VibeStats(NamedFiles, StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
+class VibeStats(FileStores):
+    """Reads the sessions of versions before 3."""
 
     agent = AGENT
-    inner = "logs/session"
-    name = "meta.json"
+    inner = ("logs/session",)
+    pattern, levels = r"[^/]+/meta\.json", 2
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
         return read_document(store, partial(_parse_stats, Path(store.path).parent.name))
@@ -228,28 +227,33 @@ class _Settings(Record):
 _line = typed.decoder(_Line)
 
 
-class VibeSessions(StoreReader):
-    """See `sidecar.agents.events.StoreReader`. A store is a session's folder."""
+class VibeSessions(FileStores):
+    """Reads sessions since version 3. A store is a session's folder."""
 
     agent = AGENT
+    inner = (f"logs/session/{_UNIFIED}",)
+    pattern, levels = rf"[^/]+/({_META}|{_CURRENT})", 2
 
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(
-            str(home / "logs" / "session" / _UNIFIED) for home in agent_folders(places, AGENT)
-        )
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
-        for folder in self.folders(places):
-            for entry in list_folder(folder):
-                if store := _store_of_session(entry.path):
-                    yield store
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
+        return iter({store.path: store for store in super().find(places, roots)}.values())
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        for folder in self.folders(places):
+        for folder in self.searched_folders(places):
             if path.startswith(folder + os.sep):
                 name = path[len(folder) + 1 :].partition(os.sep)[0]
-                return _store_of_session(os.path.join(folder, name))
+                return self.store_of(os.path.join(folder, name, _META))
         return None
+
+    def store_of(self, path: str) -> Store | None:
+        """Return a session's store. Its size and time include the journals."""
+        folder = os.path.dirname(path)
+        found = store_from_path(AGENT, os.path.join(folder, _META))
+        found = found or store_from_path(AGENT, os.path.join(folder, _CURRENT), live=False)
+        journal = os.path.join(folder, "journal")
+        journals = (store_from_path(AGENT, entry.path) for entry in list_folder(journal))
+        if found is None:
+            return None
+        return msgspec.structs.replace(with_size_of(found, *filter(None, journals)), inode=0)
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         folder = Path(store.path).parent
@@ -391,16 +395,3 @@ def _read_meta(folder: Path) -> _Meta:
         raise OSError("not a complete session")
     meta = try_decode_file(folder.parent / root / _META, _Meta) or _Meta()
     return msgspec.structs.replace(meta, parent_session_id=root)
-
-
-def _store_of_session(folder: str) -> Store | None:
-    meta, current = os.path.join(folder, _META), os.path.join(folder, _CURRENT)
-    found = store_from_path(AGENT, meta) or store_from_path(AGENT, current, live=False)
-    if found is None:
-        return None
-    journals = (
-        store_from_path(AGENT, entry.path) for entry in list_folder(os.path.join(folder, "journal"))
-    )
-    files = [found, *(one for one in journals if one is not None)]
-    size, newest = sum(one.size for one in files), max(one.mtime_ns for one in files)
-    return msgspec.structs.replace(found, inode=0, size=size, mtime_ns=newest)
