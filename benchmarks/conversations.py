@@ -23,7 +23,7 @@ import httpx
 from benchmarks.page import PERCENT, figure
 from benchmarks.texts import CHINESE, JAPANESE, KOREAN
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.occupancy import occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.model_tokenizers import Tokenizers
@@ -97,7 +97,7 @@ def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
     """Each prompt's errors, in order, against the server at `url`."""
     tokenizer = Tokenizers().for_model(MODEL)
     calibration = ConversationCalibration(Calibrations(), MODEL, tokenizer.name)
-    session = Conversation("benchmark", ModelCounter(MODEL, tokenizer))
+    session = Conversation("benchmark", Counter(MODEL, tokenizer))
     messages: list[Message] = []
     for question, reply in conversation(seed):
         messages.append({"role": "user", "content": question})
@@ -111,7 +111,7 @@ def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
         usage = Usage(input_tokens=reported, prompt_tokens=reported, output_tokens=output)
         showed = session.append([Turn(role="assistant", content=reply)], usage)
         if showed.sample is not None:
-            showed.sample.apply_to(calibration, session.ledger())
+            showed.sample.apply_to(calibration, session.model_counts())
 
 
 def reported_prompt(url: str, messages: list[Message]) -> int:

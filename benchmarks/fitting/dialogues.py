@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.occupancy import occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.messages.turns import Turn
@@ -57,7 +57,7 @@ class Dialogue:
     def __init__(
         self, model: str, tokenizer: Tokenizer, learned: Calibrations, hidden: int
     ) -> None:
-        self.session = Conversation("benchmark", ModelCounter(model, tokenizer))
+        self.session = Conversation("benchmark", Counter(model, tokenizer))
         self.calibration = ConversationCalibration(learned, model, tokenizer.name, "benchmark")
         self.real = hidden
 
@@ -75,7 +75,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=text)], usage)
         self.real += tokens + MARKS
         if change.sample is not None:
-            change.sample.apply_to(self.calibration, self.session.ledger())
+            change.sample.apply_to(self.calibration, self.session.model_counts())
 
 
 def judge_dialogues(found: Corpus) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from sidecar.context.assemble import Assembler
-from sidecar.context.counter import Counter, Sums, all_sums
+from sidecar.context.counter import Counter, Sums, add_sums
 from sidecar.context.model_counts import (
     Anchor,
     Edit,
@@ -19,13 +19,13 @@ from sidecar.context.model_counts import (
     ModelCounts,
     Plan,
     Sample,
-    Saved,
     TurnCounts,
+    UndoState,
     UsageUpdate,
     edited_anchor,
     kinds_of_turns,
     newest_kind,
-    restored_ledger,
+    restored_counts,
 )
 from sidecar.context.protocol import SectionSpec, SetParams
 from sidecar.context.sections import (
@@ -102,15 +102,17 @@ class Conversation:
         self.restored_kind: Kind = "prose"
         """The kind of text of the last restored turn."""
         self.compacted = False
-        self._ledgers: dict[str, ModelCounts] = {}
+        self._counts_by_model: dict[str, ModelCounts] = {}
         self._last_assistant = -1
-        self._saved: Saved | None = None
+        self._undo_state: UndoState | None = None
 
     def copy(self) -> Conversation:
         made = copy(self)
         made.assembler = self.assembler.copy()
         made.turns, made.sections = self.turns.copy(), self.sections.copy()
-        made._ledgers = {key: ledger.copy() for key, ledger in self._ledgers.items()}
+        made._counts_by_model = {
+            key: counts.copy() for key, counts in self._counts_by_model.items()
+        }
         return made
 
     @property
@@ -130,7 +132,7 @@ class Conversation:
 
     def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
         """Return whether there would be nothing to count if the turns were these."""
-        return not any((self.system, self.tools, self.sections, turns, self.ledger().anchor))
+        return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
     def note_assembled(self, parts: dict[str, int]) -> None:
         self.assembled, self.assembled_at = parts, self._now()
@@ -163,32 +165,32 @@ class Conversation:
         """Set the counts of turns whose text was lost in a restart."""
         self.restored = measures
         self._take_turns(turns)
-        self.ledger().anchor = anchor
+        self.model_counts().anchor = anchor
 
-    def ledger(self) -> ModelCounts:
+    def model_counts(self) -> ModelCounts:
         """Return the current model's counts, after counting all turns."""
         key = self.counter.key
-        found = self._ledgers.pop(key, None) or ModelCounts()
+        found = self._counts_by_model.pop(key, None) or ModelCounts()
         if found.counter is not None and not found.counter.is_like(self.counter):
-            found = self._recount_ledger(found, found.counter)
-        self._ledgers[key], found.counter = found, self.counter
-        if len(self._ledgers) > MODELS_KEPT:
-            del self._ledgers[next(iter(self._ledgers))]
-        found.counts.catch_up(self.turns, self.counter, self.restored)
+            found = self._recount(found, found.counter)
+        self._counts_by_model[key], found.counter = found, self.counter
+        if len(self._counts_by_model) > MODELS_KEPT:
+            del self._counts_by_model[next(iter(self._counts_by_model))]
+        found.turns.count_missing(self.turns, self.counter, self.restored)
         return found
 
-    def _recount_ledger(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
+    def _recount(self, counts: ModelCounts, before: Counter) -> ModelCounts:
         """Return the counts of another tokenizer for the same model.
 
         Reported numbers are kept, and an edit can still be undone.
         """
         change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
-        made = ledger.anew(change)
-        made.counts.catch_up(self.turns, self.counter, self.restored)
-        saved, counts = self._saved, TurnCounts()
+        made = counts.with_reports_only(change)
+        made.turns.count_missing(self.turns, self.counter, self.restored)
+        saved, saved_counts = self._undo_state, TurnCounts()
         if saved is not None and saved.model == self.model:
-            counts.catch_up(saved.turns, self.counter, self.restored)
-            self._saved = saved.recounted(ledger.anchor, made, change, counts.measures)
+            saved_counts.count_missing(saved.turns, self.counter, self.restored)
+            self._undo_state = saved.recounted(counts.anchor, made, change, saved_counts.measures)
         return made
 
     def fixed(self) -> Sums:
@@ -197,7 +199,7 @@ class Conversation:
 
     def section_sums(self) -> Sums:
         """Return the tokens of the sections."""
-        return all_sums([section.sums(self.counter) for section in self.sections])
+        return add_sums([section.sums(self.counter) for section in self.sections])
 
     def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
         """Set a section's count.
@@ -208,12 +210,12 @@ class Conversation:
             then: The count of its text at the last report, by the same tokenizer.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
-        ledger = self._ledgers.get(self.model)
-        anchor = ledger.anchor if ledger else None
-        if ledger and anchor and anchor.with_sections and change != Sums():
-            ledger.anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
-            if self._saved is not None:
-                self._saved = self._saved.rebased(anchor, ledger.anchor, change)
+        counts = self._counts_by_model.get(self.model)
+        anchor = counts.anchor if counts else None
+        if counts and anchor and anchor.with_sections and change != Sums():
+            counts.anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
+            if self._undo_state is not None:
+                self._undo_state = self._undo_state.rebased(anchor, counts.anchor, change)
 
     @property
     def has_uncounted_sections(self) -> bool:
@@ -224,15 +226,15 @@ class Conversation:
         """Return the size of the next request with the first `upto` turns, or all turns."""
         if self.is_empty:
             return Sums()
-        ledger = self.ledger()
-        priming = ledger.priming(self.counter.priming)
-        return ledger.total(self.fixed(), self.section_sums(), priming, upto)
+        counts = self.model_counts()
+        priming = counts.priming(self.counter.priming)
+        return counts.total(self.fixed(), self.section_sums(), priming, upto)
 
-    def own_count(self, upto: int | None = None) -> Sums:
+    def count_without_reports(self, upto: int | None = None) -> Sums:
         """Return the same size without using reported numbers."""
-        ledger = self.ledger()
+        counts = self.model_counts()
         beside = self.fixed().plus(self.section_sums())
-        return beside.plus(ledger.own(ledger.priming(self.counter.priming), upto))
+        return beside.plus(counts.sum_turns(counts.priming(self.counter.priming), upto))
 
     def append(
         self, turns: Sequence[Turn], usage: Usage | None = None, total: int | None = None
@@ -250,13 +252,13 @@ class Conversation:
         if assistants:
             self._last_assistant = assistants[-1]
             self._attach_reply(assistants[0])
-        anchored = UsageUpdate()
+        update = UsageUpdate()
         if total is not None:
             self._anchor_appended(self._usage_of(total))  # it measures nothing: no sample
         elif usage is not None and usage.prompt_tokens:
-            anchored = self._anchor_appended(usage)
+            update = self._anchor_appended(usage)
         self.touch()
-        return anchored
+        return update
 
     def apply_reply_usage(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
         """Apply the usage of a reply that is not appended (`context/response`).
@@ -265,11 +267,11 @@ class Conversation:
         separately.
         """
         covers = len(self.turns)
-        anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
-        ledger = self.ledger()
-        if ledger.anchor is not None and reply_estimate != Sums():
-            ledger.anchor = msgspec.structs.replace(ledger.anchor, reply_estimate=reply_estimate)
-        return anchored
+        update = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
+        counts = self.model_counts()
+        if counts.anchor is not None and reply_estimate != Sums():
+            counts.anchor = msgspec.structs.replace(counts.anchor, reply_estimate=reply_estimate)
+        return update
 
     def apply_overflow(self, prompt_tokens: int) -> UsageUpdate:
         """Apply the exact size of a prompt that a server refused."""
@@ -279,23 +281,23 @@ class Conversation:
 
     def apply_chat_count(self, total: int, first: int) -> None:
         """Apply an endpoint's count of the chat. Turns from index `first` on are new."""
-        ledger, fixed, end = self.ledger(), self.fixed(), len(self.turns)
-        before = ledger.chat
-        ledger.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
-        if ledger.counts_same_chat(before, total, end):
-            old = ledger.anchor
+        counts, fixed, end = self.model_counts(), self.fixed(), len(self.turns)
+        before = counts.chat
+        counts.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
+        if counts.counts_same_chat(before, total, end):
+            old = counts.anchor
             pending, cached = (old.pending, old.cached) if old else (False, 0)
-            ledger.anchor = Anchor(
+            counts.anchor = Anchor(
                 kind="chat", base=total, covers=end, fixed=fixed, pending=pending, cached=cached
             )
 
     def _attach_reply(self, index: int) -> None:
-        anchor = (ledger := self.ledger()).anchor
+        anchor = (counts := self.model_counts()).anchor
         if anchor is None or not anchor.pending:
             return
         sent_back = anchor.reasoning if sends_reasoning(self.turns[index]) else 0
         base, covers = anchor.base + sent_back, index + 1
-        ledger.anchor = msgspec.structs.replace(
+        counts.anchor = msgspec.structs.replace(
             anchor, base=base, covers=covers, prompt_covers=index, pending=False
         )
 
@@ -304,8 +306,11 @@ class Conversation:
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
         counted = 0
         if reply < len(self.turns):
-            counted = self.own_count(reply + 1).tokens() - self.own_count(reply).tokens()
-        anchor = self.ledger().anchor
+            counted = (
+                self.count_without_reports(reply + 1).tokens()
+                - self.count_without_reports(reply).tokens()
+            )
+        anchor = self.model_counts().anchor
         known = self.total(reply) if anchor is None or anchor.covers <= reply else Sums()
         prompt = min(known.tokens() or total - counted, total)
         output, unseen = total - prompt, max(0, total - prompt - counted)
@@ -323,11 +328,11 @@ class Conversation:
     def _anchor(
         self, usage: Usage, *, prompt_covers: int, covers: int, pending: bool
     ) -> UsageUpdate:
-        ledger = self.ledger()
-        sample = self._compare(ledger, usage.prompt_tokens, prompt_covers)
+        counts = self.model_counts()
+        sample = self._compare(counts, usage.prompt_tokens, prompt_covers)
         answer = self.turns[prompt_covers] if prompt_covers < len(self.turns) else None
         hidden = 0 if answer and sends_reasoning(answer) else usage.reasoning_tokens
-        ledger.anchor = Anchor(
+        counts.anchor = Anchor(
             kind="usage",
             base=usage.prompt_tokens + usage.output_tokens - hidden,
             covers=covers,
@@ -343,18 +348,18 @@ class Conversation:
         self.touch()
         return sample
 
-    def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
-        anchor, expected = ledger.anchor, None
+    def _compare(self, counts: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
+        anchor, expected = counts.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
                 return UsageUpdate()  # the same prompt once more: its reply was thrown away
-            kept = ledger.counts.between(anchor.prompt_covers, anchor.covers).tokens()
+            kept = counts.turns.between(anchor.prompt_covers, anchor.covers).tokens()
             base = anchor.base + anchor.reply_estimate.tokens()
             unsent = max(0, base - anchor.prompt - kept) if anchor.prompt else 0
             expected = self.total(prompt_covers)
             if prompt < SHRUNK * (expected.tokens() - unsent):
                 return UsageUpdate(compacted=True)
-        own = self.own_count(prompt_covers)
+        own = self.count_without_reports(prompt_covers)
         # Of what an estimate would have been off by, a count by an endpoint says nothing.
         if self.compacted or not prompt or own.endpoint:
             return UsageUpdate()
@@ -370,18 +375,18 @@ class Conversation:
             section_error=abs(own.document_error),
             has_same_sections=has_same_sections,
             expected=expected if has_same_sections else None,
-            marks=ledger.marks,
-            grown=self._growth_since_report(ledger, prompt_covers),
+            markup=counts.markup,
+            grown=self._growth_since_report(counts, prompt_covers),
         )
         return UsageUpdate(sample)
 
-    def _growth_since_report(self, ledger: ModelCounts, upto: int) -> Grown:
+    def _growth_since_report(self, counts: ModelCounts, upto: int) -> Grown:
         """Return the turns added since the last report, or None if anything else was added."""
-        anchor = ledger.anchor
+        anchor = counts.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
         added = range(max(anchor.prompt_covers, len(self.restored)), upto)
-        return kinds_of_turns((self.turns[index], ledger.counts[index].tokens) for index in added)
+        return kinds_of_turns((self.turns[index], counts.turns[index].tokens) for index in added)
 
     def newest_kind(self, upto: int | None = None) -> Kind:
         """Return the kind of text of the last turn."""
@@ -393,15 +398,15 @@ class Conversation:
     @property
     def has_reported_usage(self) -> bool:
         """Whether a server has reported usage for this conversation."""
-        return self.ledger().anchor is not None
+        return self.model_counts().anchor is not None
 
     def edit(self, edit: Edit) -> None:
         """Replace all turns. `undo` reverts this."""
-        ledger = self.ledger()
-        old, new, before = ledger.counts, TurnCounts(edit.measures), ledger.anchor
-        ledger.counts, ledger.chat = new, None
-        ledger.anchor = None if before is None else edited_anchor(before, edit, old, new)
-        self._saved = Saved(
+        counts = self.model_counts()
+        old, new, before = counts.turns, TurnCounts(edit.measures), counts.anchor
+        counts.turns, counts.chat = new, None
+        counts.anchor = None if before is None else edited_anchor(before, edit, old, new)
+        self._undo_state = UndoState(
             model=self.model,
             turns=self.turns,
             measures=old.measures,
@@ -409,21 +414,21 @@ class Conversation:
             compacted=self.compacted,
             edited_length=len(edit.turns),
             edited_total=new.between(0),
-            edited_anchor=ledger.anchor,
+            edited_anchor=counts.anchor,
         )
-        self._ledgers = {self.model: ledger}
+        self._counts_by_model = {self.model: counts}
         self._take_turns(list(edit.turns))
         self.compacted = True
 
     def undo(self) -> bool:
         """Revert the last edit; later turns stay. Returns False if there is no edit."""
-        saved, self._saved, self.applied_plan = self._saved, None, None
+        saved, self._undo_state, self.applied_plan = self._undo_state, None, None
         if saved is None:
             return False
-        ledger = self._ledgers.get(saved.model, ModelCounts())
-        if len(ledger.counts) >= saved.edited_length:
-            ledger = restored_ledger(ledger, saved)
-        self._ledgers = {saved.model: ledger}
+        counts = self._counts_by_model.get(saved.model, ModelCounts())
+        if len(counts.turns) >= saved.edited_length:
+            counts = restored_counts(counts, saved)
+        self._counts_by_model = {saved.model: counts}
         self._take_turns(saved.turns + self.turns[saved.edited_length :])
         self.compacted = saved.compacted
         self.touch()
@@ -437,12 +442,12 @@ class Conversation:
 
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
     """Return the texts without an exact count by turn, except those in a reported prompt."""
-    ledger, system = conversation.ledger(), conversation.system
-    first = ledger.anchor.prompt_covers if ledger.anchor else 0
+    counts, system = conversation.model_counts(), conversation.system
+    first = counts.anchor.prompt_covers if counts.anchor else 0
     turns = {
         index: message_text(msgspec.to_builtins(conversation.turns[index]))
         for index in range(first, len(conversation.turns))
-        if _is_guess(ledger.counts[index])
+        if _is_guess(counts.turns[index])
     }
     if isinstance(system, SystemPrompt) and _is_guess(system.measure(conversation.counter)):
         turns[SYSTEM] = system.text
@@ -451,43 +456,43 @@ def uncounted_texts(conversation: Conversation) -> dict[int, str]:
 
 def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) -> None:
     """Apply a server's counts of some turns' texts, in tokens."""
-    ledger, system = conversation.ledger(), conversation.system
+    counts, system = conversation.model_counts(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
         system.take(
             conversation.counter, _count_with_markup(conversation, system.turn, counted[SYSTEM])
         )
-    measures = list(ledger.counts.measures)
+    measures = list(counts.turns.measures)
     turns = [index for index in counted if index != SYSTEM]
     for index in turns:
         measures[index] = _count_with_markup(
             conversation, conversation.turns[index], counted[index]
         )
     if turns:
-        ledger.counts.recount_tail(min(turns), measures[min(turns) :])
-    anchor = ledger.anchor
+        counts.turns.recount_tail(min(turns), measures[min(turns) :])
+    anchor = counts.anchor
     if anchor is not None and anchor.kind == "usage" and anchor.adjust == Sums():
-        _recount_reply(conversation, ledger, set(turns))
+        _recount_reply(conversation, counts, set(turns))
 
 
-def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int]) -> None:
-    anchor = ledger.anchor
+def _recount_reply(conversation: Conversation, counts: ModelCounts, new: set[int]) -> None:
+    anchor = counts.anchor
     if anchor is None:
         return
     reply = range(anchor.prompt_covers, anchor.covers)
-    if ledger.excess is None or ledger.excess[0] != anchor.prompt_covers:
-        ledger.reported(conversation.own_count(anchor.prompt_covers))
-    if new.intersection(reply) and all(ledger.counts[index].counted for index in reply):
-        base = anchor.prompt + ledger.counts.between(reply.start, reply.stop).tokens()
-        ledger.anchor = msgspec.structs.replace(
+    if counts.excess is None or counts.excess[0] != anchor.prompt_covers:
+        counts.learn_message_markup(conversation.count_without_reports(anchor.prompt_covers))
+    if new.intersection(reply) and all(counts.turns[index].counted for index in reply):
+        base = anchor.prompt + counts.turns.between(reply.start, reply.stop).tokens()
+        counts.anchor = msgspec.structs.replace(
             anchor, base=base, reasoning=0, reply_estimate=Sums()
         )
 
 
 def _count_with_markup(conversation: Conversation, turn: Turn, counted: int) -> Measure:
-    measure, ledger = conversation.counter.around(turn, counted), conversation.ledger()
-    if ledger.excess is None or measure.error_percent is None:
+    measure, counts = conversation.counter.around(turn, counted), conversation.model_counts()
+    if counts.excess is None or measure.error_percent is None:
         return measure
-    tokens = max(counted, measure.tokens + round(ledger.correction))
+    tokens = max(counted, measure.tokens + round(counts.correction))
     error = (measure.error_percent or 0.0) / 10
     return msgspec.structs.replace(measure, tokens=tokens, method="calibrated", error_percent=error)
 

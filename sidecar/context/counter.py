@@ -1,4 +1,4 @@
-"""The interface for counting texts for one model, and sums of counts."""
+"""Counts texts for one model, and adds up counts with their error bands."""
 
 from __future__ import annotations
 
@@ -22,56 +22,78 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Tokens of markup around a reply and the next turn that the formula may lack."""
+"""Largest number of markup tokens around a reply that the formula may miss."""
 
 
-class Counter(Protocol):
-    """Counts texts for one model. The same input always gives the same result."""
+class Counter:
+    """Counts texts, messages and tools for one model.
 
-    @property
-    def key(self) -> str:
-        """The model, under which counts are stored."""
+    The same input always gives the same result. The methods block while they count.
+    """
+
+    def __init__(self, model: str, tokenizer: Tokenizer, server: str | None = None) -> None:
+        """Create a counter.
+
+        Args:
+            model: The model, under which counts are stored.
+            tokenizer: The local tokenizer.
+            server: The server whose counts replace some of the local ones.
+        """
+        self.key = model
+        self._tokenizer, self._server = tokenizer, server
+        self.priming = message_tokens.priming_tokens(model)
+        """Tokens of a request besides its messages and tools."""
 
     @property
     def tokenizer(self) -> str:
-        """The tokenizer's name, also for an empty text."""
+        """The name shown as the tokenizer: the server, or the local tokenizer."""
+        return self._server or self._tokenizer.name
 
     @property
     def basis(self) -> str:
-        """The tokenizer that counts here. If it changes, everything is counted again."""
+        """The name of the local tokenizer. If it changes, everything is counted again."""
+        return self._tokenizer.name
 
-    def is_like(self, other: Any) -> bool:
-        """Whether this counter can use the other counter's counts for the same model."""
+    def is_like(self, other: Counter) -> bool:
+        """Return whether this counter can use the other counter's counts for the same model."""
+        return self._server is not None or self.basis == other.basis
 
-    @property
-    def priming(self) -> int:
-        """Tokens of a request besides its messages and tools."""
+    def served_by(self, server: str) -> Counter:
+        """Return a copy for a conversation whose texts the server counts."""
+        return Counter(self.key, self._tokenizer, server)
 
-    def text(self, text: str) -> Measure: ...
+    def text(self, text: str) -> Measure:
+        """Count a text by itself."""
+        return measure_text(text, self._tokenizer)
 
     def message(self, turn: Turn) -> Measure:
         """Count a message with the markup of the model's template."""
+        return message_tokens.count_message(msgspec.to_builtins(turn), self.key, self._tokenizer)
 
     def around(self, turn: Turn, counted: int) -> Measure:
-        """Count the markup around a message, and add the server's count of its text."""
+        """Count the markup around a message, and add `counted`, a server's count of its text."""
+        message = msgspec.to_builtins(turn)
+        return message_tokens.count_message(message, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        """Count tool schemas in the form that the model gets."""
+        """Count tool schemas in the form in which the model receives them."""
+        return message_tokens.count_tools(tools, self.key, self._tokenizer)
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        """Shorten a text to at most `max_tokens`. A text that fits is unchanged."""
+        """Return the text, shortened to `max_tokens` if it is longer."""
+        return fitting.fit(text, max_tokens, truncation, self._tokenizer).text
 
 
 class Calibration(Protocol):
-    """Corrections of a counter's estimates, learned from reported usage."""
+    """Corrects estimates by factors that were learned from reported usage."""
 
     @property
     def factor(self) -> float:
-        """Real tokens per estimated token."""
+        """The number of real tokens per estimated token."""
 
     @property
     def samples(self) -> int:
-        """Number of reports."""
+        """The number of usage reports that the factor was learned from."""
 
     @property
     def error_percent(self) -> float | None:
@@ -79,32 +101,32 @@ class Calibration(Protocol):
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """Tokens that the client adds to the prompt, with their error band, or None if unknown."""
+        """The tokens that the client adds to each prompt, with their error band, if known."""
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Return the factor for the error band of an estimate, from past errors."""
+        """Return the factor by which past errors widen or narrow an estimate's error band."""
 
 
 class Sums(NamedTuple):
-    """Tokens added up by how they were counted. Sums can be added and subtracted."""
+    """Token totals, separated by how the tokens were counted."""
 
     exact: int = 0
     endpoint: int = 0
     estimate: int = 0
-    """Estimated and calibrated tokens. The conversation's calibration applies to them."""
+    """Estimated and calibrated tokens, to which the conversation's calibration applies."""
     calibrated: int = 0
-    """The calibrated tokens in `estimate`."""
+    """The part of `estimate` that is already calibrated."""
     error: float = 0.0
-    """Expected error of `estimate` in tokens, as far as measured."""
+    """The error band of `estimate` in tokens, without the `unmeasured` part."""
     unmeasured: int = 0
-    """The tokens in `estimate` whose error is unknown."""
+    """The part of `estimate` and `documents` whose error band is unknown."""
 
     documents: int = 0
-    """Estimates of documents, which have their own calibration."""
+    """Estimated tokens of documents, which have a calibration of their own."""
     document_estimate: int = 0
-    """The tokens in `documents` that are not calibrated."""
+    """The part of `documents` that is not calibrated."""
     document_error: float = 0.0
-    """Expected error of `documents` in tokens, as far as measured."""
+    """The error band of `documents` in tokens, without the `unmeasured` part."""
 
     def plus(self, other: Sums) -> Sums:
         return Sums(*map(add, self, other))
@@ -113,11 +135,12 @@ class Sums(NamedTuple):
         return Sums(*map(sub, self, other))
 
     def tokens(self, factor: float = 1.0) -> int:
-        """Return the number of tokens, with estimates multiplied by `factor`."""
+        """Return the total number of tokens, with estimates multiplied by `factor`."""
         return self.exact + self.endpoint + self.documents + round(self.estimate * factor)
 
 
 def sums_of(measure: Measure) -> Sums:
+    """Convert a count to sums."""
     if measure.method == "exact":
         return Sums(exact=measure.tokens)
     if measure.method == "endpoint":
@@ -132,12 +155,13 @@ def sums_of(measure: Measure) -> Sums:
     )
 
 
-def all_sums(parts: Sequence[Sums]) -> Sums:
+def add_sums(parts: Sequence[Sums]) -> Sums:
+    """Return the total of several sums."""
     return reduce(Sums.plus, parts, Sums())
 
 
 def document_sums(measure: Measure) -> Sums:
-    """Return the sums of a text that was counted as a document."""
+    """Convert the count of a document to sums."""
     if measure.method in ("exact", "endpoint"):
         return sums_of(measure)
     tokens, error = measure.tokens, measure.error_percent
@@ -150,28 +174,32 @@ def document_sums(measure: Measure) -> Sums:
 
 
 def factor_of(calibration: Calibration | None) -> float:
-    """Return the factor for estimates, or 1 without calibration."""
+    """Return the calibration's factor, or 1 without a calibration."""
     return 1.0 if calibration is None else calibration.factor
 
 
-def is_learned(calibration: Calibration | None) -> TypeGuard[Calibration]:
-    """Return whether the calibration has data for this model or its generation."""
+def has_samples(calibration: Calibration | None) -> TypeGuard[Calibration]:
+    """Return whether the calibration has learned from reports for this model or its generation."""
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
-def summed(
+def measure_of(
     sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
 ) -> Measure:
-    """Return sums as one count, with the method of its least certain part.
+    """Convert sums to one count, which has the method of its least certain part.
 
-    `kind` is the kind of the estimated texts, if all have the same.
+    Args:
+        sums: The sums.
+        tokenizer: The tokenizer to name in the count.
+        calibration: The calibration for the estimated tokens.
+        kind: The kind of the estimated texts, if they are all of one kind.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
     if not sums.estimate and not sums.documents:
         method: Method = "endpoint" if sums.endpoint else "exact"
         return Measure(tokens, method, tokenizer, 0.0)
     doubt = abs(sums.error)
-    if is_learned(calibration) and sums.estimate:
+    if has_samples(calibration) and sums.estimate:
         method = "estimate" if sums.document_estimate else "calibrated"
         if sums.unmeasured:
             part = abs(sums.estimate * calibration.factor)
@@ -190,7 +218,7 @@ def summed(
 
 
 def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Measure:
-    """Add the client's known hidden tokens to a prompt that has no report."""
+    """Add the tokens that the client is known to add to each prompt, unless a server counted it."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
     around, doubt = calibration.hidden
@@ -201,8 +229,8 @@ def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Mea
     return Measure(tokens, "calibrated", measure.tokenizer, error)
 
 
-def with_markup(measure: Measure) -> Measure:
-    """Add the markup around the reply to the count of what follows a report."""
+def with_reply_markup(measure: Measure) -> Measure:
+    """Widen the error band of a conversation with reported usage by the markup around its reply."""
     if measure.error_percent is None or measure.method in ("exact", "endpoint"):
         return measure
     error = round(measure.error_percent + _error_percent(MARKS, measure.tokens), 2)
@@ -214,7 +242,7 @@ def _error_percent(doubt: float, tokens: int) -> float:
 
 
 def _round_error(error_percent: float) -> float:
-    """Round an error to hundredths, but never to 0."""
+    """Round an error band to hundredths. A band above 0 is at least 0.01."""
     return max(0.01, round(error_percent, 2)) if error_percent > 0 else 0.0
 
 
@@ -222,43 +250,3 @@ def _error_of_whole(error_percent: float | None, part: float, whole: int) -> flo
     if error_percent is None:
         return None
     return _round_error(min(error_percent, error_percent * part / max(1, whole)))
-
-
-class ModelCounter:
-    """Counts texts, messages and tools for a model. Blocking."""
-
-    def __init__(self, model: str, tokenizer: Tokenizer, server: str | None = None) -> None:
-        self.key = model
-        self._tokenizer, self._server = tokenizer, server
-        self.priming = message_tokens.priming_tokens(model)
-
-    @property
-    def tokenizer(self) -> str:
-        return self._server or self._tokenizer.name
-
-    @property
-    def basis(self) -> str:
-        return self._tokenizer.name
-
-    def is_like(self, other: ModelCounter) -> bool:
-        return self._server is not None or self.basis == other.basis
-
-    def served_by(self, server: str) -> ModelCounter:
-        """Return a counter for a conversation whose texts this server counts."""
-        return ModelCounter(self.key, self._tokenizer, server)
-
-    def text(self, text: str) -> Measure:
-        return measure_text(text, self._tokenizer)
-
-    def message(self, turn: Turn) -> Measure:
-        return message_tokens.count_message(msgspec.to_builtins(turn), self.key, self._tokenizer)
-
-    def around(self, turn: Turn, counted: int) -> Measure:
-        message = msgspec.to_builtins(turn)
-        return message_tokens.count_message(message, self.key, self._tokenizer, counted)
-
-    def tools(self, tools: Sequence[Any]) -> Measure:
-        return message_tokens.count_tools(tools, self.key, self._tokenizer)
-
-    def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        return fitting.fit(text, max_tokens, truncation, self._tokenizer).text

@@ -83,7 +83,7 @@ class TurnCounts:
         self._measures.append(measure)
         self._upto.append(self._upto[-1].plus(sums_of(measure)))
 
-    def catch_up(
+    def count_missing(
         self, turns: Sequence[Turn], counter: Counter, restored: Sequence[Measure] = ()
     ) -> None:
         """Count the turns that have no count. The first ones may have `restored` counts instead."""
@@ -194,17 +194,17 @@ class Sample(msgspec.Struct, frozen=True):
     """Whether the sections are unchanged since the last report."""
     expected: Sums | None = None
     """The expected prompt, if an earlier report allows a prediction."""
-    marks: float = 0.0
+    markup: float = 0.0
     """Tokens of known markup in the growth since the last report."""
     grown: Grown = ()
     """The growth since the last report; empty if unknown."""
 
     def apply_to(
-        self, calibration: ConversationCalibration, ledger: ModelCounts | None = None
+        self, calibration: ConversationCalibration, counts: ModelCounts | None = None
     ) -> None:
         """Update the calibration, and the conversation's counts, with this sample."""
-        if ledger is not None and self.expected is not None:
-            ledger.exceeded(self.reported - self.expected.tokens(calibration.factor))
+        if counts is not None and self.expected is not None:
+            counts.learn_request_markup(self.reported - self.expected.tokens(calibration.factor))
         calibration.update(
             self.estimated,
             self.reported,
@@ -213,7 +213,7 @@ class Sample(msgspec.Struct, frozen=True):
             excluded=self.section_tokens,
             excluded_margin=self.section_error,
             is_excluded_unchanged=self.has_same_sections,
-            template_tokens=self.marks,
+            template_tokens=self.markup,
             added=self.grown,
         )
 
@@ -239,7 +239,7 @@ class ModelCounts:
     """One model's counts of a conversation."""
 
     def __init__(self) -> None:
-        self.counts = TurnCounts()
+        self.turns = TurnCounts()
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
         self.correction = 0.0
@@ -248,52 +248,52 @@ class ModelCounts:
         self.excess: tuple[int, int] | None = None
         """Number of turns in the last reported prompt, and by how much it exceeded its own
         count."""
-        self.marks = 0.0
+        self.markup = 0.0
         """Tokens of markup per request beyond the expected ones, learned from reports."""
-        self.lessons = 0
+        self.reports = 0
         """Number of reports that `marks` was learned from."""
         self.counter: Counter | None = None
         """The counter that made these counts, or None before the first count."""
 
     def copy(self) -> ModelCounts:
         made = ModelCounts()
-        made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
+        made.turns, made.anchor, made.chat = self.turns.copy(), self.anchor, self.chat
         made.correction, made.excess = self.correction, self.excess
-        made.marks, made.lessons = self.marks, self.lessons
+        made.markup, made.reports = self.markup, self.reports
         made.counter = self.counter
         return made
 
-    def anew(self, change: Sums) -> ModelCounts:
+    def with_reports_only(self, change: Sums) -> ModelCounts:
         """Return counts for another tokenizer, with the reported numbers and no others.
 
         `change` is the change of the system prompt's and tools' tokens.
         """
         made = ModelCounts()
-        made.marks, made.lessons = self.marks, self.lessons
+        made.markup, made.reports = self.markup, self.reports
         made.anchor = self.anchor and self.anchor.rebased(change)
         return made
 
-    def exceeded(self, tokens: float) -> None:
+    def learn_request_markup(self, tokens: float) -> None:
         """Learn from the difference between a reported and an expected prompt."""
-        learned = self.marks + tokens * max(MARKS_RATE, 0.5 / (self.lessons + 1))
-        self.set_markup(learned, self.lessons + 1)
+        learned = self.markup + tokens * max(MARKS_RATE, 0.5 / (self.reports + 1))
+        self.set_markup(learned, self.reports + 1)
 
-    def set_markup(self, marks: float, lessons: int) -> None:
+    def set_markup(self, markup: float, reports: int) -> None:
         """Set the markup that was learned from a number of reports."""
         most = 2 * CORRECTION  # for the reply, and for the message after it
-        self.marks, self.lessons = min(max(marks, -most), most), lessons
+        self.markup, self.reports = min(max(markup, -most), most), reports
 
     def priming(self, tokens: int) -> Sums:
         """Return the tokens that each request has once; an estimate unless reported."""
-        if self.chat is None and self.counts.between(0).endpoint:
+        if self.chat is None and self.turns.between(0).endpoint:
             return Sums(estimate=tokens, error=PREAMBLE)
         return Sums(exact=tokens)
 
-    def own(self, priming: Sums, upto: int | None = None) -> Sums:
+    def sum_turns(self, priming: Sums, upto: int | None = None) -> Sums:
         """Return the sum of the first `upto` turns without reported numbers."""
-        return priming.plus(self.counts.between(0, upto))
+        return priming.plus(self.turns.between(0, upto))
 
-    def reported(self, own: Sums) -> None:
+    def learn_message_markup(self, own: Sums) -> None:
         """Learn the markup around messages from the growth between two prompts.
 
         Args:
@@ -306,7 +306,7 @@ class ModelCounts:
         self.excess = covers, over
         if before is None or covers <= before[0]:
             return
-        if all(self.counts[index].counted for index in range(before[0], covers)):
+        if all(self.turns[index].counted for index in range(before[0], covers)):
             learned = self.correction + (over - before[1]) / (covers - before[0])
             self.correction = min(max(learned, -CORRECTION), CORRECTION)
 
@@ -323,11 +323,11 @@ class ModelCounts:
         """
         anchor = self.anchor
         if anchor is None:
-            return fixed.plus(sections).plus(self.own(priming, upto))
+            return fixed.plus(sections).plus(self.sum_turns(priming, upto))
         now = fixed.plus(sections) if anchor.with_sections else fixed
-        since = self.counts.between(anchor.covers, upto)
+        since = self.turns.between(anchor.covers, upto)
         if anchor.with_sections and since.estimate:
-            since = since.plus(Sums(endpoint=round(self.marks)))
+            since = since.plus(Sums(endpoint=round(self.markup)))
         total = Sums(endpoint=anchor.base).plus(anchor.reply_estimate).plus(anchor.adjust)
         total = total.plus(now.minus(anchor.fixed))
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
@@ -347,11 +347,11 @@ class ModelCounts:
             first = last.covers
             grown = total - last.tokens - fixed.minus(last.fixed).tokens()
         else:
-            grown = total - fixed.tokens() - priming - self.counts.between(0, first).tokens()
-        parts = shares(grown, [measure.tokens for measure in self.counts.measures[first:]])
+            grown = total - fixed.tokens() - priming - self.turns.between(0, first).tokens()
+        parts = shares(grown, [measure.tokens for measure in self.turns.measures[first:]])
         counted = [Measure(tokens, "endpoint", tokenizer, 0.0) for tokens in parts]
-        self.counts.recount_tail(first, counted)
-        self.chat = ChatTotal(total, len(self.counts.measures), fixed)
+        self.turns.recount_tail(first, counted)
+        self.chat = ChatTotal(total, len(self.turns.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
         """Return whether an endpoint's total describes the chat that usage was reported for.
@@ -389,7 +389,7 @@ class Plan(msgspec.Struct, frozen=True):
     layout: int
 
 
-class Saved(msgspec.Struct, frozen=True):
+class UndoState(msgspec.Struct, frozen=True):
     """The state before an edit, for `undo`."""
 
     model: str
@@ -401,7 +401,7 @@ class Saved(msgspec.Struct, frozen=True):
     edited_total: Sums
     edited_anchor: Anchor | None
 
-    def rebased(self, old: Anchor, new: Anchor, change: Sums) -> Saved:
+    def rebased(self, old: Anchor, new: Anchor, change: Sums) -> UndoState:
         """Return the state after system prompt, tools and sections were counted again."""
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
@@ -411,7 +411,7 @@ class Saved(msgspec.Struct, frozen=True):
 
     def recounted(
         self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
-    ) -> Saved:
+    ) -> UndoState:
         """Return the state as counted by another tokenizer.
 
         Args:
@@ -424,7 +424,7 @@ class Saved(msgspec.Struct, frozen=True):
             self,
             measures=measures,
             anchor=self.anchor and self.anchor.rebased(change),
-            edited_total=now.counts.between(0, self.edited_length),
+            edited_total=now.turns.between(0, self.edited_length),
             edited_anchor=now.anchor if self.edited_anchor is old else self.edited_anchor,
         )
 
@@ -441,17 +441,17 @@ def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) 
     )
 
 
-def restored_ledger(ledger: ModelCounts, saved: Saved) -> ModelCounts:
+def restored_counts(counts: ModelCounts, saved: UndoState) -> ModelCounts:
     """Return the counts from before an edit, with those of turns appended since."""
     restored = ModelCounts()
-    restored.counter = ledger.counter
-    later = ledger.counts.measures[saved.edited_length :]
-    restored.counts = TurnCounts([*saved.measures, *later])
-    anchor = ledger.anchor
+    restored.counter = counts.counter
+    later = counts.turns.measures[saved.edited_length :]
+    restored.turns = TurnCounts([*saved.measures, *later])
+    anchor = counts.anchor
     if anchor is saved.edited_anchor or anchor is None:
         restored.anchor = saved.anchor
         return restored
-    change = restored.counts.between(0, len(saved.measures)).minus(saved.edited_total)
+    change = restored.turns.between(0, len(saved.measures)).minus(saved.edited_total)
     shift = len(saved.measures) - saved.edited_length
     restored.anchor = msgspec.structs.replace(
         anchor,

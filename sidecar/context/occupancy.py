@@ -13,11 +13,11 @@ import msgspec
 from sidecar.context.counter import (
     Calibration,
     factor_of,
-    is_learned,
-    summed,
+    has_samples,
+    measure_of,
     sums_of,
     with_hidden_tokens,
-    with_markup,
+    with_reply_markup,
 )
 from sidecar.context.protocol import (
     Breakdown,
@@ -53,9 +53,9 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
     back, and the count of everything added since. Without a report, everything is counted.
     """
     total, kind = conversation.total(), conversation.newest_kind()
-    measure = summed(total, conversation.counter.tokenizer, calibration, kind)
+    measure = measure_of(total, conversation.counter.tokenizer, calibration, kind)
     return (
-        with_markup(measure)
+        with_reply_markup(measure)
         if conversation.has_reported_usage
         else with_hidden_tokens(measure, calibration)
     )
@@ -64,7 +64,10 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
 def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
     """Return the occupancy without reported numbers, like an estimate before sending."""
     return with_hidden_tokens(
-        summed(conversation.own_count(), conversation.counter.tokenizer, calibration), calibration
+        measure_of(
+            conversation.count_without_reports(), conversation.counter.tokenizer, calibration
+        ),
+        calibration,
     )
 
 
@@ -74,7 +77,9 @@ def sent_estimate(conversation: Conversation, calibration: Calibration | None = 
         return None
     last = len(conversation.turns) - 1
     upto = last if is_assistant(conversation.turns[last]) else None
-    own = summed(conversation.own_count(upto), conversation.counter.tokenizer, calibration)
+    own = measure_of(
+        conversation.count_without_reports(upto), conversation.counter.tokenizer, calibration
+    )
     return with_hidden_tokens(own, calibration).tokens
 
 
@@ -152,7 +157,7 @@ def _assembled_usage(
 
 def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
     """Return the calibration for clients, or None before it has data."""
-    if not is_learned(calibration):
+    if not has_samples(calibration):
         return None
     return CalibrationInfo(
         factor=calibration.factor,
@@ -170,7 +175,7 @@ def breakdown(
     not all turns are sent any more, and the difference is subtracted from them.
     """
     factor = factor_of(calibration)
-    counts = conversation.ledger().counts
+    counts = conversation.model_counts().turns
     system = (
         _tokens(conversation.system.measure(conversation.counter), factor)
         if conversation.system
@@ -219,7 +224,7 @@ def largest(
         ContextPart(label=f"section {section.name}", tokens=section.sums(counter).tokens(factor))
         for section in conversation.sections
     ]
-    counts = conversation.ledger().counts
+    counts = conversation.model_counts().turns
     found += [
         ContextPart(label=_turn_label(conversation, index), tokens=_tokens(counts[index], factor))
         for index, _ in counts.largest()
@@ -280,10 +285,10 @@ def budget_message(
     text = f"Context {percent_text(usage.percent or 0)} full: {tokens} of {room}{model}."
     if not usage.over:
         return text
-    return " ".join([text, *fallbacks(alternatives, heaviest)])
+    return " ".join([text, *fallback_texts(alternatives, heaviest)])
 
 
-def fallbacks(
+def fallback_texts(
     alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
 ) -> list[str]:
     """Return what the user can do about a full window, one sentence each."""

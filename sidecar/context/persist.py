@@ -46,15 +46,15 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     anchor: Anchor | None
     kind: Kind = "prose"
     """Kind of the newest text, on which the error band depends."""
-    marks: float = 0.0
-    lessons: int = 0
+    markup: float = 0.0
+    reports: int = 0
     """Number of reports that `marks` was learned from."""
     model_named: bool = True
     """Whether a client named the model."""
 
 
 def save(conversation: Conversation) -> SavedSession:
-    counter, ledger = conversation.counter, conversation.ledger()
+    counter, counts = conversation.counter, conversation.model_counts()
     return SavedSession(
         id=conversation.id,
         model=conversation.model,
@@ -74,11 +74,11 @@ def save(conversation: Conversation) -> SavedSession:
             for section in conversation.sections
         ],
         roles=[turn.role for turn in conversation.turns],
-        turns=list(ledger.counts.measures),
-        anchor=ledger.anchor,
+        turns=list(counts.turns.measures),
+        anchor=counts.anchor,
         kind=conversation.newest_kind(),
-        marks=ledger.marks,
-        lessons=ledger.lessons,
+        markup=counts.markup,
+        reports=counts.reports,
     )
 
 
@@ -101,7 +101,7 @@ def restore(
         [Turn(role=role) for role in saved.roles], saved.turns, saved.anchor
     )
     conversation.restored_kind = saved.kind
-    conversation.ledger().set_markup(saved.marks, saved.lessons)
+    conversation.model_counts().set_markup(saved.markup, saved.reports)
     conversation.updated_at = conversation.assembled_at = saved.updated_at
     conversation.compacted = saved.compacted
     return conversation

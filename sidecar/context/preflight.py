@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.counter import Calibration, Sums, summed, sums_of, with_hidden_tokens
-from sidecar.context.occupancy import fallbacks, should_prune
+from sidecar.context.counter import Calibration, Sums, measure_of, sums_of, with_hidden_tokens
+from sidecar.context.occupancy import fallback_texts, should_prune
 from sidecar.context.protocol import Alternative, PreflightResult, Reason, Verdict
-from sidecar.context.sections import heaviest_tools
+from sidecar.context.sections import largest_tools
 from sidecar.context.window import Window, usable
 from sidecar.messages.turns import Turn, parts
 from sidecar.models.catalogue import prompt_limit_of
@@ -25,7 +25,7 @@ ALTERNATIVES_SHOWN = 5
 _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 
 
-def prompt_measure(
+def count_request(
     conversation: Conversation, params: PreflightParams, calibration: Calibration | None = None
 ) -> Measure:
     """Return the size of a request: the occupancy plus the turns and text to add."""
@@ -36,7 +36,7 @@ def prompt_measure(
     total = Sums(exact=counter.priming) if conversation.is_empty and added else conversation.total()
     for turn in added:
         total = total.plus(sums_of(counter.message(turn)))
-    measure = summed(total, counter.tokenizer, calibration)
+    measure = measure_of(total, counter.tokenizer, calibration)
     return measure if conversation.has_reported_usage else with_hidden_tokens(measure, calibration)
 
 
@@ -59,13 +59,15 @@ def preflight(
         warn_at: Shares of the usable window. From the last one on, the verdict is a warning.
         calibration: The conversation's calibration.
     """
-    prompt = prompt_measure(conversation, params, calibration).tokens
+    prompt = count_request(conversation, params, calibration).tokens
     output = params.max_output_tokens or 0
     reasons = _window_reasons(prompt, output, window, warn_at)
     fits = not window.over(prompt) and prompt + output <= window.limit.tokens
     defer = _defer_reason(conversation, params, prompt, window)
     size, needed = window.limit.tokens, prompt + output
-    alternatives = [] if fits else fitting(models, needed, conversation.model, window.reserve, size)
+    alternatives = (
+        [] if fits else models_that_fit(models, needed, conversation.model, window.reserve, size)
+    )
     if defer is not None:
         reasons.append(defer)
     if not fits:
@@ -82,13 +84,15 @@ def preflight(
     )
 
 
-def merged(fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]) -> PreflightResult:
+def combine_verdicts(
+    fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]
+) -> PreflightResult:
     """Combine a result with another verdict. The more severe verdict counts."""
     worse = max(fit.verdict, verdict, key=_RANKS.index)
     return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 
 
-def fitting(
+def models_that_fit(
     models: Iterable[Alternative], tokens: int, model: str, reserve: int, than: int = 0
 ) -> list[Alternative]:
     """Return the models whose usable window is larger than `than` and fits `tokens`, smallest
@@ -106,9 +110,9 @@ def fitting(
     ]
 
 
-def expected_result(conversation: Conversation, name: str) -> int:
+def largest_tool_result(conversation: Conversation, name: str) -> int:
     """Return the tokens of the tool's largest result in this conversation."""
-    counts = conversation.ledger().counts
+    counts = conversation.model_counts().turns
     sizes = [0]
     names: dict[str, str] = {}
     for index, turn in enumerate(conversation.turns):
@@ -148,7 +152,7 @@ def _defer_reason(
         return None
     expected = call.expected_tokens
     if expected is None:
-        expected = expected_result(conversation, call.name)
+        expected = largest_tool_result(conversation, call.name)
     if not window.over(prompt + expected):
         return None
     text = f"the result of {printable(call.name)} ({expected:,} tokens) would not fit: run it later"
@@ -158,7 +162,7 @@ def _defer_reason(
 def _alternative_reasons(
     conversation: Conversation, alternatives: Sequence[Alternative]
 ) -> list[Reason]:
-    offers = fallbacks(alternatives, heaviest_tools(conversation.tools, conversation.counter))
+    offers = fallback_texts(alternatives, largest_tools(conversation.tools, conversation.counter))
     return [Reason(kind="fallback", message=one) for one in offers]
 
 

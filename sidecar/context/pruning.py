@@ -98,7 +98,7 @@ def make_plan(
     if conversation.has_turns_without_text:
         raise no_text()
     conversation.plans_made += 1
-    maker = _Maker(conversation, max_tokens, keep_turns, factor_of(calibration))
+    maker = _Planner(conversation, max_tokens, keep_turns, factor_of(calibration))
     result, edit = maker.plan(f"{conversation.id}/{conversation.plans_made}", summarize)
     _store_plan(conversation, Plan(result, edit, conversation.layout))
     return result
@@ -142,20 +142,20 @@ def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
     return plan.result
 
 
-class _Maker:
+class _Planner:
     def __init__(
         self, conversation: Conversation, max_tokens: int, keep_turns: int, factor: float
     ) -> None:
         self._conversation, self._counter = conversation, conversation.counter
         self._turns = conversation.turns
         self._max, self._keep_turns, self._factor = max_tokens, keep_turns, factor
-        self._counts = conversation.ledger().counts
+        self._counts = conversation.model_counts().turns
         self._sums = [sums_of(measure) for measure in self._counts.measures]
         self._total = conversation.total()
 
     def plan(self, plan_id: str, summarize: bool) -> tuple[FitResult, Edit]:
         """Return the plan for the client, and the edit that applies it."""
-        pairs = Pairs(self._turns)
+        pairs = ToolPairs(self._turns)
         cleaned = clean(self._turns, pairs, self._counter)
         reserved = min(SUMMARY_CAP, self._max // 8) if summarize else 0
         choice = self._choose(pairs, cleaned, reserved)
@@ -177,7 +177,7 @@ class _Maker:
             edit,
         )
 
-    def _choose(self, pairs: Pairs, cleaned: Cleaned, reserved: int) -> Choice:
+    def _choose(self, pairs: ToolPairs, cleaned: Cleanup, reserved: int) -> Removal:
         sums, total = list(self._sums), self._total
         for index, measure in cleaned.measures.items():
             sums[index] = sums_of(measure)
@@ -185,7 +185,7 @@ class _Maker:
         for index in cleaned.gone:
             total = total.minus(sums[index])
         if self._is_small_enough(total, self._max):
-            return Choice(dict(cleaned.gone), total)
+            return Removal(dict(cleaned.gone), total)
         candidates = units(self._turns, pairs, self._keep_turns)
         target = self._max - reserved
         made = choose(
@@ -197,7 +197,7 @@ class _Maker:
         self._keep_turns = 1  # a conversation needs at least one turn
         return self._choose(pairs, cleaned, reserved)
 
-    def _summarize_removed(self, choice: Choice) -> Turn | None:
+    def _summarize_removed(self, choice: Removal) -> Turn | None:
         """Return a turn that summarises the removed ones, or None if none fits."""
         gone = [index for index in sorted(choice.gone) if choice.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
@@ -214,7 +214,7 @@ class _Maker:
         turn = Turn(role="user", content=text)
         return turn if text and self._counter.message(turn).tokens <= cap + envelope else None
 
-    def _edit(self, cleaned: Cleaned, choice: Choice, summary: Turn | None) -> Edit:
+    def _edit(self, cleaned: Cleanup, choice: Removal, summary: Turn | None) -> Edit:
         turns: list[Turn] = []
         measures: list[Measure] = []
         origins: list[int] = []
@@ -234,7 +234,7 @@ class _Maker:
         )
 
     def _count_cached_tokens_lost(self, changed: int | None) -> int:
-        anchor = self._conversation.ledger().anchor
+        anchor = self._conversation.model_counts().anchor
         if anchor is None or changed is None:
             return 0
         before = self._conversation.fixed().plus(self._counts.between(0, changed))
@@ -245,7 +245,7 @@ class _Maker:
         head = [system.turn] if isinstance(system, SystemPrompt) else []
         return [*head, *edit.turns]
 
-    def _list_removed(self, cleaned: Cleaned, choice: Choice) -> list[Removed]:
+    def _list_removed(self, cleaned: Cleanup, choice: Removal) -> list[Removed]:
         found = {index: (self._sums[index], reason) for index, reason in choice.gone.items()}
         for index, reason in cleaned.stripped.items():
             if index not in found:
@@ -299,7 +299,7 @@ class PairedCall:
         self.turn, self.part, self.answered = turn, part, False
 
 
-class Pairs:
+class ToolPairs:
     """The tool calls and results of a conversation, by turn.
 
     A result belongs to the latest earlier call with its id. Without ids (Gemini, Ollama), it
@@ -396,14 +396,14 @@ def _open_from(turns: Sequence[Turn]) -> int:
 Fits = Callable[[Sums], bool]
 
 
-class Unit(msgspec.Struct, frozen=True):
+class RemovalUnit(msgspec.Struct, frozen=True):
     """Turns that can only be removed together."""
 
     turns: tuple[int, ...]
     reason: RemovalReason
 
 
-class Cleaned(msgspec.Struct, frozen=True):
+class Cleanup(msgspec.Struct, frozen=True):
     """Changes that are needed even if the conversation fits."""
 
     turns: dict[int, Turn]
@@ -414,16 +414,16 @@ class Cleaned(msgspec.Struct, frozen=True):
     """Turns that lose some of their parts."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Removal(msgspec.Struct, frozen=True):
     """Turns to remove, and the occupancy without them."""
 
     gone: dict[int, RemovalReason]
     total: Sums
 
 
-def clean(turns: Sequence[Turn], pairs: Pairs, counter: Counter) -> Cleaned:
+def clean(turns: Sequence[Turn], pairs: ToolPairs, counter: Counter) -> Cleanup:
     """Remove orphans and empty turns, which vendors refuse, and fill in empty outputs."""
-    cleaned = Cleaned({}, {}, {}, {})
+    cleaned = Cleanup({}, {}, {}, {})
     for index, turn in enumerate(turns):
         spots = pairs.orphans.get(index)
         filled = with_outputs(turn) if index in pairs.parts else turn
@@ -456,7 +456,7 @@ def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
     return 0
 
 
-def units(turns: Sequence[Turn], pairs: Pairs, keep_turns: int) -> list[Unit]:
+def units(turns: Sequence[Turn], pairs: ToolPairs, keep_turns: int) -> list[RemovalUnit]:
     """Return what may be removed, in order of removal."""
     groups = _group_turns(turns, pairs)
     tail = tail_start(turns, keep_turns)
@@ -467,7 +467,7 @@ def units(turns: Sequence[Turn], pairs: Pairs, keep_turns: int) -> list[Unit]:
     }
     free = {leader: members for leader, members in groups.items() if leader not in stays}
     tools = [
-        Unit(tuple(members), "toolOutput")
+        RemovalUnit(tuple(members), "toolOutput")
         for leader, members in free.items()
         if any(pairs.works(index) for index in members)
         and not any(_is_question(turns[index]) for index in members)
@@ -476,12 +476,12 @@ def units(turns: Sequence[Turn], pairs: Pairs, keep_turns: int) -> list[Unit]:
 
 
 def choose(
-    candidates: Iterable[Unit],
+    candidates: Iterable[RemovalUnit],
     gone: dict[int, RemovalReason],
     total: Sums,
     sums: Sequence[Sums],
     fits: Fits,
-) -> Choice:
+) -> Removal:
     """Remove units until the rest fits or none are left.
 
     Args:
@@ -499,17 +499,17 @@ def choose(
             if index not in taken:
                 taken[index] = unit.reason
                 total = total.minus(sums[index])
-    return Choice(taken, total)
+    return Removal(taken, total)
 
 
-def _group_turns(turns: Sequence[Turn], pairs: Pairs) -> dict[int, list[int]]:
+def _group_turns(turns: Sequence[Turn], pairs: ToolPairs) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}
     for index in range(len(turns)):
         groups.setdefault(pairs.group(index), []).append(index)
     return groups
 
 
-def _is_protected(turns: Sequence[Turn], pairs: Pairs, index: int) -> bool:
+def _is_protected(turns: Sequence[Turn], pairs: ToolPairs, index: int) -> bool:
     return is_system(turns[index]) or index in pairs.pending
 
 
@@ -518,16 +518,16 @@ def _is_question(turn: Turn) -> bool:
 
 
 def _group_exchanges(
-    turns: Sequence[Turn], pairs: Pairs, free: dict[int, list[int]], tail: int
-) -> Iterable[Unit]:
+    turns: Sequence[Turn], pairs: ToolPairs, free: dict[int, list[int]], tail: int
+) -> Iterable[RemovalUnit]:
     """Group dialogue into whole exchanges, so that the rest still starts with a question."""
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):
         if starts_exchange(turn) and index not in pairs.parts and members:
-            yield Unit(tuple(members), "dialogue")
+            yield RemovalUnit(tuple(members), "dialogue")
             members = []
         leader = pairs.group(index)
         if leader == index and leader in free:
             members += free[leader]
     if members:
-        yield Unit(tuple(members), "dialogue")
+        yield RemovalUnit(tuple(members), "dialogue")

@@ -34,7 +34,7 @@ class ReplyOutcome(msgspec.Struct, frozen=True):
     """The window that a server named when it refused the prompt."""
 
 
-def handle(
+def apply_reply(
     conversation: Conversation,
     reply: Reply,
     window: Window,
@@ -58,11 +58,11 @@ def handle(
     known = conversation.tools.tools if isinstance(conversation.tools, ToolSet) else ()
     schemas = read_tools(tools or known)
     calls, dropped = usable_calls(reply, schemas)
-    exhausted = what_ran_out(reply, window)
+    exhausted = exhausted_limit(reply, window)
     lost = [call for call, fault in _find_faults(reply, schemas) if fault is not None]
-    anchored = _anchor(conversation, reply, lost)
-    if anchored.sample is not None:
-        learn(anchored.sample)
+    update = _anchor(conversation, reply, lost)
+    if update.sample is not None:
+        learn(update.sample)
     plan = None
     limit = reply.overflow.limit if reply.overflow else None
     if exhausted == "window" and not conversation.has_turns_without_text and conversation.turns:
@@ -83,7 +83,7 @@ def handle(
         usage=reply.usage,
         calibration=calibration_info(calibration),
     )
-    return ReplyOutcome(result, list(_make_warnings(result, anchored)), limit)
+    return ReplyOutcome(result, list(_make_warnings(result, update)), limit)
 
 
 def usable_calls(
@@ -118,7 +118,7 @@ def _calls_without_schema(
     return [call.name for call in calls if call.name not in known] if reply.cut_off else []
 
 
-def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | None:
+def exhausted_limit(reply: Reply, window: Window) -> Literal["output", "window"] | None:
     """Return whether the output limit ended the reply, or the window was full.
 
     Many vendors use one word for both, so the sizes decide. Because a user's own limit may be
@@ -201,7 +201,7 @@ def _call_text(call: ToolCall) -> str:
 
 
 def _make_warnings(
-    result: ResponseResult, anchored: UsageUpdate
+    result: ResponseResult, update: UsageUpdate
 ) -> Iterator[tuple[WarningKind, str]]:
     if result.exhausted == "output":
         yield "exhausted", "The reply reached its output limit and is incomplete."
@@ -216,5 +216,5 @@ def _make_warnings(
     if result.dropped:
         names = ", ".join(sorted({call.name or "(unnamed)" for call in result.dropped}))
         yield "droppedToolCalls", f"Tool calls were cut off and dropped: {names}."
-    if anchored.compacted:
+    if update.compacted:
         yield "compacted", "The conversation was compacted: the prompt is much smaller than before."

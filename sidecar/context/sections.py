@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.context.counter import Counter, Sums, all_sums, document_sums, sums_of
+from sidecar.context.counter import Counter, Sums, add_sums, document_sums, sums_of
 from sidecar.counting.count import Measure
 from sidecar.errors import RequestError
 from sidecar.messages.tool_schemas import read_tools
@@ -35,7 +35,7 @@ class SectionSource(Counted, Protocol):
     def text(self) -> str: ...
 
 
-class _Once:
+class _CachedCount:
     """Caches one count per model and tokenizer."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Once:
         raise NotImplementedError
 
 
-class TextSource(_Once):
+class TextSource(_CachedCount):
     """A section that is given as a text."""
 
     def __init__(self, text: str) -> None:
@@ -75,7 +75,7 @@ class TextSource(_Once):
         return counter.text(self._text)
 
 
-class SystemPrompt(_Once):
+class SystemPrompt(_CachedCount):
     """The system prompt, counted as a message."""
 
     def __init__(self, text: str) -> None:
@@ -91,7 +91,7 @@ class SystemPrompt(_Once):
         return counter.message(self.turn)
 
 
-class ToolSet(_Once):
+class ToolSet(_CachedCount):
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         super().__init__()
         self.tools = list(tools)
@@ -115,7 +115,7 @@ OTHER_PERCENT = 60.0
 
 def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
     """Return the tokens of these parts together."""
-    return all_sums([sums_of(part.measure(counter)) for part in parts if part])
+    return add_sums([sums_of(part.measure(counter)) for part in parts if part])
 
 
 class RestoredPart:
@@ -224,7 +224,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return document_sums(measure) if self.document_count_for(counter.key) else sums_of(measure)
 
 
-def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
+def largest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
     """Return names and tokens of the largest tool schemas.
 
     Tokens that all tools have in common belong to no single tool.

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import msgspec
 
 from sidecar.context.conversation import Conversation, apply_set, apply_text_counts
-from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import budget_message, estimated_prompt
-from sidecar.context.preflight import fitting as fitting_models
-from sidecar.context.preflight import merged, preflight
+from sidecar.context.preflight import combine_verdicts, models_that_fit, preflight
 from sidecar.context.protocol import (
     Alternative,
     AssembleResult,
@@ -27,8 +25,8 @@ from sidecar.context.protocol import (
     ResponseResult,
 )
 from sidecar.context.pruning import fit
-from sidecar.context.response import ReplyOutcome, WarningKind, handle
-from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
+from sidecar.context.response import ReplyOutcome, WarningKind, apply_reply
+from sidecar.context.sections import RestoredPart, ToolSet, largest_tools
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
 from sidecar.models import catalogue, families
@@ -125,12 +123,12 @@ class Alternatives(NamedTuple):
 
     def fitting(self, usage: ContextUsage) -> list[Alternative]:
         """Return the models whose window would hold the conversation, smallest first."""
-        return fitting_models(
+        return models_that_fit(
             self.all(), usage.tokens or 0, self.model, usage.reserve or 0, usage.limit or 0
         )
 
     def message(self, usage: ContextUsage) -> str:
-        heaviest = heaviest_tools(self.tools, self.counter)
+        heaviest = largest_tools(self.tools, self.counter)
         return budget_message(usage, self.fitting(usage), heaviest)
 
 
@@ -231,7 +229,7 @@ class ApplyCounts(Change[None]):
 
     def apply(self, draft: Draft) -> Outcome[None]:
         conversation = draft.conversation
-        if self.server and isinstance(conversation.counter, ModelCounter):
+        if self.server:
             conversation.counter = conversation.counter.served_by(self.server)
         if self.total is not None:
             first = _first_estimated_turn(conversation, self.first_new)
@@ -242,9 +240,9 @@ class ApplyCounts(Change[None]):
 
 
 def _first_estimated_turn(conversation: Conversation, first_new: int) -> int:
-    ledger, first = conversation.ledger(), min(first_new, len(conversation.turns))
-    covered = ledger.anchor.covers if ledger.anchor else 0
-    while first > covered and ledger.counts[first - 1].method in ("calibrated", "estimate"):
+    counts, first = conversation.model_counts(), min(first_new, len(conversation.turns))
+    covered = counts.anchor.covers if counts.anchor else 0
+    while first > covered and counts.turns[first - 1].method in ("calibrated", "estimate"):
         first -= 1
     return first
 
@@ -427,7 +425,7 @@ class ApplyReply(Change[ResponseResult]):
             samples.append(sample)
 
         conversation, tools = draft.conversation, self.params.tools
-        reply_outcome = handle(
+        reply_outcome = apply_reply(
             conversation,
             reply,
             draft.window,
@@ -460,7 +458,7 @@ def judge_prompt(
     verdict = spending.preflight(conversation.model, result.prompt_tokens, output, conversation.id)
     reasons = [Reason(kind=reason.kind, message=reason.message) for reason in verdict.reasons]
     cost = None if verdict.estimate is None else float(verdict.estimate)
-    result = merged(result, verdict.verdict, reasons)
+    result = combine_verdicts(result, verdict.verdict, reasons)
     return msgspec.structs.replace(result, estimated_cost_usd=cost), verdict
 
 

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 
 from sidecar.context.conversation import Conversation, uncounted_texts
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.occupancy import budget_message, crossed
 from sidecar.context.persist import restore, save
 from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
@@ -161,7 +161,7 @@ class Conversations:
         state, counts = self.sessions.state_of(conversation.id), self.services.counts
         state.calibration = self.sessions.calibration_of(conversation)
         for sample in outcome.samples:
-            sample.apply_to(state.calibration, conversation.ledger())
+            sample.apply_to(state.calibration, conversation.model_counts())
         if outcome.reply_sample is not None:
             state.calibration.add_reply(*outcome.reply_sample)
         counts.calibration_changed()
@@ -260,10 +260,7 @@ class Conversations:
         await self._sections.refresh(conversation, self.workspace.settings)
 
     def _has_other_tokenizer(self, conversation: Conversation) -> bool:
-        counter = conversation.counter
-        return isinstance(counter, ModelCounter) and not counter.is_like(
-            self.counter(conversation.model)
-        )
+        return not conversation.counter.is_like(self.counter(conversation.model))
 
     def _is_stale(self, conversation: Conversation, model: str | None = None) -> bool:
         """Return whether the counts are out of date.
@@ -337,9 +334,9 @@ class Conversations:
     def model_of(self, session_id: str) -> str:
         return self.sessions.model_of(session_id)
 
-    def counter(self, model: str) -> ModelCounter:
+    def counter(self, model: str) -> Counter:
         tokenizer = self.services.counts.tokenizers(self.workspace.settings).for_model(model)
-        return ModelCounter(model, tokenizer)
+        return Counter(model, tokenizer)
 
     def id_with_text(self, session_id: str | None) -> str:
         """Return the id of a conversation whose messages are available.

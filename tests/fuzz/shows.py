@@ -128,7 +128,7 @@ class Stress:
         """Compare a conversation's cached counts with counts for the current settings."""
         services, session = self.client.server.services, shown
         counter = services.conversations(workspace).counter(session.model)
-        kept = [measure.tokens for measure in session.ledger().counts.measures]
+        kept = [measure.tokens for measure in session.model_counts().turns.measures]
         assert kept == [counter.message(turn).tokens for turn in session.turns]
         for section in session.sections:
             assert isinstance(section.source, FollowedText)

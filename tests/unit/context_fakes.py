@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar.context.conversation import Conversation
+from sidecar.context.counter import Counter
 from sidecar.context.pruning import apply_plan, fit, make_plan
 from sidecar.context.window import Limit, Window
 from sidecar.counting.count import Measure, Method
@@ -43,7 +44,7 @@ class Planner:
         return self.conversation.undo()
 
 
-class FakeCounter:
+class FakeCounter(Counter):
     """A counter with `weight` tokens per character, 4 tokens around a message and 3 for the reply."""
 
     def __init__(
@@ -53,12 +54,19 @@ class FakeCounter:
         method: Method = "exact",
         error_percent: float | None = 0.0,
     ) -> None:
-        self.key, self.tokenizer, self.priming = key, f"{key}-tokenizer", PRIMING
-        self.basis = self.tokenizer
+        self.key, self.priming, self.basis_name = key, PRIMING, f"{key}-tokenizer"
         self.weight, self.method, self.error_percent = weight, method, error_percent
         self.asked: list[str] = []
 
-    def is_like(self, other: FakeCounter) -> bool:
+    @property
+    def tokenizer(self) -> str:
+        return self.basis_name
+
+    @property
+    def basis(self) -> str:
+        return self.basis_name
+
+    def is_like(self, other: Counter) -> bool:
         return self.basis == other.basis
 
     def text(self, text: str) -> Measure:

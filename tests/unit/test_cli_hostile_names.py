@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.persist import save
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostRecordParams
@@ -111,7 +111,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     _spend(folder)
     state = State()
-    session = Conversation(NAME, ModelCounter(NAME, Tokenizers().for_model(NAME)))
+    session = Conversation(NAME, Counter(NAME, Tokenizers().for_model(NAME)))
     session.append([Turn(role="user", content="hi")])
     state.save_sessions(folder.resolve().as_uri(), [save(session)], {NAME})
     monkeypatch.chdir(folder)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.persist import save
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
-    counter = ModelCounter("gpt-4o", Tokenizers().for_model("gpt-4o"))
+    counter = Counter("gpt-4o", Tokenizers().for_model("gpt-4o"))
     session = Conversation("chat", counter)
     session.append([Turn(role="user", content="SECRET words")])
     state = State()

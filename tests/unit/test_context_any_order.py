@@ -61,7 +61,7 @@ class AnyOrder(RuleBasedStateMachine):
         if total is not None:
             self.session.apply_chat_count(total, first)
         if total is not None and (usage is None or not usage.prompt_tokens):
-            anchor = self.session.ledger().anchor
+            anchor = self.session.model_counts().anchor
             assert anchor is not None
         self.before_plan = None
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import MARKS, ModelCounter, Sums, summed
+from sidecar.context.counter import MARKS, Counter, Sums, measure_of
 from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
 from sidecar.context.persist import restore, save
-from sidecar.context.preflight import prompt_measure
+from sidecar.context.preflight import count_request
 from sidecar.context.protocol import PreflightParams
 from sidecar.context.window import Limit, Window
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
@@ -34,7 +34,7 @@ class Dialogue:
     def __init__(self, model: str, generation: str, learned: Calibrations, hidden: int) -> None:
         tokenizer = Tokenizers().for_model(model)
         self.generation, self.real = generation, hidden
-        self.session = Conversation("s", ModelCounter(model, tokenizer))
+        self.session = Conversation("s", Counter(model, tokenizer))
         self.calibration = ConversationCalibration(learned, model, tokenizer.name, "editor")
 
     def ask(self, document: dict[str, Any]) -> tuple[Measure, bool]:
@@ -51,7 +51,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=document["text"])], usage)
         self.real += output + 6
         if change.sample is not None:
-            change.sample.apply_to(self.calibration, self.session.ledger())
+            change.sample.apply_to(self.calibration, self.session.model_counts())
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
 
 def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
     """Texts of a vocabulary that is run here: all that is not known is the template's part."""
-    session = Conversation("s", ModelCounter("gpt-4o", Tokenizers().for_model("gpt-4o")))
+    session = Conversation("s", Counter("gpt-4o", Tokenizers().for_model("gpt-4o")))
     calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
     real, missed = 9, []
     for number in range(8):
@@ -138,7 +138,7 @@ def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
         sample = session.append([Turn(role="assistant", content="Done. " * 10)], usage).sample
         real += 20 + 12
         if sample is not None:
-            sample.apply_to(calibration, session.ledger())
+            sample.apply_to(calibration, session.model_counts())
 
     session.append([Turn(role="user", content="And now?")])
     again = restore(save(session), session.counter)
@@ -147,14 +147,14 @@ def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
     assert missed[1] > 12
     assert max(missed[4:]) <= 6
     assert occupancy(again, calibration).tokens == occupancy(session, calibration).tokens
-    assert prompt_measure(session, asked, calibration).tokens == (
+    assert count_request(session, asked, calibration).tokens == (
         occupancy(session, calibration).tokens
     )
 
 
 def test_a_little_doubt_in_a_long_conversation_is_not_told_as_none() -> None:
     sums = Sums(exact=200_000, estimate=20, error=2.0)
-    found = summed(sums, "t", None)
+    found = measure_of(sums, "t", None)
     assert (found.method, found.error_percent) == ("estimate", 0.01)
 
 

@@ -11,10 +11,10 @@ import msgspec
 
 from sidecar.context import protocol as wire
 from sidecar.context.conversation import Conversation, apply_set
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.occupancy import context_usage
 from sidecar.context.pruning import fit
-from sidecar.context.response import handle
+from sidecar.context.response import apply_reply
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
@@ -36,7 +36,7 @@ class Played:
         verb = method.removeprefix("context/")
         kind: Any = getattr(wire, f"{verb.capitalize()}Params")
         params = msgspec.convert(body, kind, strict=True)
-        counter = ModelCounter("gpt-5", Tokenizers().for_model("gpt-5"))
+        counter = Counter("gpt-5", Tokenizers().for_model("gpt-5"))
         name = params.session or DEFAULT_ID
         session = self._known.setdefault(name, Conversation(name, counter))
         window = Window(resolve_limit(request=session.limit))
@@ -51,7 +51,7 @@ class Played:
                 return session.assembler.assemble(params, counter, session.sections, window.usable)
             case "response":
                 reply = read_reply(params.response)
-                return handle(session, reply, window, tools=params.tools).result
+                return apply_reply(session, reply, window, tools=params.tools).result
         return context_usage(session, window)
 
     @staticmethod

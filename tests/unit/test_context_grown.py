@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.model_counts import kinds_of_turns
 from sidecar.counting.calibration import (
     Calibrations,
@@ -30,18 +30,18 @@ class Told:
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)
         self.ratio, self.name = ratio, tokenizer.name
-        self.session = Conversation("s", ModelCounter(MODEL, tokenizer))
+        self.session = Conversation("s", Counter(MODEL, tokenizer))
         self.shared = Calibrations()
         self.calibration = ConversationCalibration(self.shared, MODEL, tokenizer.name)
 
     def say(self, *turns: Turn) -> None:
         """These turns, and a short reply with its usage."""
         self.session.append(turns)
-        prompt = round(300 + self.ratio * self.session.own_count().tokens())
+        prompt = round(300 + self.ratio * self.session.count_without_reports().tokens())
         usage = Usage(input_tokens=prompt, prompt_tokens=prompt, output_tokens=2)
         sample = self.session.append([reply("ok")], usage).sample
         assert sample is not None
-        sample.apply_to(self.calibration, self.session.ledger())
+        sample.apply_to(self.calibration, self.session.model_counts())
 
     def factors(self) -> dict[str, float]:
         """What documents have learned, by kind."""

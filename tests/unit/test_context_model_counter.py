@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.context.assemble import PRESETS, render
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.sections import Section, TextSource
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
@@ -26,8 +26,8 @@ TOOLS: list[dict[str, Any]] = [
 CODE = "def f(x: int) -> int:\n    return x * 2  # twice\n" * 30
 
 
-def counter(model: str) -> ModelCounter:
-    return ModelCounter(model, Tokenizers().for_model(model))
+def counter(model: str) -> Counter:
+    return Counter(model, Tokenizers().for_model(model))
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "gpt-4", "claude-opus-4-5", "qwen-3", "unknown-9"])
@@ -86,7 +86,7 @@ def test_reports_teach_and_correct_what_comes_after_them() -> None:
     off = []
     for number in range(30):
         session.append([user(f"Question {number}: " + CODE[: 200 + 40 * (number % 7)])])
-        real = 900 + round(1.4 * session.own_count().tokens())
+        real = 900 + round(1.4 * session.count_without_reports().tokens())
         if number > 3:
             off.append(abs(occupancy(session, learned).tokens - real) / real)
         told = session.append(

@@ -9,9 +9,9 @@ import pytest
 from sidecar.context.occupancy import occupancy
 from sidecar.context.response import (
     ReplyOutcome,
-    handle,
+    apply_reply,
+    exhausted_limit,
     usable_calls,
-    what_ran_out,
 )
 from sidecar.context.window import Limit, LimitSource, Window
 from sidecar.messages.replies import read_reply
@@ -91,7 +91,7 @@ ENDED: list[Any] = [
 
 def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> ReplyOutcome:
     made = session(turns=[user("write it")])
-    return handle(made, read_reply(response, format), window(), tools=tools)
+    return apply_reply(made, read_reply(response, format), window(), tools=tools)
 
 
 @pytest.mark.parametrize("form", CUT_TEXT)
@@ -170,7 +170,7 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
     response = forms.openai(forms.WHOLE, "length")
     response["usage"] = {"prompt_tokens": 1_900, "completion_tokens": 100}
     plans = Planner(made)
-    told = handle(made, read_reply(response), window(2_000), keep_turns=1)
+    told = apply_reply(made, read_reply(response), window(2_000), keep_turns=1)
     assert told.result.exhausted == "window"
     plan = told.result.plan
     assert plan is not None
@@ -193,7 +193,7 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
         samples.append(sample)
         learned.factor, learned.samples = sample.reported / sample.estimated, 1
 
-    told = handle(
+    told = apply_reply(
         made,
         read_reply({"error": error}),
         window(),
@@ -231,14 +231,14 @@ def test_the_output_limit_and_a_full_window_are_told_apart(
 ) -> None:
     response = forms.openai(forms.WHOLE, "length")
     response["usage"] = {"prompt_tokens": total - 100, "completion_tokens": 100}
-    assert what_ran_out(read_reply(response), Window(Limit(2_000, source))) == expected
+    assert exhausted_limit(read_reply(response), Window(Limit(2_000, source))) == expected
 
 
 def test_the_schemas_of_the_session_serve_where_none_are_given() -> None:
     made = session()
     made.set_tools([schemas(MORE)[0]])
     reply = read_reply(forms.openai(forms.WHOLE, "length"))
-    told = handle(made, reply, window())
+    told = apply_reply(made, reply, window())
     assert told.result.dropped[0].reason == "required parameter missing: mode"
     assert told.result.plan is None
 
@@ -248,7 +248,7 @@ def test_a_reply_without_usage_anchors_nothing() -> None:
     before = occupancy(made)
     response = forms.openai(forms.WHOLE, "stop")
     del response["usage"]
-    told = handle(made, read_reply(response), window())
+    told = apply_reply(made, read_reply(response), window())
     assert (occupancy(made), told.result.usage) == (before, None)
     made.append([reply("y" * 7)])
     assert occupancy(made).tokens == before.tokens + 7 + 4
@@ -256,7 +256,7 @@ def test_a_reply_without_usage_anchors_nothing() -> None:
 
 def test_nothing_is_appended() -> None:
     made = session(turns=[user("x")])
-    handle(made, read_reply(forms.openai(forms.WHOLE, "stop")), window())
+    apply_reply(made, read_reply(forms.openai(forms.WHOLE, "stop")), window())
     assert made.turns == [user("x")]
     assert occupancy(made).tokens == 18
 
@@ -267,14 +267,14 @@ def test_a_dropped_call_leaves_the_occupancy() -> None:
     cut = forms.openai(broken, "length")
     cut["choices"][0]["message"]["content"] = "z" * 150
     cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 150 + len("write ") + len(broken)}
-    done = handle(made, read_reply(cut), window())
+    done = apply_reply(made, read_reply(cut), window())
     assert [call.name for call in done.result.dropped] == ["write"]
     assert occupancy(made).tokens == 1_150
     made.append([reply("z" * 150)])
     assert occupancy(made).tokens == 1_150
     again = forms.openai(forms.WHOLE, "tool_calls")
     again["usage"] = {"prompt_tokens": 1_160, "completion_tokens": 10}
-    after = handle(made, read_reply(again), window())
+    after = apply_reply(made, read_reply(again), window())
     assert after.warnings == []
 
 
@@ -290,7 +290,7 @@ def test_a_cut_call_that_did_not_arrive_is_not_charged_to_the_kept_text() -> Non
     # Some vendors leave out what they had of a call that ran out of tokens.
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("z" * 250, '{"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
-    handle(made, read_reply(cut), window())
+    apply_reply(made, read_reply(cut), window())
     size = occupancy(made)
     assert (size.tokens, size.method) == (1_251, "estimate")
     assert size.error_percent
@@ -304,7 +304,7 @@ def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
     gone = len("write ") + len(broken)
     # The text takes 5 % fewer tokens than its estimate says: what was reported is closer.
     cut = cut_call("z" * 5_000, broken, {"prompt_tokens": 1_000, "completion_tokens": 4_750 + gone})
-    handle(made, read_reply(cut), window())
+    apply_reply(made, read_reply(cut), window())
     size = occupancy(made)
     assert (size.tokens, size.method) == (5_750, "estimate")
     assert 0 < (size.error_percent or 0) < 1
@@ -313,7 +313,7 @@ def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
 def test_a_reply_of_which_nothing_is_kept_leaves_the_reported_prompt() -> None:
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("", '{"path"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
-    handle(made, read_reply(cut), window())
+    apply_reply(made, read_reply(cut), window())
     size = occupancy(made)
     assert (size.tokens, size.method, size.error_percent) == (1_001, "endpoint", 0.0)
 
@@ -321,11 +321,11 @@ def test_a_reply_of_which_nothing_is_kept_leaves_the_reported_prompt() -> None:
 def test_a_cut_reply_that_the_client_throws_away_is_no_compaction() -> None:
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 493)])
     cut = cut_call("z" * 900, '{"', {"prompt_tokens": 500, "completion_tokens": 2_000})
-    handle(made, read_reply(cut), window())
+    apply_reply(made, read_reply(cut), window())
     made.append([user("y" * 16)])
     again = forms.openai(forms.WHOLE, "tool_calls")
     again["usage"] = {"prompt_tokens": 520, "completion_tokens": 10}
-    assert handle(made, read_reply(again), window()).warnings == []
+    assert apply_reply(made, read_reply(again), window()).warnings == []
 
 
 @pytest.mark.parametrize("appended", [True, False])
@@ -335,14 +335,14 @@ def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
         cut = forms.openai("", "length")
         cut["choices"][0]["message"] = {"role": "assistant", "content": "y" * 4_000}
         cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 4_000}
-        done = handle(made, read_reply(cut), window())
+        done = apply_reply(made, read_reply(cut), window())
         assert [kind for kind, _ in done.warnings] == ["exhausted"]
         if appended:
             made.append([reply("y" * 4_000)])
     shorter = forms.openai("", "stop")
     shorter["choices"][0]["message"] = {"role": "assistant", "content": "ok"}
     shorter["usage"] = {"prompt_tokens": 300, "completion_tokens": 1}
-    done = handle(made, read_reply(shorter), window())
+    done = apply_reply(made, read_reply(shorter), window())
     assert [kind for kind, _ in done.warnings] == ["compacted"]
 
 

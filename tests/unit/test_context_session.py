@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.context.conversation import apply_set
-from sidecar.context.counter import Sums, summed
+from sidecar.context.counter import Sums, measure_of
 from sidecar.context.model_counts import TurnCounts, shares
 from sidecar.context.occupancy import context_usage, estimated_prompt, occupancy
 from sidecar.context.persist import from_json, restore, save, to_json
@@ -221,7 +221,7 @@ class TestChatTotals:
         made = session()
         count_chat(made, 100, [user("x" * 6)])
         count_chat(made, 190, [user("a" * 16), user("b" * 36)])
-        counts = made.ledger().counts
+        counts = made.model_counts().turns
         assert [counts[1].tokens, counts[2].tokens] == [30, 60]
         assert counts[1].method == "endpoint"
 
@@ -256,7 +256,7 @@ class TestChatTotals:
         count_chat(made, 90, [user("x" * 20)])
         made.append([user("y" * 10)])
         count_chat(made, 130, [user("z" * 10)])
-        assert [measure.tokens for measure in made.ledger().counts.measures[1:]] == [20, 20]
+        assert [measure.tokens for measure in made.model_counts().turns.measures[1:]] == [20, 20]
 
     def test_after_a_plan_the_next_total_is_the_number_again(self) -> None:
         made = session()
@@ -301,18 +301,18 @@ def test_the_largest_turns_and_any_sum(sizes: list[int]) -> None:
 def test_methods_and_errors_of_a_sum() -> None:
     exact, server = Sums(exact=100), Sums(endpoint=50)
     guess = Sums(estimate=50, error=10.0)
-    assert summed(exact, "t", None) == Measure(100, "exact", "t", 0.0)
-    assert summed(exact.plus(server), "t", None) == Measure(150, "endpoint", "t", 0.0)
-    assert summed(exact.plus(guess), "t", None) == Measure(150, "estimate", "t", 6.67)
+    assert measure_of(exact, "t", None) == Measure(100, "exact", "t", 0.0)
+    assert measure_of(exact.plus(server), "t", None) == Measure(150, "endpoint", "t", 0.0)
+    assert measure_of(exact.plus(guess), "t", None) == Measure(150, "estimate", "t", 6.67)
     unknown = Sums(estimate=50, unmeasured=50)
-    assert summed(unknown, "t", None) == Measure(50, "estimate", "t", None)
+    assert measure_of(unknown, "t", None) == Measure(50, "estimate", "t", None)
     learned = FakeCalibration(1.2, samples=3, error_percent=4.0)
-    assert summed(exact.plus(guess), "t", learned) == Measure(160, "calibrated", "t", 3.75)
-    assert summed(exact, "t", learned) == Measure(100, "exact", "t", 0.0)
+    assert measure_of(exact.plus(guess), "t", learned) == Measure(160, "calibrated", "t", 3.75)
+    assert measure_of(exact, "t", learned) == Measure(100, "exact", "t", 0.0)
     nothing = FakeCalibration(1.0, samples=0)
-    assert summed(unknown, "t", nothing) == Measure(50, "estimate", "t", None)
+    assert measure_of(unknown, "t", nothing) == Measure(50, "estimate", "t", None)
     generation = FakeCalibration(1.5, samples=0)
-    assert summed(unknown, "t", generation) == Measure(75, "calibrated", "t", None)
+    assert measure_of(unknown, "t", generation) == Measure(75, "calibrated", "t", None)
 
 
 class TestSet:

@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import budget_message, context_usage, crossed, occupancy
-from sidecar.context.preflight import fitting, merged, preflight
+from sidecar.context.preflight import combine_verdicts, models_that_fit, preflight
 from sidecar.context.protocol import (
     Alternative,
     ContextUsage,
@@ -18,7 +18,7 @@ from sidecar.context.protocol import (
     PreflightResult,
     Reason,
 )
-from sidecar.context.sections import heaviest_tools
+from sidecar.context.sections import largest_tools
 from sidecar.context.window import level, severity
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
@@ -160,18 +160,18 @@ class TestPreflight:
         )
         told = ask(made)
         assert [one.model for one in told.alternatives] == ["large", "huge"]
-        assert heaviest_tools(made.tools, made.counter)[0][0] == "heavy"
+        assert largest_tools(made.tools, made.counter)[0][0] == "heavy"
         assert "heavy" in told.reasons[-1].message
 
     def test_a_tool_that_weighs_nothing_of_its_own_is_not_among_the_heaviest(self) -> None:
         made = session()
         made.set_tools([{"name": "t"}, {"name": "heavy", "description": "d" * 900}])
-        assert [name for name, _ in heaviest_tools(made.tools, made.counter)] == ["heavy"]
+        assert [name for name, _ in largest_tools(made.tools, made.counter)] == ["heavy"]
 
     def test_a_window_must_hold_it_with_its_reserve(self) -> None:
-        found = fitting(MODELS, 701, "other", 100)
+        found = models_that_fit(MODELS, 701, "other", 100)
         assert [one.model for one in found] == ["large", "fake-1", "huge"]
-        assert fitting(MODELS, 700, "other", 100)[0].model == "small"
+        assert models_that_fit(MODELS, 700, "other", 100)[0].model == "small"
 
     def test_a_tool_whose_result_would_not_fit_is_deferred(self) -> None:
         made = session(turns=[user("x" * 300)])
@@ -189,10 +189,10 @@ class TestPreflight:
     def test_the_more_severe_verdict_counts(self) -> None:
         told = ask(session(), text="x" * 849)
         cap = [Reason(kind="cap", message="over the hard cap")]
-        both = merged(told, "refuse", cap)
+        both = combine_verdicts(told, "refuse", cap)
         assert both.verdict == "refuse"
         assert [reason.kind for reason in both.reasons] == ["budget", "cap"]
-        assert merged(told, "ok", []).verdict == "warn"
+        assert combine_verdicts(told, "ok", []).verdict == "warn"
 
 
 class TestWhichSession:

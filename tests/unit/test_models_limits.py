@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.preflight import fitting, preflight
+from sidecar.context.preflight import models_that_fit, preflight
 from sidecar.context.protocol import Alternative, PreflightParams
 from sidecar.context.window import Window, resolve_limit
 from sidecar.models import catalogue
@@ -204,8 +204,10 @@ def test_no_model_is_offered_whose_prompt_would_not_hold_it() -> None:
         Alternative(model="gpt-5-mini", context_window=400_000),
         Alternative(model="claude-opus-5", context_window=1_000_000),
     ]
-    assert [one.model for one in fitting(models, 300_000, "gpt-5", 500)] == ["claude-opus-5"]
-    assert [one.model for one in fitting(models, 200_000, "gpt-5", 500)] == [
+    assert [one.model for one in models_that_fit(models, 300_000, "gpt-5", 500)] == [
+        "claude-opus-5"
+    ]
+    assert [one.model for one in models_that_fit(models, 200_000, "gpt-5", 500)] == [
         "gpt-5-mini",
         "claude-opus-5",
     ]

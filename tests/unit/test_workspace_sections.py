@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.config.settings import Settings
 from sidecar.context.conversation import Conversation
-from sidecar.context.counter import ModelCounter
+from sidecar.context.counter import Counter
 from sidecar.context.sections import Section, SectionCount, TextSource
 from sidecar.counting.calibration import Calibrations, ConversationCalibration, document_key
 from sidecar.counting.count import Measure
@@ -29,7 +29,7 @@ class Chat:
         self.shared = Services()
         self.counts = SectionCounts(self.shared.counts, self.shared.documents)
         self.tokenizer = self.shared.counts.tokenizers(SETTINGS).for_model(MODEL)
-        self.session = Conversation("a", ModelCounter(MODEL, self.tokenizer))
+        self.session = Conversation("a", Counter(MODEL, self.tokenizer))
         self.session.sections = [Section(name="doc", source=TextSource(PROSE))]
 
     async def write(self, text: str) -> int:
@@ -93,7 +93,7 @@ def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
             session.update_section(0, SectionCount(MODEL, thought, source), section.reported)
         session.append([Turn(role="user", content="What is wrong with this function? " * 9)])
         section_tokens = chat.section()
-        turns = session.own_count().tokens() - section_tokens
+        turns = session.count_without_reports().tokens() - section_tokens
         real = turns + round(1.1 * section_tokens)
         usage = Usage(input_tokens=real, prompt_tokens=real, output_tokens=60)
         found = session.append([Turn(role="assistant", content="It looks right. " * 9)], usage)
