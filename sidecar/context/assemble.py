@@ -1,7 +1,7 @@
-"""Assembles requests within a token budget so that vendors' prompt caches apply.
+"""Assembles requests under a token limit, so that vendors' prompt caches apply.
 
-The unchanging prefix comes first, and changing parts follow. A request that is too large is
-trimmed in three steps: logs, mandates, context.
+The prefix, which rarely changes, comes first. A request that is too large is trimmed in three
+steps: logs, mandates, context.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
-"""Sensors that need no context."""
+"""Sensors whose requests contain no context."""
 LOG_LINES = 5
 PREFIXES_KEPT = 8
 COUNTS_KEPT = 256
@@ -42,12 +42,12 @@ class _Context(msgspec.Struct, frozen=True):
     keys: tuple[object, ...]
     text: str
     items: int
-    """Number of items, shown when the context is trimmed."""
+    """The number of items, which is shown if the context is trimmed."""
     parts: tuple[PackPart, ...] = ()
 
 
 class Assembler:
-    """Assembles the requests of one session, and reuses unchanged parts."""
+    """Assembles the requests of one session, and reuses parts that have not changed."""
 
     def __init__(self) -> None:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
@@ -68,13 +68,13 @@ class Assembler:
         sections: Sequence[Section],
         usable: int,
     ) -> AssembleResult:
-        """Return the request's parts in order, trimmed to fit.
+        """Return the parts of a request in order, trimmed to fit.
 
         Args:
-            params: The parts' texts, and the keys that the context depends on.
-            counter: Counts and cuts texts for the session's model.
-            sections: The session's sections, which are the context unless the params contain one.
-            usable: Size to fit in tokens, unless the params contain one.
+            params: The texts of the parts, and the keys that the context depends on.
+            counter: Counts and shortens texts for the session's model.
+            sections: The sections of the session. They are rendered if the params have no context.
+            usable: The maximum size in tokens, unless the params contain one.
         """
         prefix, prefix_cached = self._build_prefix(params)
         skipped = params.sensor in SKIPPED_SENSORS
@@ -165,7 +165,7 @@ class Assembler:
         return made, level
 
     def _count(self, text: str, counter: Counter) -> int:
-        """Return a text's tokens. Counts are cached, texts are not."""
+        """Count a text. The cache contains counts by hash, but no text."""
         if not text:
             return 0
         key = (counter.key, counter.basis, _digest(text))
@@ -176,17 +176,17 @@ class Assembler:
 
 
 def last_lines(logs: str, number: int = LOG_LINES) -> str:
-    """Return the last lines of a log. A final newline does not start another line."""
+    """Return the last lines of a log. A newline at its end does not start another line."""
     return "".join(logs.splitlines(keepends=True)[-number:])
 
 
 def trimmed_context(items: int) -> str:
-    """Return the text that stands for a removed context."""
+    """Return the text that replaces a removed context."""
     return f"[Context trimmed: {items} items]"
 
 
 def _tools_as_json(tools: str | list[str | dict[str, object]] | None) -> str | None:
-    """Return tools as JSON with sorted keys, so that equal schemas give equal text."""
+    """Return tools as JSON with sorted keys, so that equal schemas have equal text."""
     if tools is None or isinstance(tools, str):
         return tools
     return "\n".join(
@@ -202,7 +202,7 @@ def _digest(text: str) -> bytes:
 _NOTHING = _Context((), "", 0)
 
 
-class Pack(msgspec.Struct, frozen=True):
+class Preset(msgspec.Struct, frozen=True):
     """Token limits for the sections of a context."""
 
     total: int
@@ -210,8 +210,8 @@ class Pack(msgspec.Struct, frozen=True):
     truncation: Truncation = "middle"
 
 
-PRESETS: Mapping[str, Pack] = {
-    "mind": Pack(
+PRESETS: Mapping[str, Preset] = {
+    "mind": Preset(
         total=8000,
         caps={
             "intent_summary": 300,
@@ -226,21 +226,23 @@ PRESETS: Mapping[str, Pack] = {
 
 
 class Rendered(NamedTuple):
+    """A rendered context, with the tokens of its sections."""
+
     text: str
     parts: tuple[PackPart, ...] = ()
 
 
 def render(sections: Sequence[Section], counter: Counter, preset: str | None = None) -> Rendered:
-    """Render the sections with their names, each within its limit.
+    """Render sections under their names, each within its token limit.
 
-    A preset limits the total, and the sections that have no limit of their own. If the total is
-    too large, the sections of lowest priority are shortened first; of equal ones, the last.
+    A preset limits the total, and each section without a limit of its own. If the total is too
+    large, sections with the lowest priority are shortened first, and later ones before earlier.
     """
-    pack = PRESETS.get(preset or "")
-    texts = [_cap_text(section, counter, pack) for section in sections]
+    limits = PRESETS.get(preset or "")
+    texts = [_cap_text(section, counter, limits) for section in sections]
     whole = _join_parts(sections, texts)
-    if pack is not None and counter.text(whole).tokens > pack.total:
-        whole = _shorten_parts(sections, texts, counter, pack)
+    if limits is not None and counter.text(whole).tokens > limits.total:
+        whole = _shorten_parts(sections, texts, counter, limits)
     return Rendered(whole, tuple(_render_parts(sections, texts, counter)))
 
 
@@ -253,10 +255,10 @@ def _render_parts(
         yield PackPart(name=section.name, tokens=measure.tokens, trimmed=cut)
 
 
-def _cap_text(section: Section, counter: Counter, pack: Pack | None) -> str:
+def _cap_text(section: Section, counter: Counter, preset: Preset | None) -> str:
     cap = section.cap
-    if cap is None and pack is not None:
-        cap = pack.caps.get(section.name)
+    if cap is None and preset is not None:
+        cap = preset.caps.get(section.name)
     text = section.source.text()
     return text if cap is None else counter.fit(text, cap, section.truncation)
 
@@ -270,16 +272,16 @@ def _join_parts(sections: Sequence[Section], texts: Sequence[str]) -> str:
 
 
 def _shorten_parts(
-    sections: Sequence[Section], texts: list[str], counter: Counter, pack: Pack
+    sections: Sequence[Section], texts: list[str], counter: Counter, preset: Preset
 ) -> str:
     order = sorted(range(len(sections)), key=lambda index: (sections[index].priority, -index))
     for index in order:
-        over = counter.text(_join_parts(sections, texts)).tokens - pack.total
+        over = counter.text(_join_parts(sections, texts)).tokens - preset.total
         if over <= 0:
             break
         left = max(0, counter.text(texts[index]).tokens - over)
         texts[index] = counter.fit(texts[index], left, sections[index].truncation)
     whole = _join_parts(sections, texts)
-    if counter.text(whole).tokens <= pack.total:
+    if counter.text(whole).tokens <= preset.total:
         return whole
-    return counter.fit(whole, pack.total, pack.truncation)
+    return counter.fit(whole, preset.total, preset.truncation)

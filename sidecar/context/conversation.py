@@ -458,7 +458,7 @@ def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) ->
     """Apply a server's counts of some turns' texts, in tokens."""
     counts, system = conversation.model_counts(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
-        system.take(
+        system.set_count(
             conversation.counter, _count_with_markup(conversation, system.turn, counted[SYSTEM])
         )
     measures = list(counts.turns.measures)
@@ -542,7 +542,7 @@ def sections_from(
         Section(
             name=spec.name,
             reported=named[spec.name].reported if spec.name in named else None,
-            held=named[spec.name].held if spec.name in named else None,
+            in_report=named[spec.name].in_report if spec.name in named else None,
             source=_make_source(spec, known, follow),
             cap=spec.cap,
             priority=spec.priority or 0,

@@ -1,6 +1,6 @@
-"""How many tokens a context has.
+"""Computes the size of a context, and warns when it crosses a threshold (`context.warn-at`).
 
-Status, `context/usage`, pruning, preflight and reports all use the number from this module.
+Status, `context/usage`, pruning, preflight and reports all use the size from this module.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
-"""A typical text, whose error is assumed for a request of which only the tokens are known."""
-UNSEEN = "a system prompt and tools that the client keeps to itself show with the first report"
+"""A typical text. Its error band is assumed for requests whose texts are not stored."""
+UNSEEN = "excludes any system prompt and tools of the client until usage is reported"
 _APART = ("logs", "config", "time")
 """Sections that a breakdown lists separately."""
 
@@ -49,8 +49,8 @@ _APART = ("logs", "config", "time")
 def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
     """Return the size of the next request before the user adds to it.
 
-    This is the reported prompt of the last request, its reply without reasoning that is not sent
-    back, and the count of everything added since. Without a report, everything is counted.
+    The size is that of the last reported prompt, its reply, and all later turns. Reasoning that
+    is not sent back does not count. Without reported usage, everything is counted.
     """
     total, kind = conversation.total(), conversation.newest_kind()
     measure = measure_of(total, conversation.counter.tokenizer, calibration, kind)
@@ -62,7 +62,7 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
 
 
 def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return the occupancy without reported numbers, like an estimate before sending."""
+    """Return the size of the next request as it is estimated without reported usage."""
     return with_hidden_tokens(
         measure_of(
             conversation.count_without_reports(), conversation.counter.tokenizer, calibration
@@ -72,7 +72,7 @@ def estimated_prompt(conversation: Conversation, calibration: Calibration | None
 
 
 def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
-    """Return the estimated tokens of the last request without its reply, or None without counts."""
+    """Return the estimated size of the last request without its reply, or None without turns."""
     if conversation.is_empty or not conversation.turns:
         return None
     last = len(conversation.turns) - 1
@@ -91,7 +91,7 @@ def context_usage(
     calibration: Calibration | None = None,
     cost_usd: float | None = None,
 ) -> ContextUsage:
-    """Return how full the context is. Numbers are None while it is empty."""
+    """Return how full a conversation's context is. Numbers are None while it is empty."""
     if conversation.is_empty and conversation.assembled:
         return _assembled_usage(conversation, window, warn_at)
     known = not conversation.is_empty
@@ -118,7 +118,7 @@ def context_usage(
 def _has_unseen(
     conversation: Conversation, measure: Measure | None, calibration: Calibration | None
 ) -> bool:
-    """Return whether the client may add a system prompt or tools that it does not send here."""
+    """Return whether the client may send a system prompt or tools that it has not reported."""
     if (
         conversation.has_reported_usage
         or not conversation.turns
@@ -156,7 +156,7 @@ def _assembled_usage(
 
 
 def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
-    """Return the calibration for clients, or None before it has data."""
+    """Describe a calibration for clients. Returns None before the first report."""
     if not has_samples(calibration):
         return None
     return CalibrationInfo(
@@ -169,10 +169,10 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
 def breakdown(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> Breakdown:
-    """Return how the tokens are distributed.
+    """Return the context's tokens by kind.
 
-    If a reported number is larger than the count, the difference is overhead. If it is smaller,
-    not all turns are sent any more, and the difference is subtracted from them.
+    If the reported size is larger than the count of all parts, the difference is overhead. If it
+    is smaller, the client no longer sends all turns, and the difference is subtracted from them.
     """
     factor = factor_of(calibration)
     counts = conversation.model_counts().turns
@@ -212,7 +212,7 @@ def _tokens_of_part(conversation: Conversation, name: str, factor: float) -> int
 def largest(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> list[ContextPart]:
-    """Return the largest parts, largest first. Turns are numbered from 0, as in plans."""
+    """Return the largest parts of a context, largest first. Turns are numbered from 0."""
     factor = factor_of(calibration)
     counter = conversation.counter
     found = [
@@ -244,7 +244,7 @@ def _tokens(measure: Measure, factor: float) -> int:
 
 
 def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
-    """Return a usage with its relation to a window; only the window if the tokens are unknown."""
+    """Return a usage with the numbers that depend on its window, such as the percentage."""
     tokens = found.tokens
     return msgspec.structs.replace(
         found,
@@ -261,12 +261,12 @@ def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -
 
 
 def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Return whether the last threshold is crossed; without thresholds, the whole window."""
+    """Return whether the last threshold is exceeded, or the usable window without thresholds."""
     return tokens > window.usable * max(warn_at, default=1.0)
 
 
 def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
-    """Return how many thresholds are reached, and whether these are more than `before`."""
+    """Return how many thresholds are reached, and whether that is more than `before`."""
     if usage.tokens is None or usage.usable is None:
         return 0, False
     now = level(usage.tokens, usage.usable, warn_at)
@@ -278,7 +278,7 @@ def budget_message(
     alternatives: Sequence[Alternative] = (),
     heaviest: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """Return the text of a `budget` warning. Over the window, it suggests what to do."""
+    """Return the message of a `budget` warning. If the window is exceeded, it suggests remedies."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
     model = "" if usage.model is None else f", {usage.model}"
@@ -291,12 +291,12 @@ def budget_message(
 def fallback_texts(
     alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
 ) -> list[str]:
-    """Return what the user can do about a full window, one sentence each."""
+    """Return sentences about models with larger windows and about large tool schemas."""
     sentences = []
     if alternatives:
         names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])
-        sentences.append(f"It would fit: {names}.")
+        sentences.append(f"Models with enough room: {names}.")
     if heaviest:
         tools = ", ".join(f"{name} ({tokens:,})" for name, tokens in heaviest)
-        sentences.append(f"The heaviest tool schemas: {tools}.")
+        sentences.append(f"Largest tool schemas: {tools}.")
     return [printable(sentence) for sentence in sentences]

@@ -1,4 +1,4 @@
-"""Saves and restores conversations across restarts: ids, counts, model and times, but no text."""
+"""Saves and restores conversations across restarts: ids, counts, models and times, but no text."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class SavedSection(msgspec.Struct, frozen=True):
     name: str
     measure: Measure
-    settled: bool = False
-    """Whether a document's calibration applies to the count, not the conversation's."""
+    is_document: bool = False
+    """Whether the calibration of documents applies to the count."""
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved conversation, version 1."""
+    """A conversation as it is saved."""
 
     version: int = 1
     id: str
@@ -45,7 +45,7 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[Measure]
     anchor: Anchor | None
     kind: Kind = "prose"
-    """Kind of the newest text, on which the error band depends."""
+    """The kind of the newest text, on which the error band depends."""
     markup: float = 0.0
     reports: int = 0
     """Number of reports that `marks` was learned from."""
@@ -54,6 +54,7 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save(conversation: Conversation) -> SavedSession:
+    """Return what is saved of a conversation."""
     counter, counts = conversation.counter, conversation.model_counts()
     return SavedSession(
         id=conversation.id,
@@ -87,7 +88,7 @@ def restore(
     counter: Counter,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Conversation:
-    """Restore a conversation from its counts. `counter` must count for `saved.model`."""
+    """Restore a conversation without its texts. `counter` must count for `saved.model`."""
     conversation = Conversation(saved.id, counter, source=saved.source, now=now)
     conversation.limit, conversation.reserve, conversation.persist = (
         saved.limit,
@@ -109,7 +110,7 @@ def restore(
 
 def _restore_section(section: SavedSection, model: str) -> Section:
     part = RestoredPart(section.measure)
-    count = SectionCount(model, section.measure, part) if section.settled else None
+    count = SectionCount(model, section.measure, part) if section.is_document else None
     return Section(name=section.name, source=part, document_count=count)
 
 

@@ -1,4 +1,4 @@
-"""Checks whether a request fits the context window. `cost` adds a verdict on spending."""
+"""Checks whether a request fits the context window (`context/preflight`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 def count_request(
     conversation: Conversation, params: PreflightParams, calibration: Calibration | None = None
 ) -> Measure:
-    """Return the size of a request: the occupancy plus the turns and text to add."""
+    """Count a request: the occupancy plus the turns and the text to add."""
     counter = conversation.counter
     added = [*(params.turns or ())]
     if params.text:
@@ -52,11 +52,11 @@ def preflight(
     """Return whether a request fits the window.
 
     Args:
-        session: A conversation whose counter is for the model in question.
-        window: That model's window.
-        params: What to add and what to expect.
+        conversation: The conversation, with a counter for the requested model.
+        window: The context window of that model.
+        params: The turns and text to add, and the expected output.
         models: Other models with their windows. Those that fit are suggested.
-        warn_at: Shares of the usable window. From the last one on, the verdict is a warning.
+        warn_at: Shares of the usable window. Above the last one, the verdict is a warning.
         calibration: The conversation's calibration.
     """
     prompt = count_request(conversation, params, calibration).tokens
@@ -87,7 +87,7 @@ def preflight(
 def combine_verdicts(
     fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]
 ) -> PreflightResult:
-    """Combine a result with another verdict. The more severe verdict counts."""
+    """Return the result with further reasons, and the more severe of both verdicts."""
     worse = max(fit.verdict, verdict, key=_RANKS.index)
     return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 
@@ -95,8 +95,7 @@ def combine_verdicts(
 def models_that_fit(
     models: Iterable[Alternative], tokens: int, model: str, reserve: int, than: int = 0
 ) -> list[Alternative]:
-    """Return the models whose usable window is larger than `than` and fits `tokens`, smallest
-    first."""
+    """Return other models whose window is larger than `than` and fits `tokens`, smallest first."""
     fit = {
         one.model: one
         for one in models
@@ -111,7 +110,7 @@ def models_that_fit(
 
 
 def largest_tool_result(conversation: Conversation, name: str) -> int:
-    """Return the tokens of the tool's largest result in this conversation."""
+    """Return the tokens of a tool's largest result in the conversation."""
     counts = conversation.model_counts().turns
     sizes = [0]
     names: dict[str, str] = {}
@@ -127,18 +126,20 @@ def largest_tool_result(conversation: Conversation, name: str) -> int:
 def _window_reasons(
     prompt: int, output: int, window: Window, warn_at: tuple[float, ...]
 ) -> list[Reason]:
-    limit = window.limit.tokens
+    limit, size = window.limit.tokens, f"the prompt of {prompt:,} tokens"
     if window.prompt_limit < prompt <= window.usable:
-        text = f"{prompt:,} tokens are more than the {window.prompt_limit:,} that a prompt may hold"
+        text = f"{size} exceeds the limit of {window.prompt_limit:,} for prompts"
         return [Reason(kind="window", message=text)]
     if window.over(prompt):
-        text = f"{prompt:,} tokens do not fit into the {window.usable:,} usable of {limit:,}"
+        text = (
+            f"the prompt of {prompt:,} tokens exceeds the usable window of {window.usable:,} tokens"
+        )
         return [Reason(kind="window", message=text)]
     if prompt + output > limit:
-        text = f"{prompt:,} tokens and {output:,} of output do not fit into {limit:,}"
+        text = f"{size} and {output:,} tokens of output exceed the window of {limit:,} tokens"
         return [Reason(kind="output", message=text)]
     if should_prune(prompt, window, warn_at):
-        text = f"{prompt:,} of {window.usable:,} usable tokens are taken"
+        text = f"{size} is close to the usable window of {window.usable:,} tokens"
         return [Reason(kind="budget", message=text)]
     return []
 
@@ -155,7 +156,7 @@ def _defer_reason(
         expected = largest_tool_result(conversation, call.name)
     if not window.over(prompt + expected):
         return None
-    text = f"the result of {printable(call.name)} ({expected:,} tokens) would not fit: run it later"
+    text = f"no room for the result of {printable(call.name)} ({expected:,} tokens); run it later"
     return Reason(kind="tool", message=text)
 
 

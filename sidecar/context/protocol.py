@@ -26,21 +26,21 @@ Strategy = Literal["drop", "summarize"]
 
 
 class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Names a conversation. Without `session`, the workspace's most recently updated one."""
+    """Identify a conversation; without `session`, the last updated one of the workspace."""
 
     workspace: str | None = None
-    """The root folder's URI, any path inside a root, or the URI of an open document."""
+    """URI of the root folder, a path inside the root, or the URI of an open document."""
     session: str | None = None
 
 
 class SectionDocument(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """An open document whose text a section follows."""
+    """The open document that provides a section's text."""
 
     uri: str
 
 
 class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A named section: `text`, or `textDocument` with an optional `range`."""
+    """A named section of the context: a `text`, or a `textDocument` with an optional `range`."""
 
     name: str
     text: str | None = None
@@ -49,85 +49,85 @@ class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cap: NaturalTokens | None = None
     """Maximum tokens of the section."""
     priority: int | None = None
-    """If sections must be shortened together, the lowest goes first (default 0)."""
+    """Sections with a lower priority are shortened first (default 0)."""
     truncation: Truncation | None = None
-    """The part to keep when shortening; `middle` keeps both ends."""
+    """Which part of a text to keep when it is shortened; `middle` keeps both ends."""
 
 
 class SetParams(SessionParams, frozen=True, kw_only=True):
-    """The parts of a conversation besides its turns. Omitted parts are kept; null removes one."""
+    """Set parts of a conversation other than its turns. Omitted parts stay; null removes a part."""
 
     model: str | None = None
     system_prompt: str | UnsetType | None = UNSET
     tools: list[dict[str, Any]] | UnsetType | None = UNSET
-    """Schemas in OpenAI, Anthropic or Gemini form."""
+    """Tool schemas in OpenAI, Anthropic or Gemini form."""
     sections: list[SectionSpec] | UnsetType | None = UNSET
-    """Replaces all sections."""
+    """The new sections, which replace all old ones."""
     limit: PositiveTokens | UnsetType | None = UNSET
-    """Context window in tokens, if the client knows better."""
+    """Context window in tokens, which takes precedence over the catalogue."""
     reserve: NaturalTokens | UnsetType | None = UNSET
-    """Tokens kept free for the reply."""
+    """Tokens of the window that are reserved for the reply."""
     persist: bool | None = None
-    """Save counts and ids (never text) across restarts of the server."""
+    """Whether counts and ids, but no text, are saved across restarts of the server."""
 
     @property
     def is_choice(self) -> bool:
-        """Whether only a model is given, to choose what documents are counted for."""
+        """Whether the params only choose the model for which documents are counted."""
         return bool(self.model) and self == SetParams(workspace=self.workspace, model=self.model)
 
 
 class AppendParams(SessionParams, frozen=True, kw_only=True):
-    """Turns to add, in order, with the usage that the vendor reported for the reply."""
+    """Append turns to a conversation, with the reported usage of the last reply."""
 
     turns: list[Turn]
     usage: dict[str, Any] | None = None
-    """Improves the count; it is not billed."""
+    """The vendor's usage object. It corrects the context's size and is not recorded as a cost."""
 
 
 class UsageParams(SessionParams, frozen=True, kw_only=True):
-    """Asks how full the context is."""
+    """Request the size and the parts of a context."""
 
     contents: bool = False
-    """Also return what fills an agent's context, which reads its session file."""
+    """Whether to read an agent's session file and return the parts of its context."""
 
 
 class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Lists the sessions of the last 24 hours, or all."""
+    """Request the sessions of the last 24 hours, or all of them."""
 
     workspace: str | None = None
     all: bool = False
 
 
 class SelectParams(SessionParams, frozen=True, kw_only=True):
-    """Shows a session until it ends; null selects automatically again."""
+    """Select the session to show until it ends; null returns to automatic selection."""
 
 
 class ResetParams(SessionParams, frozen=True, kw_only=True):
-    """Removes everything but the conversation's model."""
+    """Remove everything from a conversation except its model."""
 
 
 class UndoParams(SessionParams, frozen=True, kw_only=True):
-    """Reverts the last applied plan."""
+    """Revert the last applied pruning plan."""
 
 
 class FitParams(SessionParams, frozen=True, kw_only=True):
-    """Asks for a plan that makes the conversation fit, or applies one."""
+    """Request a pruning plan, or apply one."""
 
     max_tokens: NaturalTokens | None = None
-    """Target size; the usable window by default."""
+    """The target size in tokens; by default, the usable window."""
     keep_turns: NaturalTokens | None = None
-    """How many of the last user turns to keep with their replies (default: the setting)."""
+    """How many of the last user turns to keep with their replies (default: as in the settings)."""
     strategy: Strategy = "drop"
     apply: bool = False
     plan_id: str | None = None
-    """Id of a plan to apply."""
+    """The id of the plan to apply."""
 
 
 class AssembleParams(SessionParams, frozen=True, kw_only=True):
-    """The parts of a request, and the keys that its context depends on."""
+    """Assemble a request from its parts. The context is reused while its keys stay the same."""
 
     preset: Literal["mind"] | None = None
-    """Token limits for the context's sections."""
+    """A named set of token limits for the context's sections."""
     sensor: str | None = None
     assistant: str | None = None
     identity: str | None = None
@@ -138,25 +138,25 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
     user: str | None = None
     mandates: TextOrList | None = None
     max_tokens: NaturalTokens | None = None
-    """Size to fit; the usable window by default."""
+    """The maximum size of the request in tokens; by default, the usable window."""
     focus: str | None = None
     scope: str | None = None
     memory_version: str | int | float | None = None
 
 
 class ResponseParams(SessionParams, frozen=True, kw_only=True):
-    """A model's reply as sent by its vendor: an object, or the array or text of its stream."""
+    """Pass on a model's reply as the vendor sent it: an object, or its stream as array or text."""
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
     provider: str | None = None
-    """The provider; default as in `cost/record`."""
+    """The provider that bills the call; by default, as in `cost/record`."""
     category: str | None = None
     request_id: str | None = None
     format: ReplyFormat | None = None
-    """The reply's format; detected by default."""
+    """The vendor format of the reply. It is detected by default."""
     tools: list[dict[str, Any]] | None = None
-    """Schemas that list required parameters; the session's by default."""
+    """Tool schemas that list required parameters; by default, those of the session."""
 
 
 class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -167,7 +167,7 @@ class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 class PreflightParams(SessionParams, frozen=True, kw_only=True):
-    """A request that is about to be sent."""
+    """Check a request before it is sent."""
 
     turns: list[Turn] | None = None
     text: str | None = None
@@ -177,14 +177,14 @@ class PreflightParams(SessionParams, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Base of results. Fields are only added; null means unknown."""
+    """The base of all results. A field that is null is unknown."""
 
 
 class Breakdown(Result, frozen=True, kw_only=True):
-    """Tokens by part; the parts add up to the total.
+    """The tokens of a context by kind. They add up to the context's size.
 
-    `overhead` is the format's markup, and whatever a reported number contains beyond the counted
-    parts.
+    `overhead` is the markup of the request's format, and everything in a reported number that
+    is not in the other parts.
     """
 
     system: int
@@ -193,20 +193,20 @@ class Breakdown(Result, frozen=True, kw_only=True):
     turns: int
     overhead: int
     logs: int = 0
-    """Sections of this name, like the next two; `sections` contains the others."""
+    """Tokens of the section `logs`. `logs`, `config` and `time` are not part of `sections`."""
     config: int = 0
     time: int = 0
 
 
 class ContextPart(Result, frozen=True, kw_only=True):
-    """A part of the context, by its label."""
+    """A labelled part of the context, with its tokens."""
 
     label: str
     tokens: int
 
 
 class SessionInfo(Result, frozen=True, kw_only=True):
-    """The conversation that the numbers describe."""
+    """The session that a result describes."""
 
     id: str
     source: str
@@ -219,13 +219,13 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     def of(
         cls, session_id: str, source: str, updated_at: datetime, *, label: str = ""
     ) -> SessionInfo:
-        """Create it, with the time as in the contract."""
+        """Create the info, with the time in ISO 8601."""
         at = updated_at.isoformat().replace("+00:00", "Z")
         return cls(id=session_id, source=source, updated_at=at, label=label)
 
 
 class CalibrationInfo(Result, frozen=True, kw_only=True):
-    """What reported usage has shown: real tokens = estimated tokens * factor."""
+    """The calibration of estimates: real tokens = estimated tokens * factor."""
 
     factor: float
     samples: int
@@ -233,35 +233,35 @@ class CalibrationInfo(Result, frozen=True, kw_only=True):
 
 
 class ViewRow(Result, frozen=True, kw_only=True):
-    """A row of a view. A group has children and no value."""
+    """A row of the context view. A group has children and no value."""
 
     label: str
     value: str
     share: float | None = None
-    """Length of the row's bar, from 0 to 1: of the usable window or of the context's tokens."""
+    """The length of the row's bar, from 0 to 1."""
     severity: Severity = "ok"
     children: list[ViewRow] = []
 
 
 class Forecast(Result, frozen=True, kw_only=True):
-    """What comes next in a session, from its recorded calls of the last day."""
+    """The forecast of a session, based on its recorded calls of the last day."""
 
     calls_left: int | None = None
-    """Calls until the usable window is full, at the average growth since the last compaction."""
+    """Calls until the usable window is full, by the average growth since the last compaction."""
     next_input_usd: float | None = None
-    """Price of the next call's input while the cache lasts."""
+    """Price of the next call's input in USD, if the vendor reads it from its cache."""
     next_input_uncached_usd: float | None = None
-    """Price of the next call's input without a cache, or once it has expired."""
+    """Price of the next call's input in USD, if nothing is read from a cache."""
     cached_until: str | None = None
-    """When the cache expires; null if the vendor does not say how long it keeps the cache."""
+    """When the vendor's cache expires; null if unknown."""
     cache_hit_percent: float | None = None
-    """Share of the prompts' tokens that was read from the cache."""
+    """Percentage of all prompt tokens that the vendor read from its cache."""
     usd_per_hour: float | None = None
-    """Cost of the last hour; of a shorter session, extrapolated."""
+    """Cost of the last hour in USD. It is extrapolated if the session is shorter."""
 
 
 class ContextUsage(Result, frozen=True, kw_only=True):
-    """How full a conversation's context is: the size of the next request."""
+    """How full a context is. `tokens` is the size of the next request."""
 
     tokens: int | None = None
     limit: int | None = None
@@ -278,8 +278,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     breakdown: Breakdown | None = None
     largest: list[ContextPart] = []
     contents: list[ContextPart] = []
-    """What fills an agent's context, estimated from the sizes of its parts; empty unless requested
-    by `context/usage`."""
+    """The parts of an agent's context, estimated from their sizes; empty unless `context/usage`
+    requests them."""
     turns: int | None = None
     should_prune: bool | None = None
     compacted: bool | None = None
@@ -288,24 +288,24 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     """Only in answers to `context/usage`."""
     note: str | None = None
-    """Why a number is missing or uncertain."""
+    """The reason why a number is missing or uncertain."""
     severity: Severity = "ok"
-    """`warning` from the first threshold of `context.warn-at` on, `error` from the last."""
+    """`warning` from the first threshold of `context.warn-at`, `error` from the last."""
     text: str = ""
     """`rows` as plain text in answers to `context/usage`; the outcome in answers to `context/undo`
     and `context/reset`; otherwise empty."""
     rows: list[ViewRow] = []
-    """The context view in answers to `context/usage`; otherwise empty."""
+    """The rows of the context view in answers to `context/usage`; otherwise empty."""
 
 
 class SessionRow(Result, frozen=True, kw_only=True):
-    """A session of a workspace, from a client or an agent."""
+    """An entry of the list of a workspace's sessions."""
 
     id: str
     source: str
     """`protocol`, or the agent whose files were read."""
     title: str | None
-    """The title that the agent stored, never text of a message."""
+    """The title that the agent stored. It is never derived from messages."""
     model: str | None
     tokens: int | None
     limit: int | None
@@ -314,13 +314,13 @@ class SessionRow(Result, frozen=True, kw_only=True):
     note: str | None
     state: Literal["running", "idle", "ended"]
     parent: str | None
-    """The session that this one was forked from."""
+    """The id of the session that this one was forked from."""
     cost_usd: float | None
     updated_at: str
     shown: bool = False
-    """Whether the status shows this session."""
+    """Whether this session is shown in the status."""
     pinned: bool = False
-    """Whether `context/select` chose it."""
+    """Whether `context/select` selected this session."""
     severity: Severity = "ok"
     """`warning` from the first threshold of `context.warn-at` on, `error` from the last."""
     label: str = ""
@@ -329,11 +329,11 @@ class SessionRow(Result, frozen=True, kw_only=True):
     detail: str = ""
     """Percent, cost, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""
     text: str = ""
-    """Label and detail on one line, aligned with the other rows."""
+    """The label and the detail in one line, aligned with the other rows."""
 
 
 class ContextWarning(Result, frozen=True, kw_only=True):
-    """Params of `context/warning`, sent once per crossing."""
+    """A warning about a session. It is sent once when a threshold is crossed."""
 
     workspace: str | None
     session: str | None
@@ -346,36 +346,36 @@ RemovalReason = Literal["toolOutput", "dialogue", "orphan", "empty"]
 
 
 class Removed(Result, frozen=True, kw_only=True):
-    """A turn that the plan removes, completely or in part (`orphan`)."""
+    """A turn that a pruning plan removes. With the reason `orphan`, a part of it may stay."""
 
     index: int
-    """Index of the appended turn, from 0."""
+    """The index of the turn in the conversation, from 0."""
     role: str
     tokens: int
     reason: RemovalReason
 
 
 class FitResult(Result, frozen=True, kw_only=True):
-    """A plan that makes the conversation fit, or why there is none."""
+    """A pruning plan. If it does not make the conversation fit, `reason` says why."""
 
     messages: list[Turn]
-    """The remaining messages, starting with the system prompt if there is one."""
+    """The messages that stay, including the system prompt."""
     removed: list[Removed]
     summary: str | None
     tokens_before: int
     tokens_after: int
     cached_tokens_lost: int
-    """Tokens that the last reply read from the prompt cache and that must be sent again."""
+    """Cached prompt tokens that the vendor can no longer read from its cache after pruning."""
     fits: bool
     plan_id: str
     reason: str | None = None
-    """Why it does not fit, if it does not."""
+    """Why the conversation does not fit; null if it fits."""
     text: str = ""
-    """The plan in words, one line per turn."""
+    """The plan as text, with one line per removed turn."""
 
 
 class AssembledSection(Result, frozen=True, kw_only=True):
-    """One part of an assembled request."""
+    """A part of an assembled request, with its text."""
 
     name: str
     text: str
@@ -389,11 +389,11 @@ class PackPart(Result, frozen=True, kw_only=True):
     name: str
     tokens: int
     trimmed: bool
-    """Whether a limit shortened it."""
+    """Whether a token limit shortened the section."""
 
 
 class AssembleResult(Result, frozen=True, kw_only=True):
-    """An assembled request: the parts' texts in order."""
+    """An assembled request. Its text is that of all sections in order."""
 
     sections: list[AssembledSection]
     tokens: int
@@ -407,13 +407,13 @@ class AssembleResult(Result, frozen=True, kw_only=True):
     intent: str | None = None
     """The focus of the request."""
     budget_applied: int = 0
-    """The size to fit, in tokens."""
+    """The maximum size that was applied, in tokens."""
     pack: list[PackPart] = msgspec.field(default_factory=list)
-    """The sections of the rendered context; empty if the context was given."""
+    """The sections of the rendered context; empty if the params contain the context."""
 
 
 class CleanCall(Result, frozen=True, kw_only=True):
-    """A tool call that can be run."""
+    """A complete tool call, which the client can run."""
 
     id: str
     name: str
@@ -421,20 +421,20 @@ class CleanCall(Result, frozen=True, kw_only=True):
 
 
 class Dropped(Result, frozen=True, kw_only=True):
-    """A tool call that was cut off, and what it lacks."""
+    """A tool call that was cut off. `reason` says what is missing."""
 
     name: str
     reason: str
 
 
 class ResponseResult(Result, frozen=True, kw_only=True):
-    """A reply without the parts that were cut off."""
+    """The usable parts of a reply."""
 
     content: str
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
     unchecked: list[str] = msgspec.field(default_factory=list)
-    """Names of calls in a cut-off reply that were kept, although no schema is known."""
+    """Names of tool calls in a cut-off reply that no known schema can check. They are kept."""
     model: str | None = None
     """The model's name in the reply."""
     request_id: str | None = None
@@ -449,14 +449,14 @@ class ResponseResult(Result, frozen=True, kw_only=True):
 
 
 class Reason(Result, frozen=True, kw_only=True):
-    """A reason against sending; `kind` is `window`, `output`, `budget`, …"""
+    """A reason for a verdict of `context/preflight`. `kind` is `window`, `output`, `budget`, …"""
 
     kind: str
     message: str
 
 
 class Alternative(Result, frozen=True, kw_only=True):
-    """A model whose window is large enough."""
+    """Another model, whose window is large enough for the request."""
 
     model: str
     context_window: int
@@ -466,7 +466,7 @@ Verdict = Literal["ok", "warn", "refuse"]
 
 
 class PreflightResult(Result, frozen=True, kw_only=True):
-    """Whether to send a request, and reasons against it."""
+    """The verdict on a request, with its reasons."""
 
     verdict: Verdict
     prompt_tokens: int

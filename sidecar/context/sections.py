@@ -15,7 +15,7 @@ from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
 
 TOOLS_SHOWN = 3
-"""How many of the largest tools a message names."""
+"""Maximum number of tools to name in a message."""
 
 
 class Counted(Protocol):
@@ -26,31 +26,31 @@ class Counted(Protocol):
 
 
 class SectionSource(Counted, Protocol):
-    """The source of a section's text."""
+    """The source of a section's text, such as a document."""
 
     @property
     def version(self) -> Hashable:
-        """Changes whenever the text does."""
+        """A value that changes whenever the text does."""
 
     def text(self) -> str: ...
 
 
 class _CachedCount:
-    """Caches one count per model and tokenizer."""
+    """A part of a request that caches its count for each model and tokenizer."""
 
     def __init__(self) -> None:
         self._measures: dict[tuple[str, str], Measure] = {}
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the cached count. With another tokenizer, it is an estimate."""
+        """Return the cached count, or count the part if there is none."""
         key = counter.key, counter.basis
         found = self._measures.get(key)
         if found is None:
             found = self._measures[key] = self._count(counter)
         return found
 
-    def take(self, counter: Counter, measure: Measure) -> None:
-        """Set the count for the counter's model and tokenizer."""
+    def set_count(self, counter: Counter, measure: Measure) -> None:
+        """Cache a count for the counter's model and tokenizer."""
         self._measures[counter.key, counter.basis] = measure
 
     def _count(self, counter: Counter) -> Measure:
@@ -58,7 +58,7 @@ class _CachedCount:
 
 
 class TextSource(_CachedCount):
-    """A section that is given as a text."""
+    """The text of a section that the client sent."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class TextSource(_CachedCount):
 
 
 class SystemPrompt(_CachedCount):
-    """The system prompt, counted as a message."""
+    """A system prompt. It is counted as a message."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class SystemPrompt(_CachedCount):
 
     @property
     def turn(self) -> Turn:
-        """The message that contains it."""
+        """The message that contains the system prompt."""
         return Turn(role="system", content=self.text)
 
     def _count(self, counter: Counter) -> Measure:
@@ -92,6 +92,8 @@ class SystemPrompt(_CachedCount):
 
 
 class ToolSet(_CachedCount):
+    """The tool schemas of a request."""
+
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         super().__init__()
         self.tools = list(tools)
@@ -104,8 +106,8 @@ def no_text() -> RequestError:
     """Return the error for a conversation that was restored without its texts."""
     return RequestError(
         "noText",
-        "only the token counts of this restored session are known: send its system prompt, "
-        "tools and turns again after context/reset",
+        "this session was restored without its texts: reset it with context/reset, and send its "
+        "system prompt, tools and turns again",
     )
 
 
@@ -114,12 +116,12 @@ OTHER_PERCENT = 60.0
 
 
 def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
-    """Return the tokens of these parts together."""
+    """Return the total of system prompt and tools, or of any such parts."""
     return add_sums([sums_of(part.measure(counter)) for part in parts if part])
 
 
 class RestoredPart:
-    """A part whose text was lost in a restart."""
+    """A part of a request whose text was not saved. Only its count is known."""
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
@@ -129,7 +131,7 @@ class RestoredPart:
         return 0
 
     def text(self) -> str:
-        """Raises RequestError `noText`."""
+        """Raise RequestError `noText`, because the text was not saved."""
         raise no_text()
 
     def measure(self, counter: Counter) -> Measure:
@@ -140,24 +142,24 @@ class RestoredPart:
 
 
 class SectionCount(msgspec.Struct, frozen=True):
-    """A section's count."""
+    """The count of a section's text for a model."""
 
     model: str
     measure: Measure
     source: SectionSource
-    """The text that was counted."""
+    """The source of the counted text."""
     cache_key: Hashable = None
-    """Everything besides the text that the count depends on."""
+    """Everything that the count depends on besides the text."""
     final: bool = True
-    """Whether no better count is expected from an endpoint."""
+    """Whether the count is final: no endpoint is still expected to count the text."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether the model's own tokenizer or server made the count."""
+        """Whether the count was made by the model's own tokenizer or by its server."""
         return self.measure.method in ("exact", "endpoint")
 
     def is_like(self, other: SectionCount) -> bool:
-        """Return whether both counts were made in the same way and can be compared."""
+        """Return whether two counts were made in the same way, so that they can be compared."""
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
             return False
@@ -165,69 +167,73 @@ class SectionCount(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A section of the context, and how to shorten it."""
+    """A named section of the context, with its counts and the rules for shortening it."""
 
     name: str
     source: SectionSource
     document_count: SectionCount | None = None
-    """The count of the section's document, if known."""
+    """The count of the text as a document, or None if it is unknown."""
     reported: SectionCount | None = None
-    """The best count of its text at the last report."""
-    held: SectionCount | None = None
-    """The section's part of the reported number."""
+    """The most reliable count of the text as it was at the last usage report."""
+    in_report: SectionCount | None = None
+    """The count that stands for the section in the reported size."""
     cap: int | None = None
-    """Token limit of the section."""
+    """The section's token limit."""
     priority: int = 0
     """Sections with a lower priority are shortened first."""
     truncation: Truncation = "middle"
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the section's tokens, limited by its cap."""
+        """Count the section. The result is at most its cap."""
         return self.capped(self.whole(counter))
 
     def capped(self, whole: Measure) -> Measure:
+        """Limit a count to the section's cap."""
         if self.cap is None or whole.tokens <= self.cap:
             return whole
         return msgspec.structs.replace(whole, tokens=self.cap)
 
     def whole(self, counter: Counter) -> Measure:
-        """Return the tokens of the whole text, without the cap."""
+        """Count the whole text, ignoring the cap."""
         return self.document_count_for(counter.key) or self.source.measure(counter)
 
     def document_count_for(self, model: str) -> Measure | None:
-        """Return its document's count for a model, or None."""
+        """Return the count of the text as a document for a model, or None if it is unknown."""
         known = self.document_count
         holds = known and known.model == model and known.source is self.source
         return known.measure if known and holds else None
 
     def as_reported(self, model: str) -> Section:
-        """Return the section after a report that includes its current text."""
-        held = self.document_count if self.document_count_for(model) is not None else None
-        return msgspec.structs.replace(self, reported=held, held=held)
+        """Return the section after a usage report for a prompt with its current text."""
+        in_report = self.document_count if self.document_count_for(model) is not None else None
+        return msgspec.structs.replace(self, reported=in_report, in_report=in_report)
 
     def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
-        """Return the section with new counts of its text and of its reported text.
+        """Return the section with new counts, and how much its share of the reported size changes.
 
-        Also returns how much the count in the reported number changes.
+        Args:
+            now: The count of the current text.
+            then: The count of the text as it was at the last usage report.
         """
-        held = self.held
-        if held is None or then is None or held.model != then.model:
+        in_report = self.in_report
+        if in_report is None or then is None or in_report.model != then.model:
             return msgspec.structs.replace(self, document_count=now), Sums()
-        is_surer = self.reported is None or then.is_sure or not self.reported.is_sure
-        reported = then if is_surer else self.reported
-        made = msgspec.structs.replace(self, document_count=now, reported=reported, held=then)
-        mine, its = self.capped(then.measure), self.capped(held.measure)
+        is_better = self.reported is None or then.is_sure or not self.reported.is_sure
+        reported = then if is_better else self.reported
+        made = msgspec.structs.replace(self, document_count=now, reported=reported, in_report=then)
+        mine, its = self.capped(then.measure), self.capped(in_report.measure)
         return made, document_sums(mine).minus(document_sums(its))
 
     def sums(self, counter: Counter) -> Sums:
+        """Count the section, and return the count as sums."""
         measure = self.measure(counter)
         return document_sums(measure) if self.document_count_for(counter.key) else sums_of(measure)
 
 
 def largest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
-    """Return names and tokens of the largest tool schemas.
+    """Return the names and tokens of the largest tool schemas.
 
-    Tokens that all tools have in common belong to no single tool.
+    Tokens that all tool schemas share are not assigned to any tool.
     """
     if not isinstance(tools, ToolSet):
         return []
@@ -240,5 +246,5 @@ def largest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> lis
 
 
 def tool_names(tool: Any) -> str:
-    """Return a tool's name, or all names if a vendor's format combines several tools."""
+    """Return the name of a tool, or several names if the vendor's format combines tools."""
     return ", ".join([schema.name for schema in read_tools([tool])])

@@ -1,4 +1,4 @@
-"""Context windows: their size, the usable part, and how full they are."""
+"""Computes the size of context windows, their usable part, and how full they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_RESERVE = 500
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A context window in tokens, and where its size comes from."""
+    """The size of a context window in tokens, with its source."""
 
     tokens: int
     source: LimitSource
@@ -24,25 +24,25 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class NamedLimits(msgspec.Struct, frozen=True):
-    """Context windows in tokens that are neither from the catalogue nor from the settings."""
+    """Sizes of context windows in tokens that clients, agents and endpoints report."""
 
     request: int | None = None
-    """Named by the client for its session."""
+    """The size that the client sent for its session."""
     transcript: int | None = None
-    """Named by the agent in its files or its status line."""
+    """The size that the agent wrote to its files or sent to its status line command."""
     endpoint: int | None = None
-    """Named by the model's server."""
+    """The size that the model's server reports."""
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A context window and the reserve for the reply, which is not usable for prompts."""
+    """A context window with its reserve, which prompts cannot use."""
 
     limit: Limit
     reserve: int = DEFAULT_RESERVE
 
     @property
     def usable(self) -> int:
-        """Tokens available to a prompt; at least 1."""
+        """The tokens of the window that a prompt can use; at least 1."""
         return usable(self.limit.tokens, self.reserve)
 
     def percent(self, tokens: int) -> int:
@@ -64,7 +64,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Return how many tokens of a window a prompt may use. The reserve is at most a quarter."""
+    """Return the tokens of a window that a prompt can use. At most a quarter is reserved."""
     return max(1, limit - min(reserve, limit // 4))
 
 
@@ -82,10 +82,18 @@ def resolve_limit(
     setting: int | None = None,
     prompt: int | None = None,
 ) -> Limit:
-    """Return the window in force: the first known one, limited by a smaller user setting.
+    """Return the first known size of a window, in the order of the arguments.
 
-    All arguments are in tokens. `setting` is `context.limit` or CONTEXT_MAX_TOKENS. `prompt` is
-    the vendor's largest prompt, which does not apply to a window that a client or server names.
+    A smaller `setting` takes precedence. All sizes are in tokens.
+
+    Args:
+        request: The size that the client sent.
+        transcript: The size that the agent wrote to its files.
+        endpoint: The size that the model's server reports.
+        catalogue: The size in the model catalogue.
+        setting: The setting `context.limit` or the variable `CONTEXT_MAX_TOKENS`.
+        prompt: The largest prompt that the vendor accepts. It is ignored if the size is from a
+            client or a server.
     """
     ranked: tuple[tuple[int | None, LimitSource], ...] = (
         (request, "request"),
@@ -104,12 +112,12 @@ def resolve_limit(
 
 
 def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
-    """Return how many thresholds (shares of the usable window) are reached."""
+    """Return how many thresholds are reached. They are shares of the usable window."""
     return sum(tokens >= usable * share for share in warn_at)
 
 
 def severity(tokens: int | None, usable: int | None, warn_at: Sequence[float]) -> Severity:
-    """Return `warning` from the first threshold on, and `error` from the last."""
+    """Return `warning` from the first threshold, `error` from the last, and `ok` below."""
     if tokens is None or not usable or not warn_at:
         return "ok"
     if tokens >= usable * max(warn_at):

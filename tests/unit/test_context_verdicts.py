@@ -104,8 +104,8 @@ class TestThresholds:
         near = budget_message(context_usage(made, window(1_300, 0)), **offers)  # type: ignore[arg-type]
         assert near == "Context 77 % full: ~1,007 of 1,300 tokens, fake-1."
         over = budget_message(context_usage(made, window(1_000, 0)), **offers)  # type: ignore[arg-type]
-        assert "It would fit: large (200,000)." in over
-        assert "The heaviest tool schemas: search (900)." in over
+        assert "Models with enough room: large (200,000)." in over
+        assert "Largest tool schemas: search (900)." in over
 
 
 def ask(made: Conversation, limit: int = 1_000, **params: Any) -> PreflightResult:

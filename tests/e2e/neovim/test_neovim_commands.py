@@ -399,7 +399,7 @@ def test_a_long_warning_is_shortened_on_screen_and_complete_in_the_log(ready: Ed
     assert len(message) <= ready.lua("return vim.v.echospace")
     log = Path(ready.lua("return vim.lsp.log.get_filename()"))
     whole = wait_for(lambda: log.is_file() and log.read_text("utf-8"), "the log")
-    assert "The heaviest tool schemas: a_tool_of_a_long_name_" in whole
+    assert "Largest tool schemas: a_tool_of_a_long_name_" in whole
     assert ready.lua("return vim.api.nvim_get_mode().mode") == "n"
 
 
