@@ -235,5 +235,5 @@ def test_preflight_heeds_what_a_prompt_may_hold() -> None:
     window = Window(resolve_limit(catalogue=400_000, prompt=272_000))
     found = preflight(session(turns=[user("x" * 280_000)]), window, PreflightParams())
     assert (found.verdict, found.fits) == ("refuse", False)
-    assert "272,000 that a prompt may hold" in found.reasons[0].message
+    assert "the limit of 272,000 for prompts" in found.reasons[0].message
     assert found.available < 0

@@ -1,7 +1,7 @@
 // Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
 /**
- * A model whose window is large enough.
+ * Another model, whose window is large enough for the request.
  */
 export interface Alternative {
   model: string;
@@ -9,7 +9,7 @@ export interface Alternative {
 }
 
 /**
- * Turns to add, in order, with the usage that the vendor reported for the reply.
+ * Append turns to a conversation, with the reported usage of the last reply.
  */
 export interface AppendParams {
   workspace?: string | null;
@@ -19,7 +19,7 @@ export interface AppendParams {
 }
 
 /**
- * The parts of a request, and the keys that its context depends on.
+ * Assemble a request from its parts. The context is reused while its keys stay the same.
  */
 export interface AssembleParams {
   workspace?: string | null;
@@ -41,7 +41,7 @@ export interface AssembleParams {
 }
 
 /**
- * An assembled request: the parts' texts in order.
+ * An assembled request. Its text is that of all sections in order.
  */
 export interface AssembleResult {
   sections: AssembledSection[];
@@ -59,7 +59,7 @@ export interface AssembleResult {
 }
 
 /**
- * One part of an assembled request.
+ * A part of an assembled request, with its text.
  */
 export interface AssembledSection {
   name: string;
@@ -69,10 +69,10 @@ export interface AssembledSection {
 }
 
 /**
- * Tokens by part; the parts add up to the total.
+ * The tokens of a context by kind. They add up to the context's size.
  *
- *     `overhead` is the format's markup, and whatever a reported number contains beyond the counted
- *     parts.
+ *     `overhead` is the markup of the request's format, and everything in a reported number that
+ *     is not in the other parts.
  */
 export interface Breakdown {
   system: number;
@@ -86,7 +86,7 @@ export interface Breakdown {
 }
 
 /**
- * What reported usage has shown: real tokens = estimated tokens * factor.
+ * The calibration of estimates: real tokens = estimated tokens * factor.
  */
 export interface CalibrationInfo {
   factor: number;
@@ -117,7 +117,7 @@ export interface Capability {
 }
 
 /**
- * A tool call that can be run.
+ * A complete tool call, which the client can run.
  */
 export interface CleanCall {
   id: string;
@@ -126,7 +126,7 @@ export interface CleanCall {
 }
 
 /**
- * A part of the context, by its label.
+ * A labelled part of the context, with its tokens.
  */
 export interface ContextPart {
   label: string;
@@ -146,7 +146,7 @@ export interface ContextStatus {
 }
 
 /**
- * How full a conversation's context is: the size of the next request.
+ * How full a context is. `tokens` is the size of the next request.
  */
 export interface ContextUsage {
   tokens: number | null;
@@ -177,7 +177,7 @@ export interface ContextUsage {
 }
 
 /**
- * Params of `context/warning`, sent once per crossing.
+ * A warning about a session. It is sent once when a threshold is crossed.
  */
 export interface ContextWarning {
   workspace: string | null;
@@ -403,7 +403,7 @@ export interface DocumentStatus {
 }
 
 /**
- * A tool call that was cut off, and what it lacks.
+ * A tool call that was cut off. `reason` says what is missing.
  */
 export interface Dropped {
   name: string;
@@ -425,7 +425,7 @@ export interface FileCost {
 }
 
 /**
- * Asks for a plan that makes the conversation fit, or applies one.
+ * Request a pruning plan, or apply one.
  */
 export interface FitParams {
   workspace?: string | null;
@@ -438,7 +438,7 @@ export interface FitParams {
 }
 
 /**
- * A plan that makes the conversation fit, or why there is none.
+ * A pruning plan. If it does not make the conversation fit, `reason` says why.
  */
 export interface FitResult {
   messages: Turn[];
@@ -482,7 +482,7 @@ export interface FitTextResult {
 }
 
 /**
- * What comes next in a session, from its recorded calls of the last day.
+ * The forecast of a session, based on its recorded calls of the last day.
  */
 export interface Forecast {
   callsLeft: number | null;
@@ -540,7 +540,7 @@ export interface Position {
 }
 
 /**
- * A request that is about to be sent.
+ * Check a request before it is sent.
  */
 export interface PreflightParams {
   workspace?: string | null;
@@ -553,7 +553,7 @@ export interface PreflightParams {
 }
 
 /**
- * Whether to send a request, and reasons against it.
+ * The verdict on a request, with its reasons.
  */
 export interface PreflightResult {
   verdict: "ok" | "refuse" | "warn";
@@ -585,7 +585,7 @@ export interface Range {
 }
 
 /**
- * A reason against sending; `kind` is `window`, `output`, `budget`, …
+ * A reason for a verdict of `context/preflight`. `kind` is `window`, `output`, `budget`, …
  */
 export interface Reason {
   kind: string;
@@ -593,7 +593,7 @@ export interface Reason {
 }
 
 /**
- * A turn that the plan removes, completely or in part (`orphan`).
+ * A turn that a pruning plan removes. With the reason `orphan`, a part of it may stay.
  */
 export interface Removed {
   index: number;
@@ -603,7 +603,7 @@ export interface Removed {
 }
 
 /**
- * Removes everything but the conversation's model.
+ * Remove everything from a conversation except its model.
  */
 export interface ResetParams {
   workspace?: string | null;
@@ -611,7 +611,7 @@ export interface ResetParams {
 }
 
 /**
- * A model's reply as sent by its vendor: an object, or the array or text of its stream.
+ * Pass on a model's reply as the vendor sent it: an object, or its stream as array or text.
  */
 export interface ResponseParams {
   workspace?: string | null;
@@ -626,7 +626,7 @@ export interface ResponseParams {
 }
 
 /**
- * A reply without the parts that were cut off.
+ * The usable parts of a reply.
  */
 export interface ResponseResult {
   content: string;
@@ -645,14 +645,14 @@ export interface ResponseResult {
 }
 
 /**
- * An open document whose text a section follows.
+ * The open document that provides a section's text.
  */
 export interface SectionDocument {
   uri: string;
 }
 
 /**
- * A named section: `text`, or `textDocument` with an optional `range`.
+ * A named section of the context: a `text`, or a `textDocument` with an optional `range`.
  */
 export interface SectionSpec {
   name: string;
@@ -665,7 +665,7 @@ export interface SectionSpec {
 }
 
 /**
- * Shows a session until it ends; null selects automatically again.
+ * Select the session to show until it ends; null returns to automatic selection.
  */
 export interface SelectParams {
   workspace?: string | null;
@@ -673,7 +673,7 @@ export interface SelectParams {
 }
 
 /**
- * The conversation that the numbers describe.
+ * The session that a result describes.
  */
 export interface SessionInfo {
   id: string;
@@ -683,7 +683,7 @@ export interface SessionInfo {
 }
 
 /**
- * A session of a workspace, from a client or an agent.
+ * An entry of the list of a workspace's sessions.
  */
 export interface SessionRow {
   id: string;
@@ -708,7 +708,7 @@ export interface SessionRow {
 }
 
 /**
- * Lists the sessions of the last 24 hours, or all.
+ * Request the sessions of the last 24 hours, or all of them.
  */
 export interface SessionsParams {
   workspace?: string | null;
@@ -716,7 +716,7 @@ export interface SessionsParams {
 }
 
 /**
- * The parts of a conversation besides its turns. Omitted parts are kept; null removes one.
+ * Set parts of a conversation other than its turns. Omitted parts stay; null removes a part.
  */
 export interface SetParams {
   workspace?: string | null;
@@ -767,7 +767,7 @@ export interface Turn {
 }
 
 /**
- * Reverts the last applied plan.
+ * Revert the last applied pruning plan.
  */
 export interface UndoParams {
   workspace?: string | null;
@@ -788,7 +788,7 @@ export interface Usage {
 }
 
 /**
- * Asks how full the context is.
+ * Request the size and the parts of a context.
  */
 export interface UsageParams {
   workspace?: string | null;
@@ -797,7 +797,7 @@ export interface UsageParams {
 }
 
 /**
- * A row of a view. A group has children and no value.
+ * A row of the context view. A group has children and no value.
  */
 export interface ViewRow {
   label: string;

@@ -43,8 +43,8 @@ def some_text(source: random.Random, number: int) -> str:
 async def _turn_counts(client: Any) -> list[int]:
     """Return the server's count of each turn's texts, without the template."""
     [conversations] = client.server.services._conversations.values()
-    ledger = conversations.sessions.conversations.get("s").ledger()
-    return [measure.counted for measure in ledger.counts.measures]
+    counts = conversations.sessions.conversations.get("s").model_counts().turns
+    return [measure.counted for measure in counts.measures]
 
 
 @pytest.mark.parametrize("template", [CHATML, WORDY], ids=["chatml", "wordy"])

@@ -1,19 +1,19 @@
 ---@meta
 -- Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
---- A model whose window is large enough.
+--- Another model, whose window is large enough for the request.
 ---@class token_sidecar.Alternative
 ---@field model string
 ---@field contextWindow integer
 
---- Turns to add, in order, with the usage that the vendor reported for the reply.
+--- Append turns to a conversation, with the reported usage of the last reply.
 ---@class token_sidecar.AppendParams
 ---@field workspace? string
 ---@field session? string
 ---@field turns token_sidecar.Turn[]
 ---@field usage? table
 
---- The parts of a request, and the keys that its context depends on.
+--- Assemble a request from its parts. The context is reused while its keys stay the same.
 ---@class token_sidecar.AssembleParams
 ---@field workspace? string
 ---@field session? string
@@ -32,7 +32,7 @@
 ---@field scope? string
 ---@field memoryVersion? string|integer|number
 
---- An assembled request: the parts' texts in order.
+--- An assembled request. Its text is that of all sections in order.
 ---@class token_sidecar.AssembleResult
 ---@field sections token_sidecar.AssembledSection[]
 ---@field tokens integer
@@ -47,17 +47,17 @@
 ---@field budgetApplied integer
 ---@field pack token_sidecar.PackPart[]
 
---- One part of an assembled request.
+--- A part of an assembled request, with its text.
 ---@class token_sidecar.AssembledSection
 ---@field name string
 ---@field text string
 ---@field tokens integer
 ---@field trimmed boolean
 
---- Tokens by part; the parts add up to the total.
+--- The tokens of a context by kind. They add up to the context's size.
 ---
----     `overhead` is the format's markup, and whatever a reported number contains beyond the counted
----     parts.
+---     `overhead` is the markup of the request's format, and everything in a reported number that
+---     is not in the other parts.
 ---@class token_sidecar.Breakdown
 ---@field system integer
 ---@field tools integer
@@ -68,7 +68,7 @@
 ---@field config integer
 ---@field time integer
 
---- What reported usage has shown: real tokens = estimated tokens * factor.
+--- The calibration of estimates: real tokens = estimated tokens * factor.
 ---@class token_sidecar.CalibrationInfo
 ---@field factor number
 ---@field samples integer
@@ -90,13 +90,13 @@
 ---@field checkedAt? string
 ---@field reason? string
 
---- A tool call that can be run.
+--- A complete tool call, which the client can run.
 ---@class token_sidecar.CleanCall
 ---@field id string
 ---@field name string
 ---@field arguments table
 
---- A part of the context, by its label.
+--- A labelled part of the context, with its tokens.
 ---@class token_sidecar.ContextPart
 ---@field label string
 ---@field tokens integer
@@ -110,7 +110,7 @@
 ---@field severity "error"|"ok"|"warning"
 ---@field sessions integer
 
---- How full a conversation's context is: the size of the next request.
+--- How full a context is. `tokens` is the size of the next request.
 ---@class token_sidecar.ContextUsage
 ---@field tokens? integer
 ---@field limit? integer
@@ -138,7 +138,7 @@
 ---@field text string
 ---@field rows token_sidecar.ViewRow[]
 
---- Params of `context/warning`, sent once per crossing.
+--- A warning about a session. It is sent once when a threshold is crossed.
 ---@class token_sidecar.ContextWarning
 ---@field workspace? string
 ---@field session? string
@@ -316,7 +316,7 @@
 ---@field text string
 ---@field tooltip string
 
---- A tool call that was cut off, and what it lacks.
+--- A tool call that was cut off. `reason` says what is missing.
 ---@class token_sidecar.Dropped
 ---@field name string
 ---@field reason string
@@ -332,7 +332,7 @@
 ---@field model? string
 ---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
 
---- Asks for a plan that makes the conversation fit, or applies one.
+--- Request a pruning plan, or apply one.
 ---@class token_sidecar.FitParams
 ---@field workspace? string
 ---@field session? string
@@ -342,7 +342,7 @@
 ---@field apply? boolean
 ---@field planId? string
 
---- A plan that makes the conversation fit, or why there is none.
+--- A pruning plan. If it does not make the conversation fit, `reason` says why.
 ---@class token_sidecar.FitResult
 ---@field messages token_sidecar.Turn[]
 ---@field removed token_sidecar.Removed[]
@@ -377,7 +377,7 @@
 ---@field tokenizer string
 ---@field errorPercent? number
 
---- What comes next in a session, from its recorded calls of the last day.
+--- The forecast of a session, based on its recorded calls of the last day.
 ---@class token_sidecar.Forecast
 ---@field callsLeft? integer
 ---@field nextInputUsd? number
@@ -417,7 +417,7 @@
 ---@field line integer
 ---@field character integer
 
---- A request that is about to be sent.
+--- Check a request before it is sent.
 ---@class token_sidecar.PreflightParams
 ---@field workspace? string
 ---@field session? string
@@ -427,7 +427,7 @@
 ---@field maxOutputTokens? integer
 ---@field pendingToolCall? token_sidecar.PendingToolCall
 
---- Whether to send a request, and reasons against it.
+--- The verdict on a request, with its reasons.
 ---@class token_sidecar.PreflightResult
 ---@field verdict "ok"|"refuse"|"warn"
 ---@field promptTokens integer
@@ -450,24 +450,24 @@
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
 
---- A reason against sending; `kind` is `window`, `output`, `budget`, …
+--- A reason for a verdict of `context/preflight`. `kind` is `window`, `output`, `budget`, …
 ---@class token_sidecar.Reason
 ---@field kind string
 ---@field message string
 
---- A turn that the plan removes, completely or in part (`orphan`).
+--- A turn that a pruning plan removes. With the reason `orphan`, a part of it may stay.
 ---@class token_sidecar.Removed
 ---@field index integer
 ---@field role string
 ---@field tokens integer
 ---@field reason "dialogue"|"empty"|"orphan"|"toolOutput"
 
---- Removes everything but the conversation's model.
+--- Remove everything from a conversation except its model.
 ---@class token_sidecar.ResetParams
 ---@field workspace? string
 ---@field session? string
 
---- A model's reply as sent by its vendor: an object, or the array or text of its stream.
+--- Pass on a model's reply as the vendor sent it: an object, or its stream as array or text.
 ---@class token_sidecar.ResponseParams
 ---@field workspace? string
 ---@field session? string
@@ -479,7 +479,7 @@
 ---@field format? "anthropic"|"bedrock"|"cohere"|"deepseek"|"gemini"|"lmstudio"|"mistral"|"ollama"|"openai-chat"|"openai-responses"|"xai"
 ---@field tools? table[]
 
---- A reply without the parts that were cut off.
+--- The usable parts of a reply.
 ---@class token_sidecar.ResponseResult
 ---@field content string
 ---@field toolCalls token_sidecar.CleanCall[]
@@ -495,11 +495,11 @@
 ---@field usageRecorded boolean
 ---@field usageProblem? string
 
---- An open document whose text a section follows.
+--- The open document that provides a section's text.
 ---@class token_sidecar.SectionDocument
 ---@field uri string
 
---- A named section: `text`, or `textDocument` with an optional `range`.
+--- A named section of the context: a `text`, or a `textDocument` with an optional `range`.
 ---@class token_sidecar.SectionSpec
 ---@field name string
 ---@field text? string
@@ -509,19 +509,19 @@
 ---@field priority? integer
 ---@field truncation? "end"|"middle"|"start"
 
---- Shows a session until it ends; null selects automatically again.
+--- Select the session to show until it ends; null returns to automatic selection.
 ---@class token_sidecar.SelectParams
 ---@field workspace? string
 ---@field session? string
 
---- The conversation that the numbers describe.
+--- The session that a result describes.
 ---@class token_sidecar.SessionInfo
 ---@field id string
 ---@field source string
 ---@field updatedAt string
 ---@field label string
 
---- A session of a workspace, from a client or an agent.
+--- An entry of the list of a workspace's sessions.
 ---@class token_sidecar.SessionRow
 ---@field id string
 ---@field source string
@@ -543,12 +543,12 @@
 ---@field detail string
 ---@field text string
 
---- Lists the sessions of the last 24 hours, or all.
+--- Request the sessions of the last 24 hours, or all of them.
 ---@class token_sidecar.SessionsParams
 ---@field workspace? string
 ---@field all? boolean
 
---- The parts of a conversation besides its turns. Omitted parts are kept; null removes one.
+--- Set parts of a conversation other than its turns. Omitted parts stay; null removes a part.
 ---@class token_sidecar.SetParams
 ---@field workspace? string
 ---@field session? string
@@ -587,7 +587,7 @@
 ---@field tool_calls? table[]
 ---@field tool_call_id? string
 
---- Reverts the last applied plan.
+--- Revert the last applied pruning plan.
 ---@class token_sidecar.UndoParams
 ---@field workspace? string
 ---@field session? string
@@ -602,13 +602,13 @@
 ---@field reasoningTokens integer
 ---@field promptTokens integer
 
---- Asks how full the context is.
+--- Request the size and the parts of a context.
 ---@class token_sidecar.UsageParams
 ---@field workspace? string
 ---@field session? string
 ---@field contents? boolean
 
---- A row of a view. A group has children and no value.
+--- A row of the context view. A group has children and no value.
 ---@class token_sidecar.ViewRow
 ---@field label string
 ---@field value string
