@@ -1,4 +1,4 @@
-"""A conversation: its prompt parts, its turns, each model's counts, and pruning plans."""
+"""The conversation as a value: prompt parts, turns, counts for each model, and pruning plans."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""Stands for the system prompt where turns are identified by index."""
+"""The index of the system prompt in a mapping of texts by turn."""
 SHRUNK = 0.7
-"""A prompt below this share of the expected size means that the client compacted it."""
+"""If a reported prompt is below this share of the expected size, the client compacted it."""
 SAME = 0.01
-"""A prompt within this share of the last one counts as sent again."""
+"""Two reported prompts count as the same prompt if they differ by at most this share."""
 MODELS_KEPT = 4
-"""Number of models whose counts are kept."""
+"""Maximum number of models whose counts a conversation keeps."""
 
 
 class Conversation:
-    """A conversation that a client feeds: system prompt, tools, sections, turns and their counts.
+    """A conversation that a client reports: system prompt, tools, sections and turns, with counts.
 
-    `counter` counts for the conversation's model. Setting another counter switches the model;
-    turns are counted again when a number is needed.
+    `counter` counts texts for the conversation's model. To switch the model, set another counter.
+    The turns are counted again when a number is needed.
     """
 
     def __init__(
@@ -78,27 +78,27 @@ class Conversation:
         self.updated_at = now()
         self.persist = False
         self.layout = 0
-        """Increases with each change that affects plans."""
+        """A version number, which increases with each change that invalidates pruning plans."""
         self._clear()
 
     def _clear(self) -> None:
         self.plans: dict[str, Plan] = {}
-        """Pruning plans that can still be applied, by id."""
+        """The pruning plans that can still be applied, by id."""
         self.applied_plan: Plan | None = None
         self.plans_made = 0
         self.assembler = Assembler()
         self.limit: int | None = None
-        """The context window that the client named, in tokens."""
+        """The size of the context window that the client sent, in tokens."""
         self.reserve: int | None = None
         self.system: SystemPrompt | RestoredPart | None = None
         self.tools: ToolSet | RestoredPart | None = None
         self.sections: list[Section] = []
         self.turns: list[Turn] = []
         self.assembled: dict[str, int] = {}
-        """Size in tokens of the last assembled request, by part."""
+        """The tokens of the last assembled request, by part."""
         self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
-        """Counts of the first turns, if their text was lost in a restart."""
+        """Counts of the first turns, if they were restored without their text."""
         self.restored_kind: Kind = "prose"
         """The kind of text of the last restored turn."""
         self.compacted = False
@@ -131,14 +131,15 @@ class Conversation:
         return self.is_empty_but_for(self.turns)
 
     def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
-        """Return whether there would be nothing to count if the turns were these."""
+        """Return whether the conversation would contain nothing to count with these turns."""
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
-    def note_assembled(self, parts: dict[str, int]) -> None:
+    def record_assembled(self, parts: dict[str, int]) -> None:
+        """Record the tokens of an assembled request, by part."""
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
-        """Update the time of the last change, and invalidate plans."""
+        """Update the time of the last change, and invalidate pruning plans."""
         self.updated_at = max(self._now(), self.updated_at)
         self.layout += 1
 
@@ -155,20 +156,20 @@ class Conversation:
         self.tools = ToolSet(tools) if tools else None
 
     def reset(self) -> None:
-        """Remove everything except the model."""
+        """Remove everything from the conversation except its model."""
         self._clear()
         self.touch()
 
     def restore_turn_counts(
         self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
     ) -> None:
-        """Set the counts of turns whose text was lost in a restart."""
+        """Set the turns and counts of a conversation that was saved without its text."""
         self.restored = measures
         self._take_turns(turns)
         self.model_counts().anchor = anchor
 
     def model_counts(self) -> ModelCounts:
-        """Return the current model's counts, after counting all turns."""
+        """Count all turns without a count, and return the counts for the current model."""
         key = self.counter.key
         found = self._counts_by_model.pop(key, None) or ModelCounts()
         if found.counter is not None and not found.counter.is_like(self.counter):
@@ -180,9 +181,9 @@ class Conversation:
         return found
 
     def _recount(self, counts: ModelCounts, before: Counter) -> ModelCounts:
-        """Return the counts of another tokenizer for the same model.
+        """Count the conversation again with another tokenizer for the same model.
 
-        Reported numbers are kept, and an edit can still be undone.
+        Reported numbers stay, and the last edit can still be undone.
         """
         change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
         made = counts.with_reports_only(change)
@@ -194,20 +195,20 @@ class Conversation:
         return made
 
     def fixed(self) -> Sums:
-        """Return the tokens of system prompt and tools."""
+        """Return the total of the system prompt and the tools."""
         return fixed_sums(self.counter, self.system, self.tools)
 
     def section_sums(self) -> Sums:
-        """Return the tokens of the sections."""
+        """Return the total of the sections."""
         return add_sums([section.sums(self.counter) for section in self.sections])
 
     def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
-        """Set a section's count.
+        """Set the count of a section.
 
         Args:
-            index: Index of the section.
-            now: The count of its text.
-            then: The count of its text at the last report, by the same tokenizer.
+            index: The index of the section.
+            now: The count of its current text.
+            then: The count of its text as it was at the last usage report, by the same tokenizer.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)
@@ -219,11 +220,11 @@ class Conversation:
 
     @property
     def has_uncounted_sections(self) -> bool:
-        """Return whether a section has no count for the current model."""
+        """Whether a section has no count as a document for the current model."""
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
-        """Return the size of the next request with the first `upto` turns, or all turns."""
+        """Return the size of the next request with the first `upto` turns, by default all."""
         if self.is_empty:
             return Sums()
         counts = self.model_counts()
@@ -231,7 +232,7 @@ class Conversation:
         return counts.total(self.fixed(), self.section_sums(), priming, upto)
 
     def count_without_reports(self, upto: int | None = None) -> Sums:
-        """Return the same size without using reported numbers."""
+        """Return the size of the next request by counts alone, ignoring reported usage."""
         counts = self.model_counts()
         beside = self.fixed().plus(self.section_sums())
         return beside.plus(counts.sum_turns(counts.priming(self.counter.priming), upto))
@@ -239,12 +240,12 @@ class Conversation:
     def append(
         self, turns: Sequence[Turn], usage: Usage | None = None, total: int | None = None
     ) -> UsageUpdate:
-        """Add turns. Only the new turns are counted.
+        """Add turns to the conversation. Earlier turns are not counted again.
 
         Args:
             turns: The new turns, in order.
-            usage: The reported usage of the last reply. Without a prompt size, it is ignored.
-            total: Tokens of prompt and reply together, if the vendor reports no parts.
+            usage: The reported usage of the last reply. It is ignored without a prompt size.
+            total: The reported tokens of prompt and reply, if the vendor reports only their sum.
         """
         first = len(self.turns)
         self.turns.extend(turns)
@@ -254,17 +255,19 @@ class Conversation:
             self._attach_reply(assistants[0])
         update = UsageUpdate()
         if total is not None:
-            self._anchor_appended(self._usage_of(total))  # it measures nothing: no sample
+            # The split is an estimate, so it is no sample for the calibration.
+            self._anchor_appended(self._usage_of(total))
         elif usage is not None and usage.prompt_tokens:
             update = self._anchor_appended(usage)
         self.touch()
         return update
 
     def apply_reply_usage(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
-        """Apply the usage of a reply that is not appended (`context/response`).
+        """Apply the usage of a reply before the reply is appended (`context/response`).
 
-        `reply_estimate` is an estimated part of the output, which `usage` does not list
-        separately.
+        Args:
+            usage: The reported usage.
+            reply_estimate: The estimated part of the output, if the report does not cover it.
         """
         covers = len(self.turns)
         update = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
@@ -274,13 +277,13 @@ class Conversation:
         return update
 
     def apply_overflow(self, prompt_tokens: int) -> UsageUpdate:
-        """Apply the exact size of a prompt that a server refused."""
+        """Apply the size of a prompt that a server refused as too large."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
         return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
 
     def apply_chat_count(self, total: int, first: int) -> None:
-        """Apply an endpoint's count of the chat. Turns from index `first` on are new."""
+        """Apply an endpoint's count of the chat, in which the turns from `first` are new."""
         counts, fixed, end = self.model_counts(), self.fixed(), len(self.turns)
         before = counts.chat
         counts.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
@@ -302,7 +305,7 @@ class Conversation:
         )
 
     def _usage_of(self, total: int) -> Usage:
-        """Split a total into the predicted prompt, the counted reply, and reasoning as the rest."""
+        """Split a total into the expected prompt, the counted reply, and the rest as reasoning."""
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
         counted = 0
         if reply < len(self.turns):
@@ -352,7 +355,7 @@ class Conversation:
         anchor, expected = counts.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
-                return UsageUpdate()  # the same prompt once more: its reply was thrown away
+                return UsageUpdate()  # the client sent the same prompt again
             kept = counts.turns.between(anchor.prompt_covers, anchor.covers).tokens()
             base = anchor.base + anchor.reply_estimate.tokens()
             unsent = max(0, base - anchor.prompt - kept) if anchor.prompt else 0
@@ -360,7 +363,7 @@ class Conversation:
             if prompt < SHRUNK * (expected.tokens() - unsent):
                 return UsageUpdate(compacted=True)
         own = self.count_without_reports(prompt_covers)
-        # Of what an estimate would have been off by, a count by an endpoint says nothing.
+        # An endpoint's count shows nothing about the error of an estimate.
         if self.compacted or not prompt or own.endpoint:
             return UsageUpdate()
         has_same_sections = own.documents == (
@@ -381,7 +384,7 @@ class Conversation:
         return UsageUpdate(sample)
 
     def _growth_since_report(self, counts: ModelCounts, upto: int) -> Grown:
-        """Return the turns added since the last report, or None if anything else was added."""
+        """Return the texts added since the last report, or () if anything else changed."""
         anchor = counts.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
@@ -389,7 +392,7 @@ class Conversation:
         return kinds_of_turns((self.turns[index], counts.turns[index].tokens) for index in added)
 
     def newest_kind(self, upto: int | None = None) -> Kind:
-        """Return the kind of text of the last turn."""
+        """Return the kind of the newest text."""
         stop = len(self.turns) if upto is None else upto
         if stop <= len(self.restored):
             return self.restored_kind
@@ -401,7 +404,7 @@ class Conversation:
         return self.model_counts().anchor is not None
 
     def edit(self, edit: Edit) -> None:
-        """Replace all turns. `undo` reverts this."""
+        """Replace all turns, as a pruning plan does. `undo` reverts the edit."""
         counts = self.model_counts()
         old, new, before = counts.turns, TurnCounts(edit.measures), counts.anchor
         counts.turns, counts.chat = new, None
@@ -421,7 +424,7 @@ class Conversation:
         self.compacted = True
 
     def undo(self) -> bool:
-        """Revert the last edit; later turns stay. Returns False if there is no edit."""
+        """Revert the last edit, and keep later turns. Returns whether there was an edit."""
         saved, self._undo_state, self.applied_plan = self._undo_state, None, None
         if saved is None:
             return False
@@ -441,7 +444,7 @@ class Conversation:
 
 
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
-    """Return the texts without an exact count by turn, except those in a reported prompt."""
+    """Return the texts that have no reliable count and follow the last reported prompt, by turn."""
     counts, system = conversation.model_counts(), conversation.system
     first = counts.anchor.prompt_covers if counts.anchor else 0
     turns = {
@@ -455,7 +458,7 @@ def uncounted_texts(conversation: Conversation) -> dict[int, str]:
 
 
 def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) -> None:
-    """Apply a server's counts of some turns' texts, in tokens."""
+    """Apply a server's counts of texts, in tokens by turn."""
     counts, system = conversation.model_counts(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
         system.set_count(
@@ -505,10 +508,12 @@ Follow = Callable[[SectionSpec], SectionSource]
 
 
 def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> None:
-    """Apply `context/set`: omitted params stay unchanged, null removes.
+    """Apply the params of `context/set`, except the model. Omitted params change nothing.
 
-    The caller switches the model. `follow` returns the source of a section that names a
-    document.
+    Args:
+        conversation: The conversation to change.
+        params: The params.
+        follow: Returns the source of a section that refers to a document.
 
     Raises:
         BadParamsError: A section does not have exactly one of `text` and `textDocument`.
@@ -531,7 +536,7 @@ def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> 
 def sections_from(
     specs: Sequence[SectionSpec], old: Sequence[Section], follow: Follow
 ) -> list[Section]:
-    """Return the requested sections. Counts of unchanged texts are reused."""
+    """Create the requested sections, reusing the counts of unchanged texts."""
     known = {
         section.source.text(): section.source
         for section in old
@@ -556,7 +561,7 @@ def _make_source(
     spec: SectionSpec, known: Mapping[str, SectionSource], follow: Follow
 ) -> SectionSource:
     if (spec.text is None) == (spec.text_document is None):
-        raise BadParamsError("each section takes exactly one of `text` and `textDocument`")
+        raise BadParamsError("a section needs either `text` or `textDocument`")
     if spec.text is None:
         return follow(spec)
     return known.get(spec.text) or TextSource(spec.text)

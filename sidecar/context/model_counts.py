@@ -1,10 +1,11 @@
-"""One model's counts of a conversation: a count for each turn, and the last reported number."""
+"""The counts of a conversation for one model: one for each turn, and the last reported size."""
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from copy import copy
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -23,45 +24,39 @@ if TYPE_CHECKING:
 
 
 LARGEST_KEPT = 16
-"""How many of the largest turns to keep: more than are shown, because counts may change."""
+"""Number of largest turns to return. It is more than are shown, because calibration reorders."""
 CHAT_MARKS = 8
-"""How many tokens an endpoint's count of a chat may exceed the reported usage by.
+"""Largest difference in tokens between an endpoint's count and reported usage of the same chat.
 
-The difference is markup that closes the reply and opens the next message.
+The markup that ends the reply and begins the next message causes the difference.
 """
 
 
 PREAMBLE = 24
-"""Tokens that a template may add before a conversation, such as a begin-of-text token."""
+"""Largest number of tokens that a template adds before the first message."""
 MARKS_RATE = 0.1
-"""Weight of a report when learning the template's markup. The first one counts half."""
+"""Weight of a new report when the template's markup is learned. The first has a weight of 0.5."""
 CORRECTION = 16.0
-"""Largest difference in tokens between the real markup of a message and the formula's."""
+"""Largest correction of the markup of a message, in tokens."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""Kinds and tokens of added text, oldest first. The kind is None for anything but text."""
+"""Kind and tokens of each added text, oldest first. The kind of pictures and files is None."""
 
 _UNREAD = frozenset({"picture", "file"})
 
 
 class TurnCounts:
-    """The counts of a conversation's turns for one model.
-
-    Adding a turn, the total, and the sum from any turn on take constant time.
-    """
+    """The count of each turn for one model. Sums of consecutive turns take constant time."""
 
     def __init__(self, measures: Sequence[Measure] = ()) -> None:
         self._measures: list[Measure] = []
         self._upto: list[Sums] = [Sums()]
-        self._largest: list[tuple[int, int]] = []
-        """A heap of (tokens, -index), so that of equal turns the earlier one comes first."""
         for measure in measures:
             self.add(measure)
 
     def copy(self) -> TurnCounts:
         made = TurnCounts()
         made._measures, made._upto = self._measures.copy(), self._upto.copy()
-        made._largest = self._largest.copy()
         return made
 
     def __len__(self) -> int:
@@ -75,45 +70,39 @@ class TurnCounts:
         return tuple(self._measures)
 
     def add(self, measure: Measure) -> None:
-        entry = (measure.tokens, -len(self._measures))
-        if len(self._largest) < LARGEST_KEPT:
-            heapq.heappush(self._largest, entry)
-        else:
-            heapq.heappushpop(self._largest, entry)
         self._measures.append(measure)
         self._upto.append(self._upto[-1].plus(sums_of(measure)))
 
     def count_missing(
         self, turns: Sequence[Turn], counter: Counter, restored: Sequence[Measure] = ()
     ) -> None:
-        """Count the turns that have no count. The first ones may have `restored` counts instead."""
+        """Count the turns that have no count. `restored` contains the counts of the first turns."""
         for measure in restored[len(self._measures) :]:
             self.add(RestoredPart(measure).measure(counter))
         for index in range(len(self._measures), len(turns)):
             self.add(counter.message(turns[index]))
 
     def between(self, start: int, end: int | None = None) -> Sums:
-        """Return the sum of the turns from `start` to before `end`, by default the last."""
+        """Return the total of the turns from `start` to `end` (exclusive); by default, to the end."""
         stop = len(self._measures) if end is None else end
         return self._upto[stop].minus(self._upto[min(start, stop)])
 
     def recount_tail(self, start: int, measures: Sequence[Measure]) -> None:
-        """Replace the counts of the turns from `start` on."""
+        """Replace the counts of all turns from `start`."""
         del self._measures[start:], self._upto[start + 1 :]
-        self._largest = [entry for entry in self._largest if -entry[1] < start]
-        heapq.heapify(self._largest)
         for measure in measures:
             self.add(measure)
 
     def largest(self) -> list[tuple[int, int]]:
-        """Return turn and tokens of the largest turns, largest first."""
-        return [(-index, tokens) for tokens, index in sorted(self._largest, reverse=True)]
+        """Return the index and tokens of the largest turns, largest first."""
+        sizes = ((measure.tokens, -index) for index, measure in enumerate(self._measures))
+        return [(-index, tokens) for tokens, index in heapq.nlargest(LARGEST_KEPT, sizes)]
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
-    """Split `total` in proportion to `weights` into whole tokens that add up exactly.
+    """Split a total into whole numbers in proportion to `weights`. They add up to the total.
 
-    If all weights are 0, the shares are equal. A negative `total` counts as 0.
+    If all weights are 0, the shares are equal. A negative total counts as 0.
     """
     if not weights:
         return []
@@ -124,11 +113,12 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
+    """Return the kind and tokens of each text of the turns, given with their tokens."""
     return tuple(part for turn, tokens in turns for part in _kinds_of(turn, tokens))
 
 
 def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """Return the kind of the longer of the last two turns' texts."""
+    """Return the kind of the longer text of the last two turns."""
     return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
 
 
@@ -142,67 +132,67 @@ def _kinds_of(turn: Turn, tokens: int) -> Grown:
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """A number that a server reported. Counts of later turns are added to it."""
+    """The last reported size of a conversation, to which the counts of later turns are added."""
 
     kind: Literal["usage", "chat"]
-    """`usage`: reported with a reply. `chat`: an endpoint's count of the chat."""
+    """`usage` for a vendor's report with a reply, `chat` for an endpoint's count of the chat."""
     base: int
-    """The reported tokens. For `usage`, the prompt and the output that is sent back."""
+    """The reported tokens. For `usage`, the prompt plus the output that is sent back."""
     covers: int
-    """Number of turns that `base` includes."""
+    """The number of turns that `base` includes."""
     fixed: Sums
     """The count of system prompt, tools and sections at the time of the report."""
     prompt: int = 0
-    """Tokens of the prompt alone."""
+    """The reported tokens of the prompt without the reply."""
     prompt_covers: int = 0
-    """Number of turns in the prompt."""
+    """The number of turns in the reported prompt."""
     reasoning: int = 0
     """Output tokens that are not sent back and are not part of `base`."""
     pending: bool = False
-    """Whether the included reply has not been appended yet."""
+    """Whether `base` includes a reply that has not been appended yet."""
     cached: int = 0
-    """Cached tokens of the prompt."""
+    """The prompt tokens that are in the vendor's cache."""
     adjust: Sums = Sums()
-    """Tokens that pruning has removed from the covered turns."""
+    """The change of the size by pruning."""
     reply_estimate: Sums = Sums()
-    """Estimated part of a cut-off reply. It is added to `base`."""
+    """The estimated part of a cut-off reply, which is added to `base`."""
 
     def rebased(self, change: Sums) -> Anchor:
-        """Return the anchor after system prompt, tools and sections were counted again."""
+        """Return the anchor after the count of system prompt, tools and sections changed."""
         return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
     def with_sections(self) -> bool:
-        """Whether `base` includes the sections, which an endpoint's count of the chat does not."""
+        """Whether `base` includes the sections. An endpoint's count of the chat does not."""
         return self.kind == "usage"
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A prompt's estimated and reported tokens."""
+    """A calibration sample: the estimated and the reported tokens of a prompt."""
 
     estimated: int
     reported: int
     kind: Kind | None = None
-    """Kind of the newest text."""
+    """The kind of the newest text."""
     doubt: float | None = None
-    """Error band of the estimate in tokens, or None if unknown."""
+    """The error band of the estimate in tokens, or None if unknown."""
     section_tokens: int = 0
-    """Estimated tokens of the sections, which the report includes."""
+    """The estimated tokens of the sections, which the report includes."""
     section_error: float = 0.0
-    """Error band of the sections in tokens."""
+    """The error band of `section_tokens`, in tokens."""
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
     expected: Sums | None = None
-    """The expected prompt, if an earlier report allows a prediction."""
+    """The expected size of the prompt by an earlier report, or None without one."""
     markup: float = 0.0
-    """Tokens of known markup in the growth since the last report."""
+    """The known tokens of markup in the growth since the last report."""
     grown: Grown = ()
-    """The growth since the last report; empty if unknown."""
+    """The texts that were added since the last report; empty if unknown."""
 
     def apply_to(
         self, calibration: ConversationCalibration, counts: ModelCounts | None = None
     ) -> None:
-        """Update the calibration, and the conversation's counts, with this sample."""
+        """Update a calibration, and a conversation's counts, with this sample."""
         if counts is not None and self.expected is not None:
             counts.learn_request_markup(self.reported - self.expected.tokens(calibration.factor))
         calibration.update(
@@ -219,16 +209,16 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """What a reported number says about the estimates."""
+    """The result of applying reported usage to a conversation."""
 
     sample: Sample | None = None
-    """A sample for the calibration, or None if the sent prompt is not known."""
+    """The sample for the calibration, or None if the report does not allow one."""
     compacted: bool = False
-    """Whether the prompt was much smaller than expected, because the client compacted it."""
+    """Whether the reported prompt was so small that the client must have compacted it."""
 
 
 class ChatTotal(msgspec.Struct, frozen=True):
-    """An endpoint's count of a chat with this number of turns."""
+    """An endpoint's count of the first `covers` turns with system prompt and tools."""
 
     tokens: int
     covers: int
@@ -236,37 +226,33 @@ class ChatTotal(msgspec.Struct, frozen=True):
 
 
 class ModelCounts:
-    """One model's counts of a conversation."""
+    """The counts of a conversation for one model, with everything learned from reports."""
 
     def __init__(self) -> None:
         self.turns = TurnCounts()
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
         self.correction = 0.0
-        """Tokens of markup around each message beyond the formula, learned from a server's
-        counts."""
+        """Tokens of markup around each message that the formula misses, learned from reports."""
         self.excess: tuple[int, int] | None = None
-        """Number of turns in the last reported prompt, and by how much it exceeded its own
-        count."""
+        """The number of turns in the last reported prompt, and its tokens beyond the count."""
         self.markup = 0.0
-        """Tokens of markup per request beyond the expected ones, learned from reports."""
+        """Tokens of markup per request that the formula misses, learned from reports."""
         self.reports = 0
-        """Number of reports that `marks` was learned from."""
+        """The number of reports that `markup` was learned from."""
         self.counter: Counter | None = None
         """The counter that made these counts, or None before the first count."""
 
     def copy(self) -> ModelCounts:
-        made = ModelCounts()
-        made.turns, made.anchor, made.chat = self.turns.copy(), self.anchor, self.chat
-        made.correction, made.excess = self.correction, self.excess
-        made.markup, made.reports = self.markup, self.reports
-        made.counter = self.counter
+        made = copy(self)
+        made.turns = self.turns.copy()
         return made
 
     def with_reports_only(self, change: Sums) -> ModelCounts:
-        """Return counts for another tokenizer, with the reported numbers and no others.
+        """Return counts for another tokenizer that contain only the reported numbers.
 
-        `change` is the change of the system prompt's and tools' tokens.
+        Args:
+            change: The change of the count of system prompt and tools.
         """
         made = ModelCounts()
         made.markup, made.reports = self.markup, self.reports
@@ -274,30 +260,30 @@ class ModelCounts:
         return made
 
     def learn_request_markup(self, tokens: float) -> None:
-        """Learn from the difference between a reported and an expected prompt."""
+        """Learn the markup of a request from a report that exceeds its expected size."""
         learned = self.markup + tokens * max(MARKS_RATE, 0.5 / (self.reports + 1))
         self.set_markup(learned, self.reports + 1)
 
     def set_markup(self, markup: float, reports: int) -> None:
-        """Set the markup that was learned from a number of reports."""
-        most = 2 * CORRECTION  # for the reply, and for the message after it
+        """Set the markup per request, and the number of reports that it was learned from."""
+        most = 2 * CORRECTION  # the markup of the reply and of the next message
         self.markup, self.reports = min(max(markup, -most), most), reports
 
     def priming(self, tokens: int) -> Sums:
-        """Return the tokens that each request has once; an estimate unless reported."""
+        """Return the tokens that each request contains besides messages and tools."""
         if self.chat is None and self.turns.between(0).endpoint:
             return Sums(estimate=tokens, error=PREAMBLE)
         return Sums(exact=tokens)
 
     def sum_turns(self, priming: Sums, upto: int | None = None) -> Sums:
-        """Return the sum of the first `upto` turns without reported numbers."""
+        """Return the total of the first `upto` turns by counts alone, ignoring reported usage."""
         return priming.plus(self.turns.between(0, upto))
 
     def learn_message_markup(self, own: Sums) -> None:
-        """Learn the markup around messages from the growth between two prompts.
+        """Learn the markup around messages from the growth between two reported prompts.
 
         Args:
-            own: The count of the reported prompt, with the server's counts of texts.
+            own: The count of the last reported prompt, with the server's counts of its texts.
         """
         anchor, before = self.anchor, self.excess
         if anchor is None or not anchor.prompt:
@@ -313,13 +299,13 @@ class ModelCounts:
     def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
         """Return the size of the next request with the first `upto` turns, by default all.
 
-        This is the reported number, plus the counts of later turns and of other changes.
+        The size is the reported one, plus the counts of later turns and of other changes.
 
         Args:
             fixed: The count of system prompt and tools.
             sections: The count of the sections.
-            priming: Tokens of a request besides all of these.
-            upto: Number of turns, at least as many as the report covers.
+            priming: The tokens of a request besides messages, tools and sections.
+            upto: The number of turns, which must include those that the report covers.
         """
         anchor = self.anchor
         if anchor is None:
@@ -333,13 +319,13 @@ class ModelCounts:
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
 
     def share_chat(self, total: int, first: int, fixed: Sums, priming: int, tokenizer: str) -> None:
-        """Distribute the growth of an endpoint's count among the new turns.
+        """Distribute the growth of an endpoint's total among the new turns.
 
         Args:
             total: The endpoint's count of all turns, system prompt and tools, in tokens.
-            first: The first new turn, if no earlier total is known.
+            first: The index of the first new turn, if no earlier total is known.
             fixed: The count of system prompt and tools.
-            priming: Tokens of a request besides these.
+            priming: The tokens of a request besides messages and tools.
             tokenizer: The name of the endpoint's tokenizer.
         """
         last = self.chat
@@ -354,10 +340,10 @@ class ModelCounts:
         self.chat = ChatTotal(total, len(self.turns.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
-        """Return whether an endpoint's total describes the chat that usage was reported for.
+        """Return whether an endpoint counted the same chat that a vendor reported usage for.
 
-        It does if the endpoint's count of the reported prompt was exact or, if that is unknown,
-        if both numbers for the same turns are close.
+        The endpoint's count of the reported prompt must be equal to the report. If that count is
+        unknown, the numbers for the same turns must be close.
         """
         anchor = self.anchor
         if anchor is None or anchor.kind == "chat":
@@ -370,19 +356,19 @@ class ModelCounts:
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """Turns that replace all current turns."""
+    """An edit of a conversation: turns that replace all current turns."""
 
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """For each turn, the former index of the turn or of the one it replaces; ascending."""
+    """The former index of each turn, or of the turn that it replaces. The indices ascend."""
     changes: bool
-    """Whether the turns differ from the former ones."""
+    """Whether the edit changes any turn."""
     cached_lost: int
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A pruning plan, and the layout it was made for."""
+    """A pruning plan, with the version of the conversation that it applies to."""
 
     result: FitResult
     edit: Edit
@@ -390,7 +376,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class UndoState(msgspec.Struct, frozen=True):
-    """The state before an edit, for `undo`."""
+    """The state of a conversation before an edit, which `undo` restores."""
 
     model: str
     turns: list[Turn]
@@ -402,7 +388,7 @@ class UndoState(msgspec.Struct, frozen=True):
     edited_anchor: Anchor | None
 
     def rebased(self, old: Anchor, new: Anchor, change: Sums) -> UndoState:
-        """Return the state after system prompt, tools and sections were counted again."""
+        """Return the state after the count of system prompt, tools and sections changed."""
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
             anchor = anchor.rebased(change)
@@ -412,13 +398,13 @@ class UndoState(msgspec.Struct, frozen=True):
     def recounted(
         self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
     ) -> UndoState:
-        """Return the state as counted by another tokenizer.
+        """Return the state with the counts of another tokenizer.
 
         Args:
-            old: The edited turns' anchor by the former tokenizer.
-            now: Their counts by the new tokenizer.
-            change: Change of the count of system prompt, tools and sections.
-            measures: Counts of the saved turns.
+            old: The anchor after the edit, by the former tokenizer.
+            now: The counts after the edit, by the new tokenizer.
+            change: The change of the count of system prompt, tools and sections.
+            measures: The counts of the turns before the edit.
         """
         return msgspec.structs.replace(
             self,
@@ -430,6 +416,7 @@ class UndoState(msgspec.Struct, frozen=True):
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
+    """Return the anchor after an edit, given the counts before and after it."""
     covers = bisect_left(edit.origins, anchor.covers)
     change = new.between(0, covers).minus(old.between(0, anchor.covers))
     return msgspec.structs.replace(
@@ -442,7 +429,7 @@ def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) 
 
 
 def restored_counts(counts: ModelCounts, saved: UndoState) -> ModelCounts:
-    """Return the counts from before an edit, with those of turns appended since."""
+    """Return the counts from before an edit, extended by the turns that were appended since."""
     restored = ModelCounts()
     restored.counter = counts.counter
     later = counts.turns.measures[saved.edited_length :]

@@ -333,7 +333,7 @@ class SessionRow(Result, frozen=True, kw_only=True):
 
 
 class ContextWarning(Result, frozen=True, kw_only=True):
-    """A warning about a session. It is sent once when a threshold is crossed."""
+    """The params of `context/warning`, which is sent once when a threshold is crossed."""
 
     workspace: str | None
     session: str | None

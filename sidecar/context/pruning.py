@@ -1,4 +1,4 @@
-"""Removes turns so that a conversation fits (`context/fit`): chooses them, makes and applies plans.
+"""Plans which turns to remove so that a conversation fits, and applies plans (`context/fit`).
 
 System turns and the last user turns with their replies are kept. A tool call and its results are
 removed together. Tool outputs are removed before dialogue, oldest first. Turns that a vendor
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Most tokens of a summary. It is also limited to an eighth of the target size."""
+"""Maximum tokens of a summary, which is also limited to an eighth of the target size."""
 SUMMARY_MIN = 24
-"""Summaries with fewer tokens are left out."""
+"""Minimum tokens of a summary. If fewer are available, turns are removed without a summary."""
 PLANS_KEPT = 4
 
 
 def stale_plan_error() -> BadParamsError:
-    """Return the error for an unknown plan, or one for another state of the conversation."""
-    return BadParamsError("the session has changed since the plan was made; request a new plan")
+    """Return the error for a plan that is unknown or outdated."""
+    return BadParamsError("the session has changed since this plan was made; request a new one")
 
 
 def fit(
@@ -61,13 +61,13 @@ def fit(
     keep_turns: int = 4,
     calibration: Calibration | None = None,
 ) -> FitResult:
-    """Apply the plan that the params name, or make one and apply it if requested.
+    """Handle `context/fit`: make a plan, apply a plan, or both.
 
     Args:
         conversation: The conversation.
-        params: The params of `context/fit`.
-        window: The context window. Its usable part is the default target.
-        keep_turns: Default for the params.
+        params: The params of the request.
+        window: The context window. Its usable part is the default target size.
+        keep_turns: The number of user turns to keep, unless the params contain it.
         calibration: The conversation's calibration.
     """
     if params.plan_id is not None:
@@ -90,10 +90,10 @@ def make_plan(
     summarize: bool = False,
     calibration: Calibration | None = None,
 ) -> FitResult:
-    """Make and store a plan that shrinks the conversation to at most `max_tokens`.
+    """Make and store a plan that reduces the conversation to at most `max_tokens`.
 
     Raises:
-        RequestError: `noText`. Only the conversation's counts are known.
+        RequestError: The texts of the conversation are unknown (`noText`).
     """
     if conversation.has_turns_without_text:
         raise no_text()
@@ -117,7 +117,7 @@ def _store_plan(conversation: Conversation, plan: Plan) -> None:
 
 
 def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
-    """Apply a plan. Applying the last applied plan again changes nothing.
+    """Apply a plan. If it is the last applied plan, nothing changes.
 
     Raises:
         BadParamsError: The conversation has changed since the plan was made.
@@ -154,18 +154,18 @@ class _Planner:
         self._total = conversation.total()
 
     def plan(self, plan_id: str, summarize: bool) -> tuple[FitResult, Edit]:
-        """Return the plan for the client, and the edit that applies it."""
+        """Return a plan for the client, and the edit that applies it."""
         pairs = ToolPairs(self._turns)
-        cleaned = clean(self._turns, pairs, self._counter)
+        cleanup = clean(self._turns, pairs, self._counter)
         reserved = min(SUMMARY_CAP, self._max // 8) if summarize else 0
-        choice = self._choose(pairs, cleaned, reserved)
-        summary = self._summarize_removed(choice) if summarize else None
-        edit = self._edit(cleaned, choice, summary)
+        removal = self._choose(pairs, cleanup, reserved)
+        summary = self._summarize_removed(removal) if summarize else None
+        edit = self._edit(cleanup, removal, summary)
         after = self._occupancy_after(edit)
         return (
             FitResult(
                 messages=self._messages_after(edit),
-                removed=self._list_removed(cleaned, choice),
+                removed=self._list_removed(cleanup, removal),
                 summary=None if summary is None else str(summary.content),
                 tokens_before=self._calibrated_tokens(self._total),
                 tokens_after=after,
@@ -177,31 +177,31 @@ class _Planner:
             edit,
         )
 
-    def _choose(self, pairs: ToolPairs, cleaned: Cleanup, reserved: int) -> Removal:
+    def _choose(self, pairs: ToolPairs, cleanup: Cleanup, reserved: int) -> Removal:
         sums, total = list(self._sums), self._total
-        for index, measure in cleaned.measures.items():
+        for index, measure in cleanup.measures.items():
             sums[index] = sums_of(measure)
             total = total.minus(self._sums[index]).plus(sums[index])
-        for index in cleaned.gone:
+        for index in cleanup.gone:
             total = total.minus(sums[index])
         if self._is_small_enough(total, self._max):
-            return Removal(dict(cleaned.gone), total)
+            return Removal(dict(cleanup.gone), total)
         candidates = units(self._turns, pairs, self._keep_turns)
         target = self._max - reserved
         made = choose(
-            candidates, cleaned.gone, total, sums, lambda left: self._is_small_enough(left, target)
+            candidates, cleanup.gone, total, sums, lambda left: self._is_small_enough(left, target)
         )
         left = [turn for index, turn in enumerate(self._turns) if index not in made.gone]
         if self._keep_turns > 0 or not all(map(is_system, left)):
             return made
         self._keep_turns = 1  # a conversation needs at least one turn
-        return self._choose(pairs, cleaned, reserved)
+        return self._choose(pairs, cleanup, reserved)
 
-    def _summarize_removed(self, choice: Removal) -> Turn | None:
-        """Return a turn that summarises the removed ones, or None if none fits."""
-        gone = [index for index in sorted(choice.gone) if choice.gone[index] in _PRUNED]
+    def _summarize_removed(self, removal: Removal) -> Turn | None:
+        """Return a turn that summarises the removed turns, or None if there is no room for it."""
+        gone = [index for index in sorted(removal.gone) if removal.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
-        left = min(SUMMARY_CAP, self._max // 8, self._max - self._calibrated_tokens(choice.total))
+        left = min(SUMMARY_CAP, self._max // 8, self._max - self._calibrated_tokens(removal.total))
         envelope = self._counter.message(Turn(role="user", content="")).tokens
         cap = min(int(left / max(1.0, self._factor)), weight // 2) - envelope
         if cap < SUMMARY_MIN:
@@ -214,21 +214,21 @@ class _Planner:
         turn = Turn(role="user", content=text)
         return turn if text and self._counter.message(turn).tokens <= cap + envelope else None
 
-    def _edit(self, cleaned: Cleanup, choice: Removal, summary: Turn | None) -> Edit:
+    def _edit(self, cleanup: Cleanup, removal: Removal, summary: Turn | None) -> Edit:
         turns: list[Turn] = []
         measures: list[Measure] = []
         origins: list[int] = []
         for index, turn in enumerate(self._turns):
-            if summary is not None and choice.gone.get(index) in _PRUNED:
+            if summary is not None and removal.gone.get(index) in _PRUNED:
                 turns.append(summary)
                 measures.append(self._counter.message(summary))
                 origins.append(index)
                 summary = None
-            if index not in choice.gone:
-                turns.append(cleaned.turns.get(index, turn))
-                measures.append(cleaned.measures.get(index) or self._counts[index])
+            if index not in removal.gone:
+                turns.append(cleanup.turns.get(index, turn))
+                measures.append(cleanup.measures.get(index) or self._counts[index])
                 origins.append(index)
-        changed = min((*choice.gone, *cleaned.turns), default=None)
+        changed = min((*removal.gone, *cleanup.turns), default=None)
         return Edit(
             turns, measures, origins, changed is not None, self._count_cached_tokens_lost(changed)
         )
@@ -245,11 +245,11 @@ class _Planner:
         head = [system.turn] if isinstance(system, SystemPrompt) else []
         return [*head, *edit.turns]
 
-    def _list_removed(self, cleaned: Cleanup, choice: Removal) -> list[Removed]:
-        found = {index: (self._sums[index], reason) for index, reason in choice.gone.items()}
-        for index, reason in cleaned.stripped.items():
+    def _list_removed(self, cleanup: Cleanup, removal: Removal) -> list[Removed]:
+        found = {index: (self._sums[index], reason) for index, reason in removal.gone.items()}
+        for index, reason in cleanup.stripped.items():
             if index not in found:
-                kept = sums_of(cleaned.measures[index])
+                kept = sums_of(cleanup.measures[index])
                 found[index] = (self._sums[index].minus(kept), reason)
         return [
             Removed(
@@ -281,9 +281,9 @@ class _Planner:
         start = tail_start(self._turns, self._keep_turns)
         tail = self._calibrated_tokens(self._counts.between(start))
         return (
-            f"{after:,} tokens are left and {self._max:,} are allowed: the last {self._keep_turns} "
-            f"user turns with their replies take {tail:,} of them; what else stays is the system "
-            "prompt, tools, sections and pending tool calls. Keep fewer turns, or allow more"
+            f"{after:,} tokens remain, but the limit is {self._max:,}: the last {self._keep_turns} "
+            f"user turns with their replies take {tail:,}, and the system prompt, tools, sections "
+            "and pending tool calls always stay; keep fewer turns, or raise the limit"
         )
 
 
@@ -291,7 +291,7 @@ _PRUNED = ("toolOutput", "dialogue")
 
 
 class PairedCall:
-    """A tool call, and whether it has a result."""
+    """A tool call, with a flag that tells whether it has a result."""
 
     __slots__ = ("answered", "part", "turn")
 
@@ -310,9 +310,9 @@ class ToolPairs:
         self.parts: dict[int, list[Block]] = {}
         """The tool calls and results of each turn."""
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
-        """By turn, the (place, at) of calls without a result and results without a call."""
+        """The places of calls without a result and of results without a call, by turn."""
         self.pending: set[int] = set()
-        """The last turns whose calls still wait for results. They are not orphans."""
+        """The last turns, whose calls still wait for results. They are not orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []
@@ -325,14 +325,14 @@ class ToolPairs:
         self._judge(calls, _open_from(turns))
 
     def group(self, turn: int) -> int:
-        """Return the first of the turns that must be removed together with this one."""
+        """Return the first of the turns that must be removed together with a turn."""
         leader = self._leader.get(turn, turn)
         while leader != turn:
             turn, leader = leader, self._leader.get(leader, leader)
         return turn
 
     def works(self, turn: int) -> bool:
-        """Return whether the turn has a tool call or result that is not an orphan."""
+        """Return whether a turn has a tool call or result that is not an orphan."""
         return len(self.parts.get(turn, ())) > len(self.orphans.get(turn, ()))
 
     def _read(self, index: int, found: list[Block]) -> list[PairedCall]:
@@ -404,47 +404,47 @@ class RemovalUnit(msgspec.Struct, frozen=True):
 
 
 class Cleanup(msgspec.Struct, frozen=True):
-    """Changes that are needed even if the conversation fits."""
+    """The changes without which vendors would refuse a conversation."""
 
     turns: dict[int, Turn]
     measures: dict[int, Measure]
     gone: dict[int, RemovalReason]
-    """Removed turns by index."""
+    """The reasons for removing turns, by index."""
     stripped: dict[int, RemovalReason]
-    """Turns that lose some of their parts."""
+    """The reasons for removing parts of turns, by index."""
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """Turns to remove, and the occupancy without them."""
+    """The turns to remove, with the size of the conversation without them."""
 
     gone: dict[int, RemovalReason]
     total: Sums
 
 
 def clean(turns: Sequence[Turn], pairs: ToolPairs, counter: Counter) -> Cleanup:
-    """Remove orphans and empty turns, which vendors refuse, and fill in empty outputs."""
-    cleaned = Cleanup({}, {}, {}, {})
+    """Remove orphans and empty turns, and fill in empty tool results, which vendors refuse."""
+    cleanup = Cleanup({}, {}, {}, {})
     for index, turn in enumerate(turns):
         spots = pairs.orphans.get(index)
         filled = with_outputs(turn) if index in pairs.parts else turn
         if spots is None and filled is turn and not is_empty(turn):
             continue
-        mended = without(filled, spots) if spots else filled
-        if not is_empty(mended):
+        repaired = without(filled, spots) if spots else filled
+        if not is_empty(repaired):
             if spots:
-                cleaned.stripped[index] = "orphan"
+                cleanup.stripped[index] = "orphan"
         elif turn.role in RESULT_ROLES and not spots:
-            mended = msgspec.structs.replace(turn, content=NO_OUTPUT)
+            repaired = msgspec.structs.replace(turn, content=NO_OUTPUT)
         else:
-            cleaned.gone[index] = "orphan" if spots else "empty"
+            cleanup.gone[index] = "orphan" if spots else "empty"
             continue
-        cleaned.turns[index] = mended
-        cleaned.measures[index] = counter.message(mended)
-    return cleaned
+        cleanup.turns[index] = repaired
+        cleanup.measures[index] = counter.message(repaired)
+    return cleanup
 
 
 def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
-    """Return the first turn of the last `keep_turns` user turns and their replies."""
+    """Return the index of the first of the last `keep_turns` user turns."""
     if keep_turns <= 0:
         return len(turns)
     left = keep_turns
@@ -457,7 +457,7 @@ def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
 
 
 def units(turns: Sequence[Turn], pairs: ToolPairs, keep_turns: int) -> list[RemovalUnit]:
-    """Return what may be removed, in order of removal."""
+    """Return the units that can be removed, in order of removal."""
     groups = _group_turns(turns, pairs)
     tail = tail_start(turns, keep_turns)
     stays = {
@@ -482,14 +482,14 @@ def choose(
     sums: Sequence[Sums],
     fits: Fits,
 ) -> Removal:
-    """Remove units until the rest fits or none are left.
+    """Remove units until the rest of the conversation fits.
 
     Args:
-        candidates: The units in order of removal.
-        gone: Turns that are removed in any case.
-        total: The occupancy without those turns.
-        sums: Each turn's count.
-        fits: Returns whether an occupancy is small enough.
+        candidates: The units that can be removed, in order of removal.
+        gone: The turns that are removed in any case.
+        total: The size of the conversation without those turns.
+        sums: The count of each turn.
+        fits: Returns whether a size is small enough.
     """
     taken = dict(gone)
     for unit in candidates:
@@ -520,7 +520,7 @@ def _is_question(turn: Turn) -> bool:
 def _group_exchanges(
     turns: Sequence[Turn], pairs: ToolPairs, free: dict[int, list[int]], tail: int
 ) -> Iterable[RemovalUnit]:
-    """Group dialogue into whole exchanges, so that the rest still starts with a question."""
+    """Yield whole exchanges of dialogue, so that the rest still starts with a user turn."""
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):
         if starts_exchange(turn) and index not in pairs.parts and members:

@@ -1,4 +1,4 @@
-"""Handles replies that ran out of tokens (`context/response`): what can be used of them."""
+"""Applies replies, and finds the usable parts of those that were cut off (`context/response`)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
 
 class ReplyOutcome(msgspec.Struct, frozen=True):
-    """A reply and its effects on the conversation."""
+    """The usable parts of a reply, with the warnings and the window that follow from it."""
 
     result: ResponseResult
     warnings: list[tuple[WarningKind, str]]
-    """Kind and message of each `context/warning` to send."""
+    """The kind and message of each `context/warning` to send."""
     limit: int | None
-    """The window that a server named when it refused the prompt."""
+    """The size of the window that a server reported when it refused the prompt."""
 
 
 def apply_reply(
@@ -48,10 +48,10 @@ def apply_reply(
 
     Args:
         conversation: Gets the reported usage. The reply is not appended to it.
-        reply: The reply, as `read_reply` returns it.
+        reply: The reply.
         window: The context window.
-        tools: Schemas with the parameters that calls need; by default the conversation's.
-        keep_turns: Turns to keep in the plan that is made if the window is full.
+        tools: Tool schemas with required parameters; by default, those of the conversation.
+        keep_turns: The number of user turns that a plan keeps, if the window is full.
         calibration: The conversation's calibration.
         learn: Updates the calibration with a sample before the plan is made.
     """
@@ -89,9 +89,9 @@ def apply_reply(
 def usable_calls(
     reply: Reply, schemas: Sequence[ToolSchema]
 ) -> tuple[list[CleanCall], list[Dropped]]:
-    """Return the tool calls that can be run, and those that were cut off with the reason.
+    """Return the complete tool calls, and those that were cut off.
 
-    Calls of a complete reply are not checked against their schemas.
+    If the reply is complete, its calls are not checked against their schemas.
     """
     good: list[CleanCall] = []
     bad: list[Dropped] = []
@@ -119,10 +119,10 @@ def _calls_without_schema(
 
 
 def exhausted_limit(reply: Reply, window: Window) -> Literal["output", "window"] | None:
-    """Return whether the output limit ended the reply, or the window was full.
+    """Return which limit ended the reply: the output limit or the window.
 
-    Many vendors use one word for both, so the sizes decide. Because a user's own limit may be
-    smaller than the window, it only counts if the number is exact.
+    Many vendors report both in the same way, so the number of tokens decides. A limit from the
+    settings may be smaller than the real window, so it must match exactly.
     """
     usage = reply.usage
     if reply.exhausted != "output" or usage is None or window.limit.source == "default":
@@ -162,18 +162,17 @@ def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall
 def _kept_output(
     counter: Counter, reply: Reply, dropped: Sequence[ToolCall], written: int
 ) -> tuple[int, Sums]:
-    """Return the output tokens that are sent back: a reported number, and an estimate to add.
+    """Return the output tokens without dropped calls: a reported number, and an estimate to add.
 
-    A dropped call is not sent back, and no report lists it separately. Either its estimate is
-    subtracted from the reported output, or the rest is estimated alone, whichever is more
-    certain. Some vendors leave out the received part of a cut-off call, so that less arrives
-    than is reported; then the rest is estimated.
+    Vendors do not report the tokens of single calls. Either the estimate of the dropped calls is
+    subtracted from the reported output, or the rest is estimated, whichever is more reliable. If
+    the vendor sent less than it reports, the rest is estimated.
 
     Args:
-        counter: Counts for the conversation.
+        counter: The conversation's counter.
         reply: The whole reply.
-        dropped: Its cut-off calls.
-        written: Reported output tokens without reasoning.
+        dropped: The calls that were cut off.
+        written: The reported output tokens without reasoning.
     """
     calls = [call for call in reply.tool_calls if not any(call is one for one in dropped)]
     kept = _estimate(counter, [reply.content, *map(_call_text, calls)], len(calls))
@@ -206,15 +205,15 @@ def _make_warnings(
     if result.exhausted == "output":
         yield "exhausted", "The reply reached its output limit and is incomplete."
     if result.exhausted == "window":
-        yield "exhausted", "The context window is full: prune or summarise before trying again."
+        yield "exhausted", "The context window is full. Remove or summarise turns, then try again."
     if result.unchecked:
         names = ", ".join(sorted(set(result.unchecked)))
         yield (
             "exhausted",
-            f"The reply was cut off, and no schema is known to check these tool calls by: {names}.",
+            f"The reply was cut off, and no known schema can check these tool calls: {names}.",
         )
     if result.dropped:
         names = ", ".join(sorted({call.name or "(unnamed)" for call in result.dropped}))
         yield "droppedToolCalls", f"Tool calls were cut off and dropped: {names}."
     if update.compacted:
-        yield "compacted", "The conversation was compacted: the prompt is much smaller than before."
+        yield "compacted", "The conversation was compacted: its prompt is much smaller than before."

@@ -1,4 +1,4 @@
-"""Summarises turns without a model: tool results, decisions and requests."""
+"""Summarises turns without a language model, by their tool results, decisions and requests."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from sidecar.messages.content import Block
 
 HEAD = "[Summary of earlier turns]"
-LINE = 160
-"""Most characters of a line in the summary."""
-ARGUMENT = 60
-"""Most characters of a call's main argument."""
+MAX_LINE = 160
+"""Maximum characters of a line in a summary."""
+MAX_ARGUMENT = 60
+"""Maximum characters of a tool call's main argument."""
 SCANNED = 4000
-"""How many characters at either end of a turn are searched."""
-DECISIONS_A_TURN = 3
-LINE_CHARACTERS_A_TOKEN = 8
-"""No text has more characters per token, so longer text cannot fit."""
+"""Number of characters at each end of a text that are searched."""
+MAX_DECISIONS_PER_TURN = 3
+MAX_CHARACTERS_PER_TOKEN = 8
+"""Maximum characters per token, by which text that cannot fit is skipped."""
 
 _DECIDED = re.compile(
     r"\b(decid\w+|decision|chose|chosen|agreed|conclu\w+|instead of|will|I'll|we'll|must|should|"
@@ -48,10 +48,10 @@ _RESULT = re.compile(
     r"\b(pass|found|match|wrote|written|creat|updat|saved|success|complet|done|ok\b|exit|total)",
     re.IGNORECASE,
 )
-"""Matches a last line that states the outcome."""
+"""Matches the last line of an output if it states the outcome."""
 _TOOL_LINE = re.compile(r"- [^:]{1,120}: (?:ok\b|failed\b|no output$)")
 _MAIN = ("path", "file_path", "filePath", "file", "filename", "command", "cmd", "query", "pattern")
-"""Arguments that tell what a call is about, most informative first."""
+"""Names of arguments that describe a tool call, the most informative first."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -59,20 +59,20 @@ class Line(NamedTuple):
     """A line of a summary."""
 
     rank: int
-    """Order of removal: tool results first, then decisions, then requests."""
+    """The importance of the line: tool results are removed first, then decisions, then requests."""
     text: str
 
 
-TOOL, DECIDED, ASKED = 0, 1, 2
+TOOL, DECISION, REQUEST = 0, 1, 2
 
 
 def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
-    """Summarise `turns` in at most `max_tokens`, or return None if nothing is worth a summary.
+    """Summarise turns in at most `max_tokens`, or return None if no line fits.
 
-    The summary has whole lines, the latest first. If not all fit, tool results are left out
-    first, then decisions, then requests.
+    The summary consists of whole lines, the latest first. If not all lines fit, tool results are
+    omitted first, then decisions, then requests.
     """
-    lines = _latest_lines(turns, LINE_CHARACTERS_A_TOKEN * max_tokens)
+    lines = _latest_lines(turns, MAX_CHARACTERS_PER_TOKEN * max_tokens)
     left = max_tokens - counter.text(HEAD).tokens
     kept: list[int] = []
     for index in sorted(range(len(lines)), key=lambda index: (lines[index].rank, index)):
@@ -84,7 +84,7 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
         text = "\n".join([HEAD, *(lines[index].text for index in sorted(kept))])
         if counter.text(text).tokens <= max_tokens:
             return text
-        kept.pop()  # a tokenizer may count the whole higher than its parts
+        kept.pop()  # the whole may have more tokens than the sum of its lines
     return None
 
 
@@ -95,7 +95,7 @@ def _latest_lines(turns: Sequence[Turn], characters: int) -> list[Line]:
             break
         lines = list(_lines_of_turn(turn, results))
         found += lines
-        characters -= sum(len(line.text) for line in lines if line.rank != ASKED)
+        characters -= sum(len(line.text) for line in lines if line.rank != REQUEST)
     return found
 
 
@@ -118,7 +118,7 @@ def _describe_call(call: Block) -> str:
         return call.name
     texts = {key: value for key, value in given.items() if isinstance(value, str) and value.strip()}
     main = next((texts[key] for key in _MAIN if key in texts), next(iter(texts.values()), ""))
-    return f"{call.name} {_shorten(main, ARGUMENT)}".rstrip()
+    return f"{call.name} {_shorten(main, MAX_ARGUMENT)}".rstrip()
 
 
 def _lines_of_turn(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
@@ -127,17 +127,17 @@ def _lines_of_turn(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Lin
         yield from (_line_of_summary(line) for line in text.splitlines()[1:])
         return
     if is_assistant(turn):
-        yield from (Line(DECIDED, f"- {line}") for line in reversed(_find_decisions(text)))
+        yield from (Line(DECISION, f"- {line}") for line in reversed(_find_decisions(text)))
     elif starts_exchange(turn):
-        yield Line(ASKED, f"- asked: {_shorten(text)}")
+        yield Line(REQUEST, f"- asked: {_shorten(text)}")
     for part, name in reversed(results):
         yield Line(TOOL, f"- {name}: {_describe_outcome(join_texts(part.inner), part.failed)}")
 
 
 def _line_of_summary(line: str) -> Line:
     if line.startswith("- asked: "):
-        return Line(ASKED, line)
-    return Line(TOOL if _TOOL_LINE.match(line) else DECIDED, line)
+        return Line(REQUEST, line)
+    return Line(TOOL if _TOOL_LINE.match(line) else DECISION, line)
 
 
 def _describe_outcome(text: str, failed: bool) -> str:
@@ -158,10 +158,10 @@ def _describe_outcome(text: str, failed: bool) -> str:
 def _find_decisions(text: str) -> list[str]:
     sentences = [one.strip() for one in _SENTENCE.split(text[-SCANNED:])]
     decided = [_shorten(one) for one in sentences if _DECIDED.search(one)]
-    return decided[-DECISIONS_A_TURN:]
+    return decided[-MAX_DECISIONS_PER_TURN:]
 
 
-def _shorten(text: str, most: int = LINE) -> str:
+def _shorten(text: str, most: int = MAX_LINE) -> str:
     line = " ".join(text[: 4 * most].split())
     if len(line) <= most:
         return line

@@ -1,7 +1,7 @@
-"""How a context is shown: as a list of rows, which every screen renders.
+"""The context view: rows with label, value and share, which every screen renders.
 
 `context_rows` builds the rows; `rows_text` and `rows_markdown` render them. The status line
-shows `short_text`. Rows contain names as they are, and each renderer escapes them.
+shows `short_text`. Rows contain unescaped names, which each renderer escapes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LIMIT_SOURCES: dict[str, str] = {
 
 
 def short_text(usage: ContextUsage, show: Show) -> str:
-    """Return the size as short as the status shows it: `45 %`, `~54,148 tokens`, `?`."""
+    """Format the size of a context for the status line, as `45 %`, `~54,148 tokens` or `?`."""
     if usage.tokens is None or usage.method is None:
         return UNKNOWN
     if usage.percent is None or show == "tokens":
@@ -59,7 +59,7 @@ def short_text(usage: ContextUsage, show: Show) -> str:
 
 
 def share_text(usage: ContextUsage) -> str:
-    """Return the used share of the usable window in percent, with `~` unless it is exact."""
+    """Format the used share of the usable window in percent, with `~` if it is an estimate."""
     if usage.percent is None:
         return ""
     mark = "" if usage.method in ("exact", "endpoint") else "~"
@@ -67,12 +67,12 @@ def share_text(usage: ContextUsage) -> str:
 
 
 def window_text(limit: int, source: str) -> str:
-    """Return a window with the source of its size: `128,000 tokens (from settings)`."""
+    """Format a window with the source of its size, as `128,000 tokens (from settings)`."""
     return f"{counted(limit, 'token')} ({_LIMIT_SOURCES[source]})"
 
 
 def summary_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return size, model, window and session: the rows that fit a tooltip."""
+    """Return the rows of a tooltip: size, model, window and session."""
     if usage.tokens is None and usage.note is None:
         return []
     share = None if usage.percent is None else usage.percent / 100
@@ -90,7 +90,7 @@ def summary_rows(usage: ContextUsage) -> list[ViewRow]:
 def context_rows(
     usage: ContextUsage, *, cost: str = "", updated: str = "", now: datetime | None = None
 ) -> list[ViewRow]:
-    """Return all rows of a context, or none without a conversation.
+    """Return all rows of a context. Without a session, there are none.
 
     Args:
         usage: The context.
@@ -131,7 +131,7 @@ def _forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str,
 
 
 def next_input_text(forecast: Forecast, now: datetime) -> str:
-    """Return the next call's input price: `$0.04 from the cache, $0.31 after 14:07`."""
+    """Format the price of the next input, as `$0.04 from the cache, $0.31 after 14:07`."""
     cached, uncached = forecast.next_input_usd, forecast.next_input_uncached_usd
     if uncached is None:
         return ""
@@ -148,7 +148,7 @@ def next_input_text(forecast: Forecast, now: datetime) -> str:
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return what fills a context, by kind and by the largest parts, as rows with children."""
+    """Return the rows for the parts of a context, grouped by kind and by size."""
     kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
     groups = (

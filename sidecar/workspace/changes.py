@@ -336,7 +336,7 @@ class Assemble(Change[AssembleResult]):
         result = conversation.assembler.assemble(
             self.params, conversation.counter, conversation.sections, draft.window.usable
         )
-        conversation.note_assembled({part.name: part.tokens for part in result.sections})
+        conversation.record_assembled({part.name: part.tokens for part in result.sections})
         return Outcome(result)
 
 

@@ -177,7 +177,7 @@ export interface ContextUsage {
 }
 
 /**
- * A warning about a session. It is sent once when a threshold is crossed.
+ * The params of `context/warning`, which is sent once when a threshold is crossed.
  */
 export interface ContextWarning {
   workspace: string | null;

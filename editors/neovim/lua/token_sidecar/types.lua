@@ -138,7 +138,7 @@
 ---@field text string
 ---@field rows token_sidecar.ViewRow[]
 
---- A warning about a session. It is sent once when a threshold is crossed.
+--- The params of `context/warning`, which is sent once when a threshold is crossed.
 ---@class token_sidecar.ContextWarning
 ---@field workspace? string
 ---@field session? string
