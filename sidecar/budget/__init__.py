@@ -1,1 +1,1 @@
-"""Token budgets: the rules for a file, their findings, and fixes. Does no I/O."""
+"""Token budgets: rules, findings and fixes. Does no I/O."""

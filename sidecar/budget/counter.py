@@ -1,4 +1,4 @@
-"""Counts parts of a text, and finds the character at which a budget is used up."""
+"""Counts parts of a text, and finds the position where a budget is exceeded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 _ENCODED = 50_000
-"""Longest text in characters to encode at once, because tiktoken may overflow on longer ones."""
+"""Maximum characters to encode at once, because tiktoken may overflow on longer texts."""
 _FINER = 512
-"""Characters per piece when a piece is decoded token by token, which is slow."""
+"""Maximum characters of a text that is decoded token by token, which is slow."""
 
 
 class TextCounter:
-    """Counts parts of one text, each once per tokenizer.
+    """Counts parts of a text, and reuses the counts of its pieces.
 
     Args:
-        pieces: The snapshot of an open document, whose cached counts are used.
+        text: The text.
+        tokenizer_for: Returns the tokenizer of a model.
+        pieces: The pieces of an open document, whose cached counts are used.
         whole: Counts of the whole text by model, such as an endpoint's. They take precedence.
     """
 
@@ -42,7 +44,7 @@ class TextCounter:
         self._whole = whole or {}
 
     def measure(self, model: str, start: int, end: int) -> Measure:
-        """Count a part of the text on its own. Offsets are in characters."""
+        """Count the part of the text between two offsets in characters."""
         if start == 0 and end == len(self._text) and model in self._whole:
             return self._whole[model]
         tokenizer = self._tokenizer_for(model)
@@ -50,11 +52,12 @@ class TextCounter:
         sample = self._text[start : min(end, start + SAMPLE_CHARACTERS)]
         return tokenizer.measure_base(tokens, sample)
 
-    def seam(self, model: str, start: int, end: int, allowance: int) -> int:
-        """Return the offset of the first token beyond `allowance` tokens, rounded to a
-        character."""
+    def excess_start(self, model: str, start: int, end: int, allowance: int) -> int:
+        """Return the offset in characters of the first token beyond `allowance` tokens."""
         tokenizer = self._tokenizer_for(model)
-        return start + seam(self._pieces_between(tokenizer, start, end), allowance, tokenizer)
+        return start + excess_start(
+            self._pieces_between(tokenizer, start, end), allowance, tokenizer
+        )
 
     def _pieces_between(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
         can_cut = tokenizer.has_safe_cuts
@@ -65,22 +68,22 @@ class TextCounter:
         return self._pieces[key]
 
 
-def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
+def excess_start(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
     """Return the number of characters before the first token beyond `allowance` tokens.
 
-    A token that begins inside a character counts with that character.
+    If the token begins inside a character, the character is excluded.
     """
     at, left, tokenizer = 0, tokenizer.unscale(allowance), tokenizer.base
     for piece in pieces:
         tokens = count_pieces((piece,), tokenizer)
         if tokens > left:
-            return at + _seam_in_piece(piece.text, left, tokenizer)
+            return at + _excess_start_in_piece(piece.text, left, tokenizer)
         left -= tokens
         at += len(piece)
     return at
 
 
-def _seam_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
+def _excess_start_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
     at, left = 0, allowance
     for part in split(text, _FINER) if tokenizer.has_safe_cuts else (text,):
         tokens = tokenizer.count(part)
@@ -92,10 +95,10 @@ def _seam_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
 
 
 def first_tokens(text: str, tokens: int, tokenizer: Tokenizer) -> int:
-    """Return the number of characters in the first `tokens` tokens of a text.
+    """Return the number of complete characters in the first `tokens` tokens of a text.
 
-    A character that a later token continues is excluded. Without an engine that exposes tokens,
-    the result is the longest prefix with at most that many tokens.
+    If the engine does not expose tokens, return the length of the longest prefix with at most
+    `tokens` tokens.
     """
     plain = without_lone_surrogates(text)
     known = len(plain) == len(text) <= _ENCODED

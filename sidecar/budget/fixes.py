@@ -1,4 +1,4 @@
-"""Fixes for a finding, as text edits. Does no I/O."""
+"""Quick fixes for findings, as text edits. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.budget.comments import comment
-from sidecar.budget.scopes import (
-    Parts,
-    TextEdit,
-    first_line,
-    line_end_of,
-    minimal_edit,
-    parts_of,
-)
 from sidecar.config.toml import KeyPath, find_value_spans
 from sidecar.counting.count import tokens_text
 from sidecar.counting.fit import Mode, character_boundary, fit
@@ -24,10 +15,11 @@ from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, find_sections
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.outline import Part
+
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]
 
@@ -41,23 +33,20 @@ _DIGITS = re.compile(r"(token-budget:[ \t]*)(\d[\d_,]*)")
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """A fix: edits of the document or of the configuration.
-
-    `new_file` is the text of a file to create, whose name is in the title.
-    """
+    """A quick fix: edits of the document or of the configuration."""
 
     kind: FixKind
     title: str
     edits: tuple[TextEdit, ...]
     preferred: bool = False
     new_file: str | None = None
+    """The text of the file that the fix creates. The title contains its name."""
 
 
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
-    """Yield fixes that shorten the scope to its budget, such as `Fit to budget: keep the start`.
+    """Yield fixes that shorten a text to its budget, such as `Fit to budget: keep the start`.
 
-    Yields none while the budget is only nearly used up. The rule's `truncation` selects the
-    preferred fix.
+    If the budget is not exceeded, there are none. The rule's `truncation` is preferred.
     """
     if finding.over == 0:
         return
@@ -75,8 +64,7 @@ def _part_suffix(finding: Finding) -> str:
 
 
 def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
-    """Return the edit that fits a scope into its allowance, or None if its fixed parts exceed
-    it."""
+    """Return the edit that shortens a text to its budget, or None if its fixed parts exceed it."""
     parts = parts_of(text, finding)
     target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)
     for _ in range(_ROUNDS):
@@ -92,7 +80,7 @@ def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> T
 
 
 def _without_double_break(body: str, parts: Parts) -> str:
-    """Remove the line end of a shortened body if the tail starts with one too."""
+    """Remove the line end of a shortened text if the text after it starts with one."""
     ends = ("\n", "\r")
     if parts.body.endswith(ends) or not parts.tail.startswith(ends):
         return body
@@ -100,16 +88,16 @@ def _without_double_break(body: str, parts: Parts) -> str:
 
 
 def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -> Fix | None:
-    """Return a fix that moves the excess to a new file, if possible by whole lines."""
+    """Return a fix that moves the excess to a new file, in whole lines if possible."""
     parts = parts_of(text, finding)
     if finding.over == 0:
         return None
     keep = 0 if finding.kind == "file" else len(parts.tail)
     end = finding.scope_end
     allowance = finding.allowance - counter.measure(finding.model, end - keep, end).tokens
-    seam = counter.seam(finding.model, finding.scope_start, end, allowance)
-    line_start = max(text.rfind("\n", 0, seam), text.rfind("\r", 0, seam)) + 1
-    cut = line_start if line_start > parts.body_start else character_boundary(text, seam)
+    excess_start = counter.excess_start(finding.model, finding.scope_start, end, allowance)
+    line_start = max(text.rfind("\n", 0, excess_start), text.rfind("\r", 0, excess_start)) + 1
+    cut = line_start if line_start > parts.body_start else character_boundary(text, excess_start)
     within = counter.measure(finding.model, finding.scope_start, cut).tokens
     if not parts.body_start < cut < end - keep or within > allowance:
         return None
@@ -123,7 +111,7 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
 
 
 def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
-    """Return a fix that removes the section, or for a file the smallest section that is enough."""
+    """Return a fix that removes a section: the finding's own, or the smallest sufficient one."""
     if finding.kind == "section":
         tokens = tokens_text(finding.tokens, finding.method)
         start, end, title = finding.scope_start, finding.scope_end, finding.section or ""
@@ -146,24 +134,29 @@ def _shortest_sufficient_part(
 ) -> tuple[Measure, Part] | None:
     if finding.kind != "file" or finding.over == 0:
         return None
-    weighed = [
+    candidates = [
         (counter.measure(finding.model, part.start, part.end), part)
         for part in find_sections(Lines(text))
         if part.end - part.start < len(text)
     ]
-    # One more than the excess: the parts on both sides of a cut may have one token less in sum.
-    enough = [section for section in weighed if section[0].tokens > finding.over]
+    # After the removal, the joined text may have one token more than its two parts.
+    enough = [section for section in candidates if section[0].tokens > finding.over]
     return min(enough, key=lambda one: (one[0].tokens, one[1].start), default=None)
 
 
 def raise_fix(
     finding: Finding, configuration: str, entry: KeyPath, file_name: str, document: str
 ) -> Fix | None:
-    """Return a fix that raises the limit in the configuration's text, or in a region's mark.
+    """Return a fix that raises the limit in the configuration or in the mark of a region.
 
-    `entry` is the rule's path in that text.
+    Args:
+        finding: The finding.
+        configuration: The text of the configuration file.
+        entry: The path of the rule in that file.
+        file_name: The name of that file.
+        document: The text of the document.
     """
-    number = raised(finding.tokens)
+    number = raised_limit(finding.tokens)
     if finding.kind == "region":
         return _raise_region(finding, document, number)
     key = ("sections", finding.rule_section) if finding.rule_section else ("max-tokens",)
@@ -189,14 +182,14 @@ def _raise_region(finding: Finding, document: str, number: int) -> Fix | None:
     )
 
 
-def raised(tokens: int) -> int:
-    """Return the next number above `tokens` with two significant digits: 2,500 for 2,431."""
+def raised_limit(tokens: int) -> int:
+    """Round up to the next number with two significant digits, such as 2,500 for 2,431."""
     step = int(10 ** max(0, len(str(tokens)) - 2))
     return (tokens // step + 1) * step
 
 
 def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix | None:
-    """Return a fix that inserts an ignore mark below a section's heading or at the top of a file.
+    """Return a fix that inserts an ignore mark below a heading or at the top of the file.
 
     A mark in the first ten lines applies to the whole file.
     """
@@ -217,10 +210,166 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 
 
 def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
-    """Return where a comment at the top goes and its text. Some first lines must stay first."""
+    """Return the offset and text of a comment at the top. Some first lines, such as `#!`, stay."""
     line = first_line(text)
     if line.rstrip() == "---":
         return len(line), f"# {IGNORE_MARK}"  # front matter is YAML
     if line.startswith(("#!", "<?", "<!DOCTYPE", "<!doctype", "\ufeff")):
         return len(line), mark
     return 0, mark
+
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
+_UNDERLINE = re.compile(r"^ {0,3}(?:=+|-+)[ \t]*(?:\r\n|\r|\n|\Z)", re.MULTILINE)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_LAST_LINE_END = re.compile(r"(?:\r\n|\r|\n)\Z")
+_END_MARK = re.compile(r"token-budget:[ \t]*end(?![\w-])")
+_TAIL_SEARCHED = 10_000
+
+
+class TextEdit(msgspec.Struct, frozen=True):
+    """An edit that replaces the characters from `start` to `end` with `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """A text split into a head (a heading or mark) and a tail that stay, and the body between."""
+
+    start: int
+    head: str
+    body: str
+    tail: str
+
+    @property
+    def body_start(self) -> int:
+        """Offset of the body in the document."""
+        return self.start + len(self.head)
+
+
+def parts_of(text: str, finding: Finding) -> Parts:
+    """Split the text of a finding into the parts that a fix keeps, and the body that it shortens.
+
+    A file keeps its final line end, a section its heading and trailing blank lines, and a region
+    its two marks.
+    """
+    scope = text[finding.scope_start : finding.scope_end]
+    head = _heading_of(scope, finding)
+    rest = scope[len(head) :]
+    tail = _end_mark_of(rest, finding)
+    return Parts(finding.scope_start, head, rest[: len(rest) - len(tail)], tail)
+
+
+def minimal_edit(start: int, old: str, new: str) -> TextEdit:
+    """Return the smallest edit that replaces `old`, which begins at `start`, with `new`.
+
+    The edit never begins or ends between CR and LF, because editors have no position there.
+    """
+    before = _common_prefix_length(old, new)
+    if old[before - 1 : before + 1] == "\r\n" or new[before - 1 : before + 1] == "\r\n":
+        before -= 1
+    left = min(len(old), len(new)) - before
+    after = min(_common_prefix_length(old[::-1], new[::-1]), left)
+    if after and old[len(old) - after - 1 : len(old) - after + 1] == "\r\n":
+        after -= 1
+    return TextEdit(start + before, start + len(old) - after, new[before : len(new) - after])
+
+
+def line_end_of(text: str) -> str:
+    """Return the line end that a text uses first, or LF if it has none."""
+    found = _LINE_END.search(text)
+    return found.group() if found else "\n"
+
+
+def first_line(text: str, start: int = 0) -> str:
+    """Return the rest of the line at an offset, with its line end."""
+    found = _LINE.match(text, start)
+    return found.group() if found else ""
+
+
+def _heading_of(scope: str, finding: Finding) -> str:
+    if finding.kind == "file":
+        return ""
+    line = first_line(scope)
+    if finding.kind == "region" or line.lstrip(" ").startswith("#"):
+        return line
+    underline = _UNDERLINE.search(scope, len(line))
+    return scope[: underline.end()] if underline else line
+
+
+def _end_mark_of(rest: str, finding: Finding) -> str:
+    last = rest[-_TAIL_SEARCHED:]
+    if finding.kind == "section":
+        blank = _LINE_END.search(last, len(last.rstrip(" \t\r\n")))
+        return last[blank.start() :] if blank else ""
+    if finding.kind == "region":
+        lines = last.rstrip("\r\n")
+        begin = max(lines.rfind("\n"), lines.rfind("\r")) + 1
+        if _END_MARK.search(lines, begin):
+            return last[begin:]
+    found = _LAST_LINE_END.search(last)
+    return found.group() if found else ""
+
+
+def _common_prefix_length(one: str, other: str) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
+
+
+HTML = ("<!-- ", " -->")
+HASH = ("# ", "")
+SLASHES = ("// ", "")
+DASHES = ("-- ", "")
+PERCENT = ("% ", "")
+SEMICOLON = ("; ", "")
+STARS = ("/* ", " */")
+QUOTE = ('" ', "")
+DOTS = (".. ", "")
+JINJA = ("{# ", " #}")
+
+_BY_STYLE: tuple[tuple[tuple[str, str], str], ...] = (
+    (
+        HTML,
+        "markdown md mdx mdc mdown mkd qmd rmd prompty prompt instructions skill chatagent html",
+    ),
+    (HTML, "htm xml svg xhtml xsl vue svelte astro txt text plaintext"),
+    (
+        HASH,
+        "python py pyi pyx ruby rb rake shellscript sh bash zsh fish yaml yml toml perl pl pm r",
+    ),
+    (HASH, "dockerfile makefile mk cmake julia jl elixir ex exs nix terraform tf hcl powershell"),
+    (
+        HASH,
+        "ps1 graphql gql conf cfg env properties gitignore editorconfig coffeescript coffee awk",
+    ),
+    (
+        SLASHES,
+        "javascript js mjs cjs jsx javascriptreact typescript ts mts cts tsx typescriptreact",
+    ),
+    (
+        SLASHES,
+        "c h cpp cc cxx hpp hh java kotlin kt kts scala go rust rs swift csharp cs fsharp fs",
+    ),
+    (SLASHES, "php dart jsonc json5 scss less sass proto groovy gradle zig solidity sol v sv d"),
+    (DASHES, "lua sql haskell hs elm ada adb ads vhdl vhd applescript"),
+    (PERCENT, "latex tex bibtex bib erlang erl hrl matlab prolog"),
+    (SEMICOLON, "lisp el cl clojure clj cljs scheme scm racket rkt asm s ini autohotkey ahk"),
+    (STARS, "css"),
+    (QUOTE, "viml vim"),
+    (DOTS, "restructuredtext rst"),
+    (JINJA, "jinja jinja-html j2 jinja2 twig nunjucks njk"),
+)
+_STYLES = {name: style for style, names in _BY_STYLE for name in names.split()}
+
+
+def comment(words: str, name: str, language_id: str = "") -> str | None:
+    """Return `words` as a comment in the language of a file, or None if it is unknown."""
+    base = name.rpartition("/")[2].lower().lstrip(".")
+    known = (language_id.lower(), base.rpartition(".")[2], base)
+    style = next((_STYLES[key] for key in known if key in _STYLES), None)
+    return None if style is None else f"{style[0]}{words}{style[1]}"

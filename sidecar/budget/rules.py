@@ -1,4 +1,4 @@
-"""The budget rules of a file: configured rules and presets."""
+"""Finds the budget rules that apply to a file: configured rules and presets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRESETS: tuple[Budget, ...] = (
 )
 """Budgets for well-known prompt files, enabled by `presets = true`.
 
-The numbers follow the tools' documentation, at 12 tokens per line where it gives lines:
+The limits follow the documentation of the tools. A limit in lines is converted at 12 tokens each:
 
 - CLAUDE.md: under 200 lines (Claude Code's documentation, "Manage Claude's memory"); AGENTS.md and
   GEMINI.md are the same kind of file.
@@ -33,23 +33,22 @@ The numbers follow the tools' documentation, at 12 tokens per line where it give
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A budget, and its key such as `budget[0]` or `preset[0]`."""
+    """A budget with its key, such as `budget[0]` or `preset[0]`."""
 
     key: str
     budget: Budget
 
     @property
     def for_whole_files(self) -> bool:
-        """Whether the rule limits each file as a whole."""
+        """Whether the rule limits each matching file as a whole."""
         return self.budget.max_tokens is not None and not self.budget.sum
 
 
 class Rules:
-    """The rules of one root. Globs work as in .gitignore, relative to the root.
+    """The rules of a root folder. Their globs work as in .gitignore, relative to the root.
 
-    `AGENTS.md` matches in any folder, `/AGENTS.md` in the root only, and `prompts/` everything
-    in that folder. In a list, `!old.md` excludes files that an earlier glob matches; the last
-    match decides.
+    `AGENTS.md` matches in any folder, `/AGENTS.md` only in the root, and `prompts/` everything
+    in a folder of that name. `!old.md` excludes files that an earlier glob of the list matches.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -59,29 +58,31 @@ class Rules:
         self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:
-        """Return the rules of a file in the order of the configuration.
+        """Return the rules that apply to a file, in the order of the configuration.
 
-        `path` is relative, with `/` as separator. Presets are left out if a configured rule
-        limits the whole file.
+        Presets are omitted if a configured rule limits the whole file.
+
+        Args:
+            path: The path relative to the root, with `/` as separator.
         """
-        found = [rule for rule in self.written if self.means(rule, path)]
+        found = [rule for rule in self.written if self.matches(rule, path)]
         if not any(rule.for_whole_files for rule in found):
-            found += [rule for rule in self._presets if self.means(rule, path)]
+            found += [rule for rule in self._presets if self.matches(rule, path)]
         return found
 
-    def means(self, rule: Rule, path: str) -> bool:
+    def matches(self, rule: Rule, path: str) -> bool:
         """Return whether a rule's globs match a file."""
         globs = self._globs.get(rule.key)
         if globs is None:
             globs = self._globs[rule.key] = PathGlobs(rule.budget.files)
         return globs.matches_file(path)
 
-    def reach(self, folder: str) -> bool:
-        """Return whether a rule may match files in a folder.
+    def may_match_in(self, folder: str) -> bool:
+        """Return whether any rule may match files in a folder.
 
-        `prompts/**/*.md` may match in `prompts` and in `prompts/old`.
+        For example, `prompts/**/*.md` may match files in `prompts` and in `prompts/old`.
         """
-        if any(self.means(rule, f"{folder}/file") for rule in self.all):
+        if any(self.matches(rule, f"{folder}/file") for rule in self.all):
             return True
         own = f"{folder}/"
         tops = [_literal_prefix(glob) for rule in self.all for glob in rule.budget.files]
@@ -94,7 +95,7 @@ class Rules:
 
     @property
     def sums(self) -> list[Rule]:
-        """The rules over several files together."""
+        """The configured rules for groups of files."""
         return [rule for rule in self.written if rule.budget.sum]
 
     def __bool__(self) -> bool:
@@ -102,7 +103,7 @@ class Rules:
 
 
 def _literal_prefix(glob: str) -> str:
-    """Return the folders at a glob's start: `prompts/` for `/prompts/*/x.md`."""
+    """Return the folders at the start of a glob, such as `prompts/` for `/prompts/*/x.md`."""
     folders = glob.removeprefix("/").split("/")[:-1]
     plain = takewhile(lambda name: not set(name) & set("*?[\\!"), folders)
     return "".join(f"{name}/" for name in plain)

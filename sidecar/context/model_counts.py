@@ -83,7 +83,7 @@ class TurnCounts:
             self.add(counter.message(turns[index]))
 
     def between(self, start: int, end: int | None = None) -> Sums:
-        """Return the total of the turns from `start` to `end` (exclusive); by default, to the end."""
+        """Return the total of the turns from `start` to `end` (exclusive, by default the last)."""
         stop = len(self._measures) if end is None else end
         return self._upto[stop].minus(self._upto[min(start, stop)])
 

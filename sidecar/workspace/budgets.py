@@ -19,7 +19,7 @@ from sidecar.workspace.workspace import Workspaces, path_of
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
-    from sidecar.budget.finding import Finding, Together
+    from sidecar.budget.findings import Finding, RestOfGroup
     from sidecar.workspace.counts import CounterChoice, Counts
     from sidecar.workspace.files import Target
     from sidecar.workspace.workspace import Workspace
@@ -77,27 +77,27 @@ class Budgets:
         if not subject.rules and not await run(partial(_is_marked, subject.snapshot)):
             return []
         choices = await self.choose_counters(subject, workspace)
-        together = await self._count_other_files(subject, workspace)
-        return await run(partial(findings, subject, choices, together))
+        rest_of_group = await self._count_other_files(subject, workspace)
+        return await run(partial(findings, subject, choices, rest_of_group))
 
     async def _count_other_files(
         self, subject: Subject, workspace: Workspace
-    ) -> dict[str, Together]:
-        totals: dict[str, Together] = {}
+    ) -> dict[str, RestOfGroup]:
+        totals: dict[str, RestOfGroup] = {}
         sums = [rule for rule in subject.rules if rule.budget.sum]
         if not sums or workspace.path is None:
             return totals
-        from sidecar.budget.finding import Together
+        from sidecar.budget.findings import RestOfGroup
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
         from sidecar.workspace.files import other_targets  # a worker has imported it by now
 
         for rule in sums:
             model = rule.budget.model or subject.model
-            members = [one for one in listed if workspace.rules.means(rule, one.relative)]
+            members = [one for one in listed if workspace.rules.matches(rule, one.relative)]
             targets = await self._counts.workers.run(partial(other_targets, members, own))
             tokens = await self._count_targets(targets, model, workspace)
-            totals[rule.key] = Together(sum(tokens), len(tokens) + 1)
+            totals[rule.key] = RestOfGroup(sum(tokens), len(tokens) + 1)
         return totals
 
     async def _list_targets(self, root: Path) -> list[Target]:
@@ -148,15 +148,15 @@ class Budgets:
 def findings(
     subject: Subject,
     choices: Mapping[str, CounterChoice],
-    together: Mapping[str, Together] | None = None,
+    rest_of_group: Mapping[str, RestOfGroup] | None = None,
 ) -> list[Finding]:
     """Evaluate the budget rules of a subject. Blocking."""
     # Imported here, on a worker, to keep the server's start short.
-    from sidecar.budget.evaluate import evaluate
+    from sidecar.budget.findings import evaluate
 
     counter = counter_of(subject, choices)
     return evaluate(
-        subject.name, subject.snapshot.text, subject.rules, counter, subject.model, together
+        subject.name, subject.snapshot.text, subject.rules, counter, subject.model, rest_of_group
     )
 
 

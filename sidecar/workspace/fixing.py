@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.budget import fixes
-from sidecar.budget.fixes import Fix, FixKind
-from sidecar.budget.scopes import TextEdit
+from sidecar.budget.fixes import Fix, FixKind, TextEdit
 from sidecar.config.project_files import read_file
 from sidecar.config.toml import check_limits
 from sidecar.workspace.budgets import Subject, counter_of
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.budget.counter import TextCounter
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
     from sidecar.config.options import Origin
     from sidecar.workspace.counts import CounterChoice
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.finding import percent_of, severity_of
+from sidecar.budget.findings import percent_of, severity_of
 from sidecar.context.protocol import ViewRow
 from sidecar.context.view import (
     UNKNOWN,

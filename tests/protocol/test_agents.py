@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
     from sidecar.cli.checking.report import ReportedFinding
     from sidecar.counting.tokenizer_interface import Tokenizer
     from tests.protocol.client import Client

@@ -9,9 +9,8 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.budget.counter import TextCounter, seam
-from sidecar.budget.evaluate import evaluate
-from sidecar.budget.finding import Together, severity_of
+from sidecar.budget.counter import TextCounter, excess_start
+from sidecar.budget.findings import RestOfGroup, evaluate, severity_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import VOCABULARIES, Purpose, engine, load_ranks
@@ -19,7 +18,7 @@ from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split_pieces
 
 if TYPE_CHECKING:
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
     from sidecar.counting.count import Method
 
 
@@ -169,8 +168,8 @@ def test_a_sum_leaves_what_the_other_files_do_not_use(own: int, others: int, sta
     budget = Budget(files=("*.md",), max_tokens=10, sum=True)
     rules = Rules(Settings(budgets=(budget,))).of("a.md")
     counter = TextCounter(words(own), lambda _: Words())
-    together = {"budget[0]": Together(others, 3)}
-    (finding,) = evaluate("a.md", words(own), rules, counter, "gpt-5", together)
+    rest_of_group = {"budget[0]": RestOfGroup(others, 3)}
+    (finding,) = evaluate("a.md", words(own), rules, counter, "gpt-5", rest_of_group)
     assert (finding.tokens, finding.files) == (own + others, 3)
     assert words(own)[finding.start :].split() == ["w"] * (own - start)
     assert finding.message.startswith(
@@ -215,7 +214,7 @@ def test_sums_find_their_files() -> None:
     rules = Rules(Settings(budgets=(budget,)))
     assert rules.sums == [Rule("budget[0]", budget)]
     paths = ["a.md", "b.md", "c/d.md", "e.py"]
-    assert [path for path in paths if rules.means(rules.sums[0], path)] == ["a.md", "c/d.md"]
+    assert [path for path in paths if rules.matches(rules.sums[0], path)] == ["a.md", "c/d.md"]
 
 
 ENCODINGS = {
@@ -246,12 +245,12 @@ def test_the_seam_is_where_the_token_past_the_budget_begins(
     tokens = ENCODINGS[chosen[0]].encode_ordinary(text)
     before = ENCODINGS[chosen[0]].decode_bytes(tokens[:allowance])
     expected = len(text.encode()[: len(before)].decode("utf-8", "ignore"))
-    assert seam(split_pieces(text), allowance, engine(*chosen)) == expected
+    assert excess_start(split_pieces(text), allowance, engine(*chosen)) == expected
 
 
 @given(st.text("ab \n", max_size=60), st.integers(-1, 40))
 def test_without_an_encoding_the_seam_is_the_longest_prefix(text: str, allowance: int) -> None:
     tokenizer = Words()
-    at = TextCounter(text, lambda _: tokenizer).seam("x", 0, len(text), allowance)
+    at = TextCounter(text, lambda _: tokenizer).excess_start("x", 0, len(text), allowance)
     assert tokenizer.count(text[:at]) <= max(0, allowance)
     assert at == len(text) or tokenizer.count(text[: at + 1]) > max(0, allowance)

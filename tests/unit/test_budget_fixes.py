@@ -11,25 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.budget.counter import TextCounter
-from sidecar.budget.evaluate import evaluate
-from sidecar.budget.finding import Together
+from sidecar.budget.findings import RestOfGroup, evaluate
 from sidecar.budget.fixes import (
     Fix,
     drop_fix,
     fit_fixes,
     ignore_fix,
+    minimal_edit,
     move_fix,
     raise_fix,
-    raised,
+    raised_limit,
 )
 from sidecar.budget.rules import Rules
-from sidecar.budget.scopes import minimal_edit
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import engine
 from sidecar.counting.model_tokenizers import Tokenizers
 
 if TYPE_CHECKING:
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
 
 TOKENIZER = engine("o200k_base")
 TOKENIZER.count("a")
@@ -52,8 +51,8 @@ def counter(text: str) -> TextCounter:
 
 def find(text: str, budget: Budget | None = None, others: int = 0) -> list[Finding]:
     rules = Rules(Settings(budgets=(budget,) if budget else ())).of("a.md")
-    together = {"budget[0]": Together(others, 2)} if others else None
-    return evaluate("a.md", text, rules, counter(text), "gpt-5", together)
+    rest_of_group = {"budget[0]": RestOfGroup(others, 2)} if others else None
+    return evaluate("a.md", text, rules, counter(text), "gpt-5", rest_of_group)
 
 
 def applied(text: str, fix: Fix) -> str:
@@ -211,7 +210,7 @@ def test_raising_the_budget_keeps_the_formatting(name: str, old: str) -> None:
     entry = ("tool", "token-sidecar", "budget", 0)
     fix = raise_fix(finding, CONFIGURATION, entry, "pyproject.toml", text)
     assert fix is not None
-    number = raised(finding.tokens)
+    number = raised_limit(finding.tokens)
     assert fix.title == f"Raise the budget{OWNERS[name]} to {number:,} in pyproject.toml"
     after = applied(CONFIGURATION, fix)
     assert after == CONFIGURATION.replace(old, str(number))
@@ -231,7 +230,7 @@ def test_raising_a_regions_mark() -> None:
     [(5, 6), (99, 100), (431, 440), (2431, 2500), (2500, 2600), (43_100, 44_000)],
 )
 def test_raised_to_a_round_number(tokens: int, number: int) -> None:
-    assert raised(tokens) == number
+    assert raised_limit(tokens) == number
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.budget.counter import TextCounter
-from sidecar.budget.evaluate import evaluate
-from sidecar.budget.finding import Together
+from sidecar.budget.findings import RestOfGroup, evaluate
 from sidecar.budget.rules import Rules
 from sidecar.cli.check import check_paths as run
 from sidecar.config.load import load
@@ -23,7 +22,7 @@ from sidecar.text.positions import Range
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
     from sidecar.cli.checking.report import FileReport, ReportedFinding
 
 FILES = 2_000
@@ -131,7 +130,7 @@ class Editor:
             rule.key: {
                 path: self.tokens(path, rule.budget.model)
                 for path, text in self.texts.items()
-                if self.rules.means(rule, path) and not has_ignore_mark(text)
+                if self.rules.matches(rule, path) and not has_ignore_mark(text)
             }
             for rule in self.rules.sums
         }
@@ -140,7 +139,7 @@ class Editor:
         document = self.typed(self.texts[path])
         counter = TextCounter(document.text, self.tokenizers.for_model, document.pieces)
         others = {
-            key: Together(sum(files.values()) - files.get(path, 0), len(files))
+            key: RestOfGroup(sum(files.values()) - files.get(path, 0), len(files))
             for key, files in sums.items()
         }
         rules = self.rules.of(path)

@@ -292,9 +292,9 @@ def test_files_on_several_threads_are_reported_as_on_one(
         write(root / f"docs/{number}.txt", "some words of several files\n" * number)
     write(root / "utf16.md", "größer als gedacht\n")
     write(root / os.fsdecode(b"no\xffutf8.md"), "a name that cannot be written down\n")
-    monkeypatch.setattr(counters, "_count_cores", lambda: 1)
+    monkeypatch.setattr(counters, "count_cores", lambda: 1)
     one, _ = run([str(root)], use_cache=False)
-    monkeypatch.setattr(counters, "_count_cores", lambda: 5)
+    monkeypatch.setattr(counters, "count_cores", lambda: 5)
     several, _ = run([str(root)], use_cache=False)
     assert several == one
     assert run([str(root)])[0] == run([str(root)])[0] == one

@@ -26,7 +26,7 @@ from sidecar.workspace.files import Skipped, decode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
     from sidecar.budget.rules import Rules
     from sidecar.cli.checking.cache import ContentCounts, FullStamp
     from sidecar.cli.counters import ChooseCounter

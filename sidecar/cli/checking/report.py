@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from sidecar import __version__
-from sidecar.budget.finding import DOCUMENTATION, Code, Finding, FindingSeverity
+from sidecar.budget.findings import DOCUMENTATION, Code, Finding, FindingSeverity
 from sidecar.counting.count import Method, tokens_text
 from sidecar.text.printable import counted, json_text, printable, printable_lines
 from sidecar.workspace.views import NO_BUDGETS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.evaluate import evaluate_sum
+from sidecar.budget.findings import evaluate_sum
 from sidecar.budget.rules import Rule, Rules
 from sidecar.cli.checking.cache import (
     CheckCache,
@@ -34,7 +34,7 @@ from sidecar.counting.count import Measure
 from sidecar.workspace.files import Skipped, Target, drop_duplicates
 
 if TYPE_CHECKING:
-    from sidecar.budget.finding import Finding
+    from sidecar.budget.findings import Finding
     from sidecar.cli.checking.reading import FileReader
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
@@ -109,7 +109,7 @@ class Checker:
         folder."""
         if not target.relative.endswith("/"):
             return bool(self._rules.of(target.relative))
-        return self._rules.reach(target.relative[:-1]) if target.link else bool(self._rules)
+        return self._rules.may_match_in(target.relative[:-1]) if target.link else bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
         """Return the keys of rules that match no file, or none if there are too many to test."""
@@ -118,7 +118,9 @@ class Checker:
             tests += len(unmatched)
             if not unmatched or tests > MAX_MATCHES:
                 return []
-            unmatched = [rule for rule in unmatched if not self._rules.means(rule, target.relative)]
+            unmatched = [
+                rule for rule in unmatched if not self._rules.matches(rule, target.relative)
+            ]
         return [rule.key for rule in unmatched]
 
     def check_text(self, target: Target, text: str) -> Checked:
@@ -189,7 +191,7 @@ class Checker:
             target
             for target in others
             if target.relative not in paths
-            and any(self._rules.means(rule, target.relative) for rule in self._rules.sums)
+            and any(self._rules.matches(rule, target.relative) for rule in self._rules.sums)
         ]
         other_results = self._check(other_members)
         new_findings: dict[str, list[ReportedFinding]] = {}

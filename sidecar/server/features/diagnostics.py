@@ -19,8 +19,8 @@ from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from sidecar.budget.finding import Finding
-    from sidecar.budget.scopes import TextEdit
+    from sidecar.budget.findings import Finding
+    from sidecar.budget.fixes import TextEdit
     from sidecar.config.options import Problem
     from sidecar.context.window import Severity
     from sidecar.server.server import SidecarServer
@@ -158,7 +158,7 @@ def _diagnostics(subject: Subject, findings: Sequence[Finding]) -> list[types.Di
 
 
 def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
-    from sidecar.budget.finding import DOCUMENTATION
+    from sidecar.budget.findings import DOCUMENTATION
 
     start = document.position_at(finding.start)
     end = document.position_at(finding.end)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.client import SERVER, StdioClient
-from sidecar.budget.fixes import raised
+from sidecar.budget.fixes import raised_limit
 from sidecar.counting.calibration import Calibrations, document_key, key_of
 from sidecar.counting.calibration_file import save
 from sidecar.counting.model_tokenizers import Tokenizers
@@ -253,7 +253,7 @@ def test_fixes_have_the_documents_count(
         count = editor.about("tokens/count")["tokens"]
         fitted = editor.about("tokens/fit", maxTokens=BUDGET, mode="start")
         left = applied(fixes["Fit to budget: keep the start"], TEXT)
-        raised_to = f"Raise the budget to {raised(count):,} in .token-sidecar.toml"
+        raised_to = f"Raise the budget to {raised_limit(count):,} in .token-sidecar.toml"
         edit(editor, 3, left, lines=99)
         recounted = editor.about("tokens/count")
     written = ran("fit", "doc.md", "--max-tokens", str(BUDGET), "--mode", "start", root=root)

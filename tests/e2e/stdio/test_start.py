@@ -40,7 +40,7 @@ LIBRARIES = (
     "sqlite3", "tiktoken", "tokenizers", "toktok", "tomllib", "urllib.request", "watchdog",
 )  # fmt: skip
 ROOMS = (
-    "sidecar.agents.readers", "sidecar.budget.evaluate", "sidecar.cli", "sidecar.config.load",
+    "sidecar.agents.readers", "sidecar.cli", "sidecar.config.load",
     "sidecar.context.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
     "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
     "sidecar.endpoints.http", "sidecar.server.schema",

@@ -1,0 +1,316 @@
+"""Evaluates budget rules, for the editor and the command line. Does no I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from sidecar.budget.rules import DEFAULT_WARN_AT, Rule
+from sidecar.config.settings import Truncation
+from sidecar.counting.count import Measure, Method, band_text, number_text, tokens_text
+from sidecar.text.outline import (
+    MARK_START,
+    Lines,
+    Part,
+    find_ignored_sections,
+    find_marked_regions,
+    find_sections,
+    has_ignore_mark,
+    has_path,
+    normalize_heading_path,
+)
+from sidecar.text.printable import counted, percent_text, printable
+
+if TYPE_CHECKING:
+    from sidecar.budget.counter import TextCounter
+
+
+FindingSeverity = Literal["information", "warning", "error"]
+Code = Literal["budget-near", "budget-exceeded"]
+ScopeKind = Literal["file", "section", "region"]
+
+DOCUMENTATION = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/how-to/budgets.md"
+"""The page that describes the diagnostic codes."""
+
+
+class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A budget that is exceeded or nearly used up.
+
+    All offsets are in characters. `start` and `end` delimit the range to underline, `scope_start`
+    and `scope_end` the range that the budget applies to. If a group of files shares the budget,
+    `tokens` is the total of the group, and `allowance` is what the other files leave of the budget.
+    """
+
+    severity: FindingSeverity
+    code: Code
+    budget: int
+    tokens: int
+    over: int
+    """The tokens over the budget; 0 if it is only nearly used up."""
+    section: str | None
+    """The heading path of a section, `lines 3 to 9` for a region, or None for a whole file."""
+    method: Method
+    model: str
+    message: str
+    rule: str
+    """The key of the rule, such as `budget[0]` or `preset[1]`, or `region`."""
+    rule_section: str | None
+    """The heading path of a section as it is written in the rule."""
+    kind: ScopeKind
+    start: int
+    end: int
+    scope_start: int
+    scope_end: int
+    allowance: int
+    files: int = 1
+    """The number of files that share the budget."""
+    truncation: Truncation = "start"
+    """The part of the text that the preferred fix keeps."""
+
+
+class RestOfGroup(msgspec.Struct, frozen=True):
+    """The tokens of the other files in a group, with the number of all its files."""
+
+    tokens: int
+    files: int
+
+
+class BudgetScope(msgspec.Struct, frozen=True):
+    """The range of a text that a budget applies to."""
+
+    kind: ScopeKind
+    start: int
+    end: int
+    heading_end: int
+    """The end of the first line, which is underlined if the budget is only nearly used up."""
+    section: str | None = None
+    rule_section: str | None = None
+
+
+_NO_REST = RestOfGroup(0, 1)
+
+
+def make_finding(
+    name: str,
+    rule: Rule | None,
+    limit: int,
+    own: Measure,
+    scope: BudgetScope,
+    excess_start: Callable[[int], int],
+    model: str,
+    others: RestOfGroup | None = None,
+) -> Finding | None:
+    """Return the finding of a budget, or None if the tokens are below its `warn-at`.
+
+    Args:
+        name: The path shown in the message.
+        rule: The rule, or None for a region that is marked in the text.
+        limit: The budget in tokens.
+        own: The count of the scope.
+        scope: The range that the budget applies to.
+        excess_start: Returns the offset of the first token beyond a number of tokens.
+        model: The model that the tokens are counted for.
+        others: The other files that share the budget.
+    """
+    other = others or _NO_REST
+    tokens = own.tokens + other.tokens
+    warn_at = rule.budget.warn_at if rule else DEFAULT_WARN_AT
+    severity = severity_of(tokens, limit, warn_at)
+    if severity is None or tokens == 0:
+        return None
+    measure = msgspec.structs.replace(own, tokens=tokens)
+    near = severity == "information"
+    allowance = max(0, limit - other.tokens)
+    return Finding(
+        severity=severity,
+        code="budget-near" if near else "budget-exceeded",
+        budget=limit,
+        tokens=measure.tokens,
+        over=max(0, measure.tokens - limit),
+        section=scope.section,
+        method=measure.method,
+        model=model,
+        message=finding_message(name, scope, other.files, measure, limit, model),
+        rule=rule.key if rule else "region",
+        rule_section=scope.rule_section,
+        kind=scope.kind,
+        start=scope.start if near else excess_start(allowance),
+        end=scope.heading_end if near else scope.end,
+        scope_start=scope.start,
+        scope_end=scope.end,
+        allowance=allowance,
+        files=other.files,
+        truncation=(rule and rule.budget.truncation) or "start",
+    )
+
+
+def severity_of(
+    tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
+) -> FindingSeverity | None:
+    """Return the severity of a finding, or None if the tokens are below `warn_at`.
+
+    It is `information` up to the budget, `warning` above it, and `error` from twice the budget.
+    """
+    if tokens >= 2 * budget:
+        return "error"
+    if tokens > budget:
+        return "warning"
+    # In binary, 0.7 * 10 is slightly above 7.
+    return "information" if tokens >= math.ceil(warn_at * budget - 1e-9) else None
+
+
+def percent_of(tokens: int, budget: int) -> int:
+    """Return the used share of a budget in whole percent, rounded down."""
+    return 100 * tokens // max(1, budget)
+
+
+def finding_message(
+    name: str, scope: BudgetScope, files: int, measure: Measure, budget: int, model: str
+) -> str:
+    """Return the message, such as `AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (…)`."""
+    over = measure.tokens - budget
+    if files > 1:
+        others = counted(files - 1, "other file")
+        subject, owner = f"{name} and {others} together are", "their"
+    elif scope.kind == "region" and (scope.section or "").startswith("lines "):
+        subject, owner = f"{scope.section} in {name} are", "their"
+    elif scope.section is not None:
+        subject, owner = f"{scope.section} in {name} is", "its"
+    else:
+        subject, owner = f"{name} is", "its"
+    distance = (
+        f"{number_text(over, measure.method)} over"
+        if over > 0
+        else f"{percent_text(percent_of(measure.tokens, budget))} of"
+    )
+    tokens = tokens_text(measure.tokens, measure.method)
+    how = f"({model}, {_method_text(measure)})"
+    return printable(f"{subject} {tokens}, {distance} {owner} budget of {budget:,} {how}")
+
+
+def _method_text(measure: Measure) -> str:
+    if measure.method in ("exact", "endpoint"):
+        return measure.method
+    if measure.error_percent is None:
+        return f"{measure.method}, error not measured"
+    return f"{measure.method} {band_text(measure.error_percent)}"
+
+
+def evaluate(
+    name: str,
+    text: str,
+    rules: Sequence[Rule],
+    counter: TextCounter,
+    model: str,
+    rest_of_group: Mapping[str, RestOfGroup] | None = None,
+) -> list[Finding]:
+    """Return the findings of a file: one for each budget whose `warn-at` is reached.
+
+    Args:
+        name: The path shown in messages.
+        text: The text of the file.
+        rules: The rules of the file.
+        counter: Counts parts of the text.
+        model: The model for rules without a model.
+        rest_of_group: The other files of each rule for a group of files, by the key of the rule.
+    """
+    marked = MARK_START in text
+    if marked and has_ignore_mark(text):
+        return []
+    return _Evaluation(name, text, counter, model, rest_of_group or {}).findings(rules, marked)
+
+
+_WHOLE = BudgetScope("file", 0, 0, 0)
+"""The scope of a file whose text is not available."""
+
+
+def evaluate_sum(
+    rule: Rule, members: Sequence[tuple[str, Measure]], model: str
+) -> Iterator[tuple[str, Finding]]:
+    """Yield the findings of a rule for a group of files, one for each file.
+
+    Args:
+        rule: The rule.
+        members: The name and the count of each file.
+        model: The model, unless the rule has one.
+    """
+    total, model = sum([own.tokens for _, own in members]), rule.budget.model or model
+    for name, own in members:
+        others = RestOfGroup(total - own.tokens, len(members))
+        limit = rule.budget.max_tokens or 0
+        found = make_finding(name, rule, limit, own, _WHOLE, lambda _: 0, model, others)
+        if found is not None:
+            yield name, found
+
+
+class _Evaluation:
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        counter: TextCounter,
+        model: str,
+        rest_of_group: Mapping[str, RestOfGroup],
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._counter = counter
+        self._model = model
+        self._rest_of_group = rest_of_group
+
+    def findings(self, rules: Sequence[Rule], marked: bool) -> list[Finding]:
+        found = [self._file_finding(rule) for rule in rules if rule.budget.max_tokens is not None]
+        if marked or any(rule.budget.sections for rule in rules):
+            found += self._part_findings(rules)
+        reported = [finding for finding in found if finding is not None]
+        return sorted(reported, key=lambda finding: (finding.scope_start, -finding.scope_end))
+
+    def _file_finding(self, rule: Rule) -> Finding | None:
+        limit = rule.budget.max_tokens or 0
+        scope = BudgetScope("file", 0, len(self._text), _first_line_end(self._text))
+        others = self._rest_of_group.get(rule.key) if rule.budget.sum else None
+        return self._make_finding(rule, scope, limit, others)
+
+    def _part_findings(self, rules: Sequence[Rule]) -> Iterator[Finding | None]:
+        lines = Lines(self._text)
+        headed = list(find_sections(lines))
+        quiet = find_ignored_sections(lines, headed)
+        for rule in rules:
+            for written, limit in rule.budget.sections.items():
+                path = normalize_heading_path(written)
+                for part in headed:
+                    if has_path(part, path) and not _is_inside(part, quiet):
+                        yield self._make_finding(rule, _scope_of(lines, part, written), limit)
+        for part in find_marked_regions(lines):
+            if part.limit and not _is_inside(part, quiet):
+                yield self._make_finding(None, _scope_of(lines, part), part.limit)
+
+    def _make_finding(
+        self, rule: Rule | None, scope: BudgetScope, limit: int, others: RestOfGroup | None = None
+    ) -> Finding | None:
+        model = (rule and rule.budget.model) or self._model
+        own = self._counter.measure(model, scope.start, scope.end)
+        excess_start = partial(self._counter.excess_start, model, scope.start, scope.end)
+        return make_finding(self._name, rule, limit, own, scope, excess_start, model, others)
+
+
+def _first_line_end(text: str) -> int:
+    end = text.find("\n")
+    end = len(text) if end < 0 else end
+    carriage_return = text.find("\r", 0, end)
+    return end if carriage_return < 0 else carriage_return
+
+
+def _scope_of(lines: Lines, part: Part, written: str | None = None) -> BudgetScope:
+    heading_end = part.start + len(lines.texts[part.start_line])
+    section = part.path_text if part.kind == "section" else part.title
+    kind: ScopeKind = "section" if part.kind == "section" else "region"
+    return BudgetScope(kind, part.start, part.end, heading_end, section, written)
+
+
+def _is_inside(part: Part, around: Sequence[Part]) -> bool:
+    return any(other.start <= part.start and part.end <= other.end for other in around)
