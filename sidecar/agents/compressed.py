@@ -13,13 +13,13 @@ else:
 
 
 MAX_BYTES = 512 << 20
-"""Most bytes to decompress: 40 KB of Zstandard can expand to a gigabyte."""
+"""The largest number of bytes to decompress. A file of 40 KB can expand to a gigabyte."""
 _CHUNK = 1 << 20
-_WINDOW_LOG = 26  # allows frames with a window of 64 MB; the default settings use 8 MB at most
+_WINDOW_LOG = 26  # 64 MB; compressors use at most 8 MB by default
 
 
 class _Reading(zstd.ZstdFile):
-    """A decompressed file that raises OSError if the data is damaged."""
+    """A decompressed file. Its methods raise OSError if the data is damaged."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
@@ -36,7 +36,7 @@ class _Reading(zstd.ZstdFile):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence == os.SEEK_END:
-            while self.read(_CHUNK):  # raises after `MAX_BYTES`
+            while self.read(_CHUNK):  # `read` raises after `MAX_BYTES`
                 pass
             offset, whence = self.tell() + offset, os.SEEK_SET
         return super().seek(offset, whence)

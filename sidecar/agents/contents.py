@@ -1,10 +1,10 @@
-"""What fills a session's context, by kind: estimated from the sizes of its parts.
+"""Estimates what fills the context of an agent's session, from the sizes of the messages' parts.
 
-A reader's `contents` yields a session's parts in order. `ContextContents` adds up those since the
-last compaction. Only the lengths of their JSON count, and `split` scales them to the exact number
-of tokens. What was in the first prompt besides the parts is the system prompt with its tools.
+A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes of
+those since the last compaction, and `split` scales them to the exact number of tokens. Tokens of
+the first prompt that no part accounts for belong to the system prompt and its tools.
 
-`first_prompt` returns the words of the first prompt, for users who enable `agents.labels`.
+`first_prompt` returns the beginning of the first prompt, for users who enable `agents.labels`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ ContentKind = Literal["instructions", "user", "assistant", "call", "result", "at
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""With less growth between calls, the bytes per token are not derived from it."""
+"""If the context has grown by fewer bytes, the default number of bytes per token is used."""
 _ATTACHMENT_BYTES = 6_000
-"""Counted for a picture or file, whose tokens do not depend on its bytes."""
+"""The size that is counted for a picture or file. Its tokens do not depend on its bytes."""
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
-"""How many characters of the first prompt are shown."""
+"""The number of characters of the first prompt that are shown."""
 
 
 class Part(NamedTuple):
-    """A part of a conversation."""
+    """A part of a conversation, such as the text of a message or the result of a tool."""
 
     kind: ContentKind
     json: bytes | msgspec.Raw = b""
@@ -42,20 +42,20 @@ class Part(NamedTuple):
 
 
 class PromptSize(NamedTuple):
-    """The prompt tokens of a call. Comes before or after the parts of the call's reply."""
+    """The prompt tokens of a call, listed before or after the parts of the call's reply."""
 
     tokens: int
 
 
 class Compaction(NamedTuple):
-    """A summary has replaced all parts so far."""
+    """A compaction, which has replaced all earlier parts by a summary."""
 
 
 ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
-    """A part of a context in tokens. `kind` is `system` for what no part accounts for."""
+    """The tokens of all parts of one kind. The kind `system` is for tokens of no known part."""
 
     kind: ContentKind | Literal["system"]
     tool: str
@@ -63,7 +63,7 @@ class Share(NamedTuple):
 
 
 class ContextContents:
-    """Adds up the parts of a context."""
+    """Adds up the sizes of the parts of a context."""
 
     def __init__(self, entries: Iterable[ContentEntry] = ()) -> None:
         self._compact()
@@ -80,7 +80,7 @@ class ContextContents:
         self._size = 0
         self._reply_start: int | None = None
         self._first: tuple[int, int] | None = None
-        """Tokens of the first prompt, and the size of the parts in it."""
+        """The tokens of the first prompt, and the total size of the parts in it."""
 
     def _add(self, part: Part) -> None:
         if part.kind in ("assistant", "call") and self._reply_start is None:
@@ -95,7 +95,11 @@ class ContextContents:
             self._first = prompt_tokens, start
 
     def split(self, tokens: int) -> list[Share]:
-        """Return the shares of a context with so many tokens, largest first. They add up."""
+        """Split the tokens of a context among its kinds of parts, largest first.
+
+        Args:
+            tokens: The size of the context in tokens. The shares add up to it.
+        """
         if self._first is None or tokens <= 0:
             return []
         prompt, size = self._first

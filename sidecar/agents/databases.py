@@ -34,7 +34,11 @@ def read_database(
     new: Callable[[], T],
     parse: Callable[[sqlite3.Connection, T], StoreContents],
 ) -> StoreRead:
-    """Read the new contents of a database; see `stores.read_store`. Raises OSError."""
+    """Read the new contents of a database, like `stores.read_store`.
+
+    Raises:
+        OSError: The database is missing, locked or damaged.
+    """
 
     def parse_rows(reader_state: T) -> StoreContents:
         with read_only(store.path) as connection:
@@ -46,10 +50,10 @@ def read_database(
 
 @contextmanager
 def read_only(path: str) -> Iterator[sqlite3.Connection]:
-    """Open a consistent view of a database.
+    """Open a database for reading, in one transaction.
 
-    SQLite may create `-wal` and `-shm` files next to a database with a write-ahead log. A
-    database without a log in a read-only folder is opened as immutable.
+    SQLite may create `-wal` and `-shm` files next to a database with a write-ahead log. A database
+    without a log in a read-only folder is opened as immutable.
 
     Raises:
         OSError: The database is missing, locked or damaged.
@@ -71,7 +75,7 @@ def read_only(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def _refuse_fifos(path: str) -> None:
-    """Raise OSError for a FIFO: SQLite would wait until another process writes to it."""
+    """Raise OSError for a FIFO, because SQLite would wait until another process writes to it."""
     for suffix in ("", "-journal", "-wal"):
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(f"{path}{suffix}").st_mode):
@@ -79,13 +83,13 @@ def _refuse_fifos(path: str) -> None:
 
 
 def _tables_only(action: int, _one: object, _two: object, _db: object, view: object) -> int:
-    """Deny queries of views, because a hostile view may never end."""
+    """Deny queries of views, because a hostile view may run forever."""
     allowed = view is None or action not in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT)
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    """Return the columns of a table, or none if the table does not exist."""
+    """Return the names of a table's columns. A table that does not exist has none."""
     return frozenset(
         row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     )
@@ -112,27 +116,27 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 class DatabaseState(msgspec.Struct):
-    """The state of a database."""
+    """The reader's state for a database of sessions."""
 
     at: str | float | None = None
-    """Time of the newest change, in the database's own unit."""
+    """The time of the newest change, in the database's own unit."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
-    """Main conversations by id."""
+    """The main conversations by id."""
     skipped: int = 0
-    """Number of broken rows in the last reading."""
+    """The number of broken rows in the last reading."""
 
-    def passed(self, at: object) -> None:
-        """Record the time of a row."""
+    def advance(self, at: object) -> None:
+        """Remember the time of a row if it is the newest."""
         if isinstance(at, str | int | float):
             both = (self.at, at) if isinstance(at, type(self.at)) else (at,)
             self.at = max(both)  # type: ignore[type-var]
 
 
 class OneDatabase(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
+    """Base class of the readers of agents that keep all sessions in SQLite databases."""
 
     table: str
-    """The table of sessions."""
+    """The name of the table of sessions."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the paths of the agent's databases."""
@@ -141,11 +145,11 @@ class OneDatabase(StoreReader):
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterable[CallFinished]:
-        """Apply the rows that changed since `state.at`. Returns their calls."""
+        """Apply the rows that changed since `state.at` to the state, and return their calls."""
         raise NotImplementedError
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the title in a row of the table of sessions."""
+        """Return the title from a row of the table of sessions."""
         raise NotImplementedError
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -168,7 +172,7 @@ class OneDatabase(StoreReader):
     def title(self, store: Store, title_at: str) -> str | None:
         with read_only(store.path) as connection:
             for row in rows(connection, self.table, "id = ?", title_at):
-                return text(self.title_of(row))
+                return column_text(self.title_of(row))
         return None
 
     def _read_contents(
@@ -187,7 +191,7 @@ class OneDatabase(StoreReader):
 def rows(
     connection: sqlite3.Connection, table: str, where: str = "1", *values: object
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows with their column names, or none if the table does not exist."""
+    """Yield a table's rows as dicts. A table that does not exist has no rows."""
     if not columns(connection, table):
         return
     cursor = connection.execute(f"SELECT * FROM {table} WHERE {where}", values)  # noqa: S608
@@ -196,12 +200,11 @@ def rows(
         yield dict(zip(names, row, strict=True))
 
 
-def whole(number: object) -> int:
-    """Return a column's number of tokens, or 0 if it is not a number."""
+def column_tokens(number: object) -> int:
+    """Return a column's value as a number of tokens, or 0 if it is not a possible number."""
     return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
 
 
-def text(value: object) -> str | None:
-    """Return a column's text, shortened to the longest allowed name, or None if it is not a
-    text."""
+def column_text(value: object) -> str | None:
+    """Return a column's text, shortened to `LONGEST_ID`, or None if it holds no text."""
     return value[:LONGEST_ID] if isinstance(value, str) and value else None

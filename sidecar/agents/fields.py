@@ -22,33 +22,37 @@ T = TypeVar("T")
 _MAX_SETTINGS_BYTES = 1 << 20
 
 TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
-"""Number of tokens, or None if missing."""
+"""A number of tokens, or None if it is missing."""
 
 
 Number = float | None
-"""A JavaScript number, which may be a fraction, or None if missing."""
+"""A JavaScript number, which may have a fraction, or None if it is missing."""
 
 
 def token_count(number: Number) -> int:
-    """Return a number of tokens, or 0 if it is missing or impossible."""
+    """Convert a number to a number of tokens. A missing or impossible number becomes 0."""
     return int(number) if number is not None and 0 < number <= 10**12 else 0
 
 
 def decode_file(path: str, kind: type[T]) -> T:
-    """Decode a JSON file. Raises OSError, also if the file is incomplete."""
+    """Decode a JSON file.
+
+    Raises:
+        OSError: The file is missing or incomplete.
+    """
     with open_quietly(path) as file:
         return decode_document(file.read(), kind)
 
 
 def try_decode_file(path: str | Path, kind: type[T]) -> T | None:
-    """Decode a JSON file. Returns None if it is missing or unreadable."""
+    """Decode a JSON file, or return None if it is missing or incomplete."""
     with suppress(OSError):
         return decode_file(str(path), kind)
     return None
 
 
 def try_decode_toml(path: Path, kind: type[T]) -> T | None:
-    """Decode an agent's TOML settings. Returns None if they are missing or unreadable."""
+    """Decode an agent's settings in TOML, or return None if they are missing or invalid."""
     try:
         with open_quietly(str(path)) as file:
             text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8", "replace")
@@ -58,7 +62,11 @@ def try_decode_toml(path: Path, kind: type[T]) -> T | None:
 
 
 def decode_document(data: bytes, kind: type[T]) -> T:
-    """Decode a JSON document. Raises OSError if it is incomplete."""
+    """Decode a JSON document.
+
+    Raises:
+        OSError: The document is incomplete.
+    """
     try:
         return typed.decode(data, kind)
     except msgspec.DecodeError as error:
@@ -66,7 +74,7 @@ def decode_document(data: bytes, kind: type[T]) -> T:
 
 
 class Record(msgspec.Struct, gc=False):
-    """Base class of the records in agents' files. Undeclared fields are not decoded."""
+    """Base class of the records in agents' files. Fields that are not declared are not decoded."""
 
 
 class CamelRecord(Record, rename="camel"):
@@ -74,7 +82,7 @@ class CamelRecord(Record, rename="camel"):
 
 
 def parse_iso_time(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time. Without a time zone it is UTC. Returns None if it is invalid."""
+    """Parse an ISO 8601 time, which is UTC without a time zone, or return None if it is invalid."""
     if not text:
         return None
     try:
@@ -85,33 +93,33 @@ def parse_iso_time(text: str | None) -> datetime | None:
 
 
 def time_from_ms(milliseconds: float | None) -> datetime | None:
-    """Convert milliseconds since 1970 to a time, or None if they are out of range."""
+    """Convert milliseconds since 1970 to a time, or return None if they are out of range."""
     if not milliseconds or not 0 < milliseconds < 253_402_300_800_000:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def parse_time(stamp: str | float | None) -> datetime | None:
-    """Parse an ISO 8601 time or milliseconds since 1970."""
+    """Convert a time in ISO 8601 or in milliseconds since 1970, or return None if it is invalid."""
     return parse_iso_time(stamp) if isinstance(stamp, str) else time_from_ms(stamp)
 
 
 def time_from_ns(nanoseconds: int) -> datetime:
-    """Convert nanoseconds since 1970, such as a file's modification time, to a time."""
+    """Convert nanoseconds since 1970 to a time."""
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Return a cost that an agent computed. 0 becomes None: the agent has no price."""
+    """Convert a cost that an agent computed. Agents report 0 for a model without a price."""
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 
 def credits_to_usd(credits: float | None) -> Decimal | None:
-    """Convert GitHub's AI credits to USD, 0.01 each."""
+    """Convert GitHub's AI credits to USD. A credit is $0.01."""
     return None if credits is None or credits < 0 else Decimal(repr(credits)) / 100
 
 
 @lru_cache(maxsize=256)
 def provider_of(model: str) -> str:
-    """Return a model's provider, judged by the model's name, or "" if unknown."""
+    """Return the provider that a model's name implies, or an empty string."""
     return _provider_of(model)

@@ -11,15 +11,15 @@ from typing import IO
 from sidecar.operating_system import NO_ATIME, open_to_read
 
 CHUNK = 256 << 10
-"""Bytes per read. A longer line gets a larger chunk."""
+"""The number of bytes per read."""
 LONGEST_LINE = 64 << 20
-"""Longer lines, in bytes, are skipped."""
+"""The length in bytes above which a line is skipped."""
 HEAD = 1 << 20
 _TAIL = 32 << 10
 
 
 def open_quietly(path: str) -> IO[bytes]:
-    """Open a file for unbuffered reading without changing its access time, if possible.
+    """Open a file for unbuffered reading, if possible without changing its access time.
 
     A `.zst` file is decompressed while it is read.
 
@@ -28,7 +28,7 @@ def open_quietly(path: str) -> IO[bytes]:
     """
     try:
         number = open_to_read(path, NO_ATIME)
-    except PermissionError:  # only a file's owner may keep its access time
+    except PermissionError:  # only the owner may open a file with O_NOATIME
         if not NO_ATIME:
             raise
         number = open_to_read(path)
@@ -58,15 +58,15 @@ def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
     """Yield chunks of complete lines, each with the number of bytes skipped before it.
 
-    Reading begins at the file's position. An incomplete last line is left out. For a line longer
-    than `LONGEST_LINE`, the chunk is empty and the number is the line's length.
+    Reading begins at the file's position, and an incomplete last line is left out. For a line that
+    is longer than `LONGEST_LINE`, the chunk is empty and the number is the length of the line.
     """
     held: list[bytes] = []
     while data := file.read(size):
         end, length = data.rfind(b"\n") + 1, sum(map(len, held))
         if end:
             whole, held = b"".join((*held, memoryview(data)[:end])), [data[end:]]
-            data = b""  # free the memory while the caller handles the lines
+            data = b""  # frees the memory while the caller uses the lines
             yield whole, 0
         elif length + len(data) <= LONGEST_LINE:
             held.append(data)

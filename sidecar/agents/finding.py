@@ -1,4 +1,4 @@
-"""Finds the session stores of agents without opening them."""
+"""Finds the files and databases in which agents keep sessions, without opening them."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def with_size_of(store: Store, *others: Store) -> Store:
-    """Return a store that is read again when one of the other files changes."""
+    """Return a copy of a store that also changes when one of the other files changes."""
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
     return msgspec.structs.replace(store, size=size, mtime_ns=newest)
 
 
 def database_store(agent: str, path: str | Path) -> Store | None:
-    """Return a SQLite store. Its size and time include the write-ahead log."""
+    """Return the store of a SQLite database. Its size and time include the write-ahead log."""
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     return with_size_of(found, log) if found and log else found
 
 
 def database_files(path: str | Path) -> tuple[str, ...]:
-    """Return the files that change with a SQLite database."""
+    """Return the files to watch for changes of a SQLite database."""
     return str(path), f"{path}-wal"
 
 
 def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder, or none if it is missing or unreadable."""
+    """Yield the entries of a folder. A missing or unreadable folder has none."""
     try:
         with os.scandir(folder) as scan:
             yield from scan
@@ -61,11 +61,14 @@ def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
 
 
 def walk(folder: str | Path, levels: int = 0) -> Iterator[str]:
-    """Yield the paths of all files in a folder, down to some level of its subfolders or to all (0).
+    """Yield the paths of the files in a folder and its subfolders. Links to folders are not
+    followed.
 
-    Links to folders are not followed.
+    Args:
+        folder: The folder, which need not exist.
+        levels: The number of levels to search, 1 for the folder alone, 0 for all.
     """
-    stack = [list_folder(folder)]  # folders may be nested too deeply for recursion
+    stack = [list_folder(folder)]  # no recursion, because folders may be nested too deeply for it
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
@@ -80,17 +83,18 @@ class FileStores(StoreReader):
     """Base class of readers whose stores are files in the agent's folders."""
 
     inner: tuple[str, ...]
-    """The folders with the stores, relative to the agent's own folders."""
+    """The folders that contain stores, relative to the agent's own folders."""
     pattern: str
-    """Regular expression for the stores' paths in these folders, with `/` between the names."""
+    """A regular expression that matches the stores' paths in these folders, with `/` as separator.
+    """
     levels = 0
-    """How many levels of folders to search, or 0 for all; 1 are the folders themselves."""
+    """The number of levels to search: 1 for the folders alone, 0 for all."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return self.searched_folders(places)
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
-        """Return the folders with the stores."""
+        """Return the folders that contain stores."""
         homes = agent_folders(places, self.agent)
         return tuple(str(home / inner) for home in homes for inner in self.inner)
 
@@ -106,7 +110,7 @@ class FileStores(StoreReader):
         return next((self._store_in(folder, path) for folder in inside), None)
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store at a path that matches the pattern, or None if it is gone."""
+        """Return the store at a path that matches the pattern, or None if the file is gone."""
         return store_from_path(self.agent, path)
 
     def _store_in(self, folder: str, path: str) -> Store | None:
@@ -115,13 +119,15 @@ class FileStores(StoreReader):
 
 
 class TwoStores(StoreReader):
-    """Combines the readers of a new and an old format."""
+    """Combines two readers of one agent, for a new and an old format."""
 
     def __init__(self, new: StoreReader, old: StoreReader, is_old: Callable[[str], bool]) -> None:
-        """Args:
-        new: The reader of the new format.
-        old: The reader of the old format.
-        is_old: Returns whether the store at a path has the old format.
+        """Combine two readers.
+
+        Args:
+            new: The reader of the new format.
+            old: The reader of the old format.
+            is_old: Tells by its path whether a store has the old format.
         """
         self._new, self._old, self._is_old = new, old, is_old
 

@@ -1,6 +1,7 @@
-"""VS Code's `ObjectMutationLog`: each line sets, pushes to or deletes a part of one object.
+"""Replays VS Code's `ObjectMutationLog`, in which each line changes a part of one object.
 
-The log is replayed onto typed records. Changes of undeclared fields are skipped.
+A line sets a value, appends to a list or deletes a value. The log is replayed onto typed records.
+Changes of fields that the records do not declare are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ItemPath = tuple[str | int, ...]
 
 
 class Mutation(Record):
-    """A line of the log. The value is not decoded."""
+    """A line of the log. Its value is decoded when the line is applied."""
 
     kind: int
     path: ItemPath = msgspec.field(default=(), name="k")
@@ -30,11 +31,15 @@ class Mutation(Record):
 
 
 entry = typed.decoder(Mutation)
-"""Decode a line. Raises msgspec.DecodeError."""
+"""Decode a line of the log.
+
+Raises:
+    msgspec.DecodeError: The line is broken.
+"""
 
 
 def apply(state: Record, one: Mutation) -> None:
-    """Apply a line to `state`, unless it changes an undeclared field.
+    """Apply a line of the log to a record, unless it changes a field that is not declared.
 
     Raises:
         msgspec.DecodeError: The value does not have the field's type.

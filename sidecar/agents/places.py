@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The user's folders and the configured paths. Opens no files."""
+    """The folders of the user, as the settings, the environment and the platform define them."""
 
     home: Path
     env: Mapping[str, str] = {}
@@ -35,21 +35,21 @@ class Places(msgspec.Struct, frozen=True):
         return cls(Path(home) if home else Path.home(), env, settings.paths)
 
     def folders(self, agent: str, variable: str | None, *defaults: Path) -> tuple[Path, ...]:
-        """Return an agent's folders without duplicates.
+        """Return the folders of an agent, without duplicates.
 
-        These are the configured folder, and those that an environment variable names (separated
-        by commas) or else the defaults.
+        These are the configured folder, and the folders that an environment variable names
+        (separated by commas) or else the defaults.
         """
         named = [self.expand(part) for part in self.variable(variable).split(",") if part.strip()]
         extra = [self.expand(self.paths[agent])] if agent in self.paths else []
         return tuple(dict.fromkeys((*extra, *(named or defaults))))
 
     def variable(self, name: str | None) -> str:
-        """Return an environment variable, or "" if it is not set."""
+        """Return the value of an environment variable, or an empty string if it is not set."""
         return self.env.get(name, "") if name else ""
 
     def expand(self, path: str) -> Path:
-        """Expand `~` in a path."""
+        """Replace `~` at the start of a path by the home folder."""
         path = path.strip()
         return self.home / path[2:] if path[:2] in ("~/", "~\\") else Path(path)
 
@@ -111,15 +111,18 @@ _HOMES = {
     "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
 }
 _DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}
-"""Environment variables with the path of an additional database."""
+"""The environment variable of each agent that names an additional database."""
 _IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo-code")
-"""Extensions that keep files in the user data folder of VS Code and its derivatives."""
+"""Editor extensions, which keep files in the user data folders of VS Code and its derivatives."""
 _CLINE = (
     ("CLINE_SESSION_DATA_DIR",),
     ("CLINE_DATA_DIR", "sessions"),
     ("CLINE_DIR", "data", "sessions"),
 )
-"""Environment variables for Cline's sessions, with the subfolder. The first one set is used."""
+"""The environment variables that name the folder of Cline's sessions, with a subfolder.
+
+The first variable that is set is used.
+"""
 AIDER_FILE = ".aider.chat.history.md"
 
 _APPS = (
@@ -132,7 +135,7 @@ EDITOR_SERVERS = (
 
 
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """Return the folders of an agent that is not an editor extension. They need not exist."""
+    """Return the folders of an agent that runs outside editors. They need not exist."""
     variable, defaults = _HOMES[agent]
     return places.folders(agent, variable, *defaults(places))
 
@@ -162,7 +165,7 @@ def database_by_variable(places: Places, agent: str) -> Path | None:
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return paths of which at least one exists if the agent has been used."""
+    """Return paths of which at least one exists once the agent has been used."""
     paths: list[Path] = []
     paths += agent_folders(places, agent) if agent in _HOMES else ()
     paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()
@@ -173,12 +176,12 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
 
 
 def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the files that an agent keeps in projects."""
+    """Return the paths of the files that an agent keeps inside projects."""
     return tuple(os.path.join(root, AIDER_FILE) for root in roots) if agent == "aider" else ()
 
 
 def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
-    """Return whether an agent has files on this machine or in a root."""
+    """Return whether an agent has files on this machine or in one of the root folders."""
     return any(map(os.path.exists, possible_paths(places, agent, roots)))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
-    """Return a reader's stores, or none if it fails, so that other agents still work."""
+    """Return the stores of a reader, or none if it fails, so that other agents still work."""
     try:
         return list(reader.find(places, roots))
     except Exception as exc:
@@ -33,11 +33,11 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
 
 
 _MODULES = {"continue": "continue_dev"}
-"""Modules whose name differs from the agent's."""
+"""The module of an agent whose name is not a Python name."""
 
 
 DELETING_AGENTS = frozenset(("gemini-cli", "vibe"))
-"""Agents that delete calls themselves: Gemini CLI deletes old sessions, Vibe old journals."""
+"""Agents that delete their records: Gemini CLI deletes old sessions, and Vibe old journals."""
 
 
 def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
@@ -45,7 +45,7 @@ def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
 
 
 def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[StoreReader, ...]:
-    """Import and return the readers of enabled agents that have files here. Blocking."""
+    """Import the readers of the enabled agents that have files here. Blocking."""
     agents = agents_of(settings)
     return tuple(reader_of(agent) for agent in agents if has_files(places, agent, roots.paths))
 
@@ -58,7 +58,7 @@ def agents_of(settings: Agents) -> list[str]:
 
 
 def reader_of(agent: str) -> StoreReader:
-    """Import and return an agent's reader. Blocking."""
+    """Import the reader of an agent. Blocking."""
     name = _MODULES.get(agent, agent.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader
@@ -67,12 +67,15 @@ def reader_of(agent: str) -> StoreReader:
 def paths_to_watch(
     settings: Agents, folders: Iterable[str], places: Places | None = None
 ) -> tuple[str, ...]:
-    """Return the paths to watch, whether or not they exist. Blocking.
+    """Return the files and folders to watch for changes of agents' sessions. Blocking.
+
+    The paths need not exist. For an agent that has not been used, they are the paths that its first
+    use creates.
 
     Args:
         settings: The settings of agents.
-        folders: The workspaces' folders.
-        places: Where agents keep files; by default those of the current user.
+        folders: The folders of the workspaces.
+        places: The places where agents keep files; by default those of the current user.
     """
     places, roots = places or Places.of(settings), Roots.of(folders)
     paths: list[str] = []
@@ -85,19 +88,19 @@ def paths_to_watch(
 
 
 class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
-    """The stores of one agent, with the newest one as a sample."""
+    """What `doctor` reports about the session files of an agent."""
 
     agent: str
     stores: int
     size: int
-    """Size of all stores in bytes."""
+    """The size of all stores in bytes."""
     newest_at: datetime
     calls: int
-    """Calls in the newest store."""
+    """The number of calls in the newest store."""
     skipped: int
-    """Broken lines in the newest store."""
+    """The number of broken lines in the newest store."""
     problem: str | None = None
-    """Why the newest store cannot be read."""
+    """The reason why the newest store cannot be read."""
 
 
 def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]:
@@ -130,7 +133,7 @@ def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | No
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The readers to use, the folders to read from, and the workspace's root folders."""
+    """The readers of agents, the places of agents' files, and the workspace's root folders."""
 
     readers: tuple[StoreReader, ...]
     places: Places
@@ -148,15 +151,15 @@ class Sources(msgspec.Struct, frozen=True):
         return cls(readers_here(settings, places, roots), places, roots, with_prompts)
 
     def stores(self, *, mine: bool = True) -> list[Store]:
-        """List the stores without opening them. Blocking.
+        """Return the stores of all agents without opening them. Blocking.
 
         Args:
-            mine: Whether to leave out stores that cannot belong to the roots.
+            mine: Whether to leave out stores that cannot belong to the root folders.
         """
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
 
     def stores_at(self, changed: Collection[str]) -> list[Store]:
-        """Return the stores that the changed files belong to. Blocking."""
+        """Return the stores that changed files belong to. Blocking."""
         found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
         return list({store.path: store for store in found if store is not None}.values())

@@ -1,4 +1,4 @@
-"""Decides which sessions belong to a workspace: those that work in one of its root folders."""
+"""Decides which sessions belong to a workspace, by the folder in which the agent works."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from sidecar.config.project_files import read_regular
 
 
 class Roots(msgspec.Struct, frozen=True):
-    """Root folders with links resolved, and the other git worktrees of their repositories."""
+    """The root folders of a workspace with links resolved, and the git worktrees of their
+    repositories.
+    """
 
     paths: tuple[str, ...]
 
     @classmethod
     def of(cls, folders: Iterable[str | os.PathLike[str]]) -> Roots:
-        """Return the roots of some folders, including git worktrees."""
+        """Return the given folders and the other git worktrees of their repositories."""
         found: dict[str, None] = {}
         for folder in folders:
             real = os.path.realpath(folder)
@@ -27,10 +29,12 @@ class Roots(msgspec.Struct, frozen=True):
         return cls(tuple(found))
 
     def contains(self, folder: str | None) -> bool:
-        """Return whether `folder`, as in `SessionSnapshot.folder`, is in one of the roots.
+        """Return whether a folder is in one of the roots.
 
-        A digest matches a root itself but no folder in it. A name (`name:…`) matches if exactly
-        one root has that name.
+        Args:
+            folder: Paths, digests or names of folders, separated by line feeds, as in
+                `SessionSnapshot`. A digest (`md5:…`) matches a root but none of its subfolders. A
+                name (`name:…`) matches if exactly one root has it.
         """
         return any(self._contains(path) for path in (folder or "").split("\n") if path)
 

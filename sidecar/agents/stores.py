@@ -72,30 +72,30 @@ NO_USAGE = "this model reports no usage"
 NOT_VISIBLE = "not visible from this machine"
 ESTIMATED = "compacted: the agent's estimate until the next turn"
 ESTIMATE_BAND = 25.0
-"""Error band (±%) of an agent's own estimate after a compaction."""
+"""The error band (±%) of an agent's own estimate after a compaction."""
 
 
 class ContextTrack(msgspec.Struct, frozen=True, gc=False):
-    """The last known size of a conversation. Immutable; methods return a new track."""
+    """The last known size of a context. It is immutable, and its methods return new values."""
 
     newest: CallSize | None = None
     why: str | None = None
-    """Why the size is unknown."""
+    """The reason why the size is unknown."""
     is_estimate: bool = False
     """Whether the size is the agent's estimate after a compaction."""
 
     def call(self, reading: CallSize) -> ContextTrack:
-        """Return the track after a call. A call without a prompt size leaves the size unchanged."""
+        """Return the size after a call. A call that reports no prompt tokens does not change it."""
         if reading.prompt > 0:
             return ContextTrack(newest=reading)
         return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
 
     def compaction(self) -> ContextTrack:
-        """Return the track after a compaction to an unknown size."""
+        """Return the size after a compaction, which is unknown."""
         return ContextTrack(why=COMPACTED)
 
     def estimate(self, tokens: int, model: str | None) -> ContextTrack:
-        """Return the track after the agent has estimated the size left by a compaction or undo."""
+        """Return the agent's own estimate of the size after a compaction or an undo."""
         return (
             ContextTrack(newest=CallSize(tokens, 0, model), is_estimate=True)
             if tokens > 0
@@ -103,13 +103,13 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         )
 
     def rewind(self) -> ContextTrack:
-        """Return the track after turns were removed, which makes the size unknown."""
+        """Return the size after turns were removed, which is unknown."""
         return ContextTrack(why=REWOUND)
 
 
 _COMPRESSED = ".zst"
 _STEP = 8 << 20
-"""Large files are read in steps of this many bytes."""
+"""The number of bytes to read at once. Larger files are read in steps."""
 _HEAD = 4096
 _BEFORE = 256
 _BLOCK = 16 << 10
@@ -118,19 +118,17 @@ T = TypeVar("T")
 
 
 class SessionState(msgspec.Struct):
-    """The part of a reader's state that describes a main conversation."""
+    """What a reader knows of a main conversation. It is a part of the reader's state."""
 
     id: str
     first_folder: str | None = None
-    """As in `SessionSnapshot`."""
     folder: str | None = None
     branch: str | None = None
-    """As in `SessionSnapshot`."""
     began: datetime | None = None
     at: datetime | None = None
-    """Time of the newest line."""
+    """The time of the newest line."""
     model: str | None = None
-    """The model if the newest call in `track` names none."""
+    """The model to show if the newest call names none."""
     track: ContextTrack = ContextTrack()
     window: int | None = None
     """The context window in tokens, for agents whose calls do not report it."""
@@ -141,12 +139,14 @@ class SessionState(msgspec.Struct):
     rank: int = 0
 
     def touch(self, at: datetime | None) -> None:
-        """Set the time of the newest line, and at first the session's start, unless it is None."""
+        """Set the time of the newest line, and of the first line if this is the first. Ignores
+        None.
+        """
         if at is not None:
             self.began, self.at = self.began or at, at
 
     def work_in(self, folder: str | None) -> None:
-        """Set the current folder, unless the argument is empty or None."""
+        """Set the folder that the agent works in. Ignores None and an empty string."""
         if folder:
             self.first_folder, self.folder = self.first_folder or folder, folder
 
@@ -165,7 +165,7 @@ class SessionState(msgspec.Struct):
         agent_cost_usd: Decimal | None = None,
         telemetry_id: str | None = None,
     ) -> list[CallFinished]:
-        """Return a call of the session as a list, which is empty if the call's time is unknown.
+        """Return a call of the session, in a list that is empty if the time of the call is unknown.
 
         Args:
             at: The time of the call.
@@ -176,8 +176,8 @@ class SessionState(msgspec.Struct):
             session: The session to which the call belongs; by default this one.
             workspace: The folder that the agent works in; by default the session's folder.
             category: The purpose of the call.
-            cost_usd: USD that the provider billed.
-            agent_cost_usd: USD that the agent computed from its own price list.
+            cost_usd: The USD that the provider billed.
+            agent_cost_usd: The USD that the agent computed from its own price list.
             telemetry_id: The id of the call in the agent's own telemetry.
         """
         if at is None:
@@ -201,7 +201,7 @@ class SessionState(msgspec.Struct):
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
     ) -> SessionSnapshot:
-        """Return the session's row for the index."""
+        """Return the row of the session for the session index."""
         track, newest = self.track, self.track.newest
         if newest is None:
             error_percent, note = 0.0, track.why or note
@@ -234,7 +234,7 @@ def _milliseconds(at: datetime | None) -> int | None:
 
 
 class Lines:
-    """Decodes a store's complete lines one by one, and counts the broken ones."""
+    """Decodes the complete lines of a file one by one, and counts the broken lines."""
 
     def __init__(self, path: str, data: bytes, offset: int) -> None:
         self.path, self.data = path, data
@@ -244,11 +244,11 @@ class Lines:
 
     @property
     def position(self) -> str:
-        """Return the position of the last record's line, for `record_at`."""
+        """The position of the last record's line, for `record_at`."""
         return str(self._position)
 
     def records(self, decode: Callable[[bytes], T]) -> Iterator[T]:
-        """Decode the lines one by one. Broken lines are counted and left out."""
+        """Yield a record for each line. Broken lines are counted and left out."""
         start, find = 0, self.data.find
         while (end := find(b"\n", start)) >= 0:
             line = self.data[start:end]
@@ -263,13 +263,13 @@ class Lines:
 
 
 class LineState(Protocol):
-    """A reader's state for a file of lines: a mutable `msgspec.Struct`."""
+    """The reader's state for a file of lines. It is a mutable `msgspec.Struct`."""
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Update the state with some lines. Yields their calls."""
+        """Update the state with new lines, and yield the calls in these lines."""
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
-        """Return the file's session, or nothing for a sub-agent."""
+        """Return the session in the file, or nothing for a sub-agent's file."""
 
 
 S = TypeVar("S")
@@ -277,11 +277,11 @@ L = TypeVar("L", bound=LineState)
 
 
 class StartOverError(SidecarError):
-    """The state lacks what a line depends on, so the file must be read from its start."""
+    """The state lacks something that a line depends on, so the whole file must be read."""
 
 
 def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
-    """Read what has been added to a file of lines.
+    """Read what was added to a file of lines.
 
     Args:
         store: The file. A compressed file is read from its start whenever it changes.
@@ -303,24 +303,24 @@ def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
 
 
 class StoreContents(NamedTuple):
-    """Calls and sessions read from a document or database."""
+    """The calls and sessions in a document or database."""
 
     calls: Iterable[CallFinished] = ()
     sessions: Iterable[SessionSnapshot] = ()
     skipped: int = 0
-    """Number of broken parts."""
+    """The number of broken parts."""
     has_all_sessions: bool = True
-    """Whether `sessions` holds all sessions of the store, not only the changed ones."""
+    """Whether `sessions` contains all sessions of the store rather than the changed ones."""
     is_settled: bool = True
-    """As in `StoreRead`."""
+    """Whether the store need not be read again until it changes."""
 
 
 def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> StoreRead:
-    """Read a file that is rewritten as a whole.
+    """Read a file that the agent rewrites as a whole.
 
     Args:
         store: The file.
-        parse: Returns all of its sessions and calls.
+        parse: Returns the sessions and calls in the file's contents.
 
     Raises:
         OSError: The file is missing or incomplete.
@@ -335,19 +335,20 @@ def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> Stor
 def read_store(
     store: Store, state: bytes, new: Callable[[], S], parse: Callable[[S], StoreContents]
 ) -> StoreRead:
-    """Read a store that is not a plain file.
+    """Read a store that is not a single file.
 
     Args:
         store: The store.
         state: The state that the last reading returned, or empty at first.
-        new: Creates the reader's initial state, which holds its own position in the store.
-        parse: Updates the reader's state. Returns new calls, and all or only changed sessions.
+        new: Creates the reader's initial state, which contains its own position in the store.
+        parse: Updates the reader's state, and returns the new calls and the changed or all
+            sessions.
 
     Raises:
         OSError: The store cannot be read.
     """
     kept = _unpack_or_none(state, _Identified)
-    # In a replaced file, the cursors point to other rows.
+    # If the file was replaced, its rows are other ones.
     same = kept is not None and kept.inode == store.inode
     held = _unpack_or_none(kept.state, type(new())) if kept and same else None
     is_new = held is None
@@ -358,13 +359,13 @@ def read_store(
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
-    """Return the reader's own part of a `read_lines` state, or None if it cannot be decoded."""
+    """Return the reader's part of a state of `read_lines`, or None if it cannot be decoded."""
     cursor = _unpack_or_none(state, _Cursor)
     return None if cursor is None else _unpack_or_none(cursor.state, kind)
 
 
 def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Yield the records of a file of lines. Broken lines are left out.
+    """Yield the records in a file of lines. Broken lines are left out.
 
     Raises:
         OSError: The file cannot be read.
@@ -377,7 +378,7 @@ def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
 
 
 def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
-    """Yield the records in a store's first `most` bytes.
+    """Yield the records in the first `most` bytes of a store. Broken lines are left out.
 
     Raises:
         OSError: The file cannot be read.
@@ -388,7 +389,7 @@ def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iter
 
 
 def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | None:
-    """Return the record at a `Lines.position`, or None if it cannot be decoded.
+    """Return the record at a position that `Lines.position` returned, or None if it is broken.
 
     Raises:
         OSError: The file cannot be read.
@@ -410,7 +411,7 @@ def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
     offset: int
     fingerprint: bytes
-    """Digest of the file's first bytes and of those before `offset`."""
+    """A digest of the first bytes of the file and of the bytes before `offset`."""
     state: msgspec.Raw
 
 
@@ -420,7 +421,7 @@ class _Identified(msgspec.Struct, frozen=True, array_like=True, tag="store"):
 
 
 def _usable_cursor(file: IO[bytes], store: Store, state: bytes) -> _Cursor | None:
-    """Return where to continue, or None if the beginning of the file has changed."""
+    """Return where to continue reading, or None if the beginning of the file has changed."""
     cursor = _unpack_or_none(state, _Cursor)
     if cursor is None or store.path.endswith(_COMPRESSED) or cursor.offset > store.size:
         return None
@@ -487,7 +488,7 @@ def _pack_raw(state: object) -> msgspec.Raw:
 
 
 def _unpack_or_none(data: bytes | msgspec.Raw, kind: type[T]) -> T | None:
-    """Decode a state. Returns None if it is empty or has another version's fields."""
+    """Decode a state, or return None if it is empty or has the fields of another version."""
     try:
         return typed.unpack(data, kind)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Finds the project folders that belong to VS Code's `workspaceStorage` folders."""
+"""Finds the projects that belong to the folders in VS Code's `workspaceStorage`."""
 
 from __future__ import annotations
 
@@ -32,33 +32,35 @@ class Uri(Record):
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """A folder of `workspaceStorage`."""
+    """A folder in `workspaceStorage`, with the data of one project."""
 
     path: str
     folders: tuple[str, ...]
-    """The project's folders on this machine, if known."""
+    """The folders of the project on this machine, if known."""
     name: str | None = None
-    """Name of the project's folder if it is on another machine."""
+    """The name of the project's folder if it is on another machine."""
 
     @property
     def workspace(self) -> str:
-        """The folder that calls are recorded for."""
+        """The folder for which calls are recorded."""
         return next(iter(self.folders), "")
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The folders for `Roots.contains`, or the name of a folder on another machine."""
+        """The folders of the project, or the name of a folder on another machine, for
+        `Roots.contains`.
+        """
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 
 def storages(user: Path) -> Iterator[Storage]:
-    """Yield the storage folder of each opened project. A project may have several."""
+    """Yield the storage folders of all projects. A project may have several."""
     for entry in list_folder(user / "workspaceStorage"):
         yield storage(entry.path)
 
 
 def storage(path: str) -> Storage:
-    """Return the project of a folder in `workspaceStorage`."""
+    """Read which project a folder in `workspaceStorage` belongs to."""
     for name in ("workspace.json", "meta.json"):
         try:
             at = os.stat(os.path.join(path, name))
@@ -69,11 +71,12 @@ def storage(path: str) -> Storage:
 
 
 def local_path(uri: str | Uri | None, *, on_server: bool = False) -> str | None:
-    """Return the local path of a URI, or None if it is on another machine.
+    """Return the path of a URI on this machine, or None if the URI is on another machine.
 
     Args:
         uri: The URI.
-        on_server: Whether it comes from a server's user data, where remote URIs are local.
+        on_server: Whether the URI comes from the user data of a VS Code server, for which remote
+            URIs are local.
     """
     if isinstance(uri, Uri):
         scheme, path = uri.scheme, uri.path
@@ -100,7 +103,12 @@ class _Group(Record):
 
 
 def own_window(user: Path, model: str) -> int | None:
-    """Return the context window of a model that the user has added, by the last part of its id."""
+    """Return the context window of a model that the user has added to VS Code, if it is one.
+
+    Args:
+        user: VS Code's folder of user data.
+        model: The last part of the model's id.
+    """
     path = user / "chatLanguageModels.json"
     try:
         groups = _read_groups(str(path), os.stat(path).st_mtime_ns)
@@ -144,7 +152,7 @@ def _read_storage(path: str, name: str, _mtime_ns: int) -> Storage:
 
 
 def is_server(path: str) -> bool:
-    """Return whether user data belongs to a VS Code server, which runs where the files are."""
+    """Return whether a folder belongs to a VS Code server, which runs where the project is."""
     return any(
         f"{os.sep}{name}{os.sep}" in path for name in (*EDITOR_SERVERS, "code-server", "serve-web")
     )

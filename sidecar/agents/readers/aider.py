@@ -1,7 +1,7 @@
-"""aider: `.aider.chat.history.md` in the project, with rounded numbers.
+"""Reads aider's `.aider.chat.history.md` in the project's folder, which has rounded numbers.
 
-Each chat starts with a heading, which contains the only time. aider's own lines start with `> `,
-but so may lines of the chat.
+Each chat starts with a heading, which contains its only time. Lines of aider itself start with `>
+`, but lines of the chat may do so too.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 AGENT = "aider"
 _BAND = 75.0
-"""Error band in percent.
+"""The error band (±%) of a context's size.
 
-aider reports up to four calls of a message (three reflections) as one, counts streamed prompts
-with its own tokenizer, and rounds the sums.
+aider reports up to four calls of a message (three reflections) as one, counts streamed prompts with
+its own tokenizer, and rounds the totals.
 """
 _STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
@@ -53,7 +53,7 @@ _SCALE = {b"": 1, b"k": 1_000, b"M": 1_000_000}
 
 
 class Aider(StoreReader):
-    """See `sidecar.agents.events.StoreReader`. Each chat of a history is a session."""
+    """Reads aider's history. Each chat of a history is a session."""
 
     agent = AGENT
 
@@ -80,10 +80,10 @@ READER = Aider()
 class _History(msgspec.Struct, dict=True):
     folder: str
     chat: SessionState
-    """The newest chat. Its time is that of the file, because only headings have a time."""
+    """The newest chat. Only headings have a time, so its time is that of the file."""
     started: datetime | None = None
     calls: int = 0
-    """Number of calls in the newest chat."""
+    """The number of calls in the newest chat."""
 
     @classmethod
     def of(cls, folder: str) -> _History:
@@ -91,7 +91,7 @@ class _History(msgspec.Struct, dict=True):
 
     @property
     def ended(self) -> list[SessionState]:
-        """Chats that ended during this reading. They are not saved."""
+        """The chats that ended during this reading. They are not saved."""
         ended: list[SessionState] = self.__dict__.setdefault("ended_chats", [])
         return ended
 
@@ -102,7 +102,7 @@ class _History(msgspec.Struct, dict=True):
             elif named := _MODEL.match(line):
                 self.chat.model = named.group(1).decode("utf-8", "replace")
             elif line.startswith(b"#### "):
-                self.chat.active = not line.startswith(b"#### /")  # a prompt, and no command
+                self.chat.active = not line.startswith(b"#### /")  # not a command
             elif numbers := _TOKENS.match(line):
                 yield from self._make_calls(numbers)
 

@@ -1,4 +1,4 @@
-"""Amp: `threads/T-*.json`, one document per thread, without sub-agents."""
+"""Reads Amp's `threads/T-*.json`, one document per thread without sub-agents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Usage(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """Return the call's tokens. For OpenAI's models, Amp reports input as cache writes."""
+        """The tokens of the call. Amp reports the input of OpenAI's models as cache writes."""
         fresh, write = token_count(self.input_tokens), token_count(self.cache_creation_input_tokens)
         if provider_of(self.model or "") == "openai":
             fresh, write = fresh + write, 0
@@ -88,7 +88,7 @@ class _Thread(Record):
 
     @property
     def replies(self) -> Iterator[tuple[str, _Usage]]:
-        """Yield messages with usage by their ids."""
+        """Yield the id and usage of each message that has usage."""
         for number, one in enumerate(self.messages or ()):
             if one.usage is not None:
                 yield str(number if one.message_id is None else one.message_id), one.usage

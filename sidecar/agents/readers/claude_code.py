@@ -66,9 +66,9 @@ if TYPE_CHECKING:
 _SYNTHETIC = "<synthetic>"
 _MARKED_SINCE = (2, 1, 300)
 _UNFINISHED = (None, "tool_use", "pause_turn")
-"""Stop reasons after which the agent continues."""
+"""The stop reasons after which the agent continues."""
 TITLES = ("custom_title", "ai_title", "summary")
-"""Fields with a title, in order of preference: the user's, the agent's, a summary."""
+"""The fields that may contain a title, best first: the user's, the agent's, a summary."""
 
 
 class _Split(Record):
@@ -84,7 +84,7 @@ _NO_SPLIT = _Split()
 
 
 class PartUsage(Record):
-    """Tokens of a call: of a message or of one of its iterations."""
+    """The tokens of a message, or of one of the calls that it consists of."""
 
     type: str | None = None
     model: str | None = None
@@ -104,7 +104,7 @@ class MessageUsage(PartUsage):
 
     @property
     def searches(self) -> int:
-        """Number of web searches, which are billed separately."""
+        """The number of web searches, which are billed separately."""
         return (self.server_tool_use and self.server_tool_use.web_search_requests) or 0
 
 
@@ -121,7 +121,7 @@ class _CompactMetadata(CamelRecord):
 
 
 class ModelUsage(CamelRecord):
-    """A model's usage in a session, including sub-agents and compactions."""
+    """The usage of a model in a session, including sub-agents and compactions."""
 
     input_tokens: TokenCount = None
     output_tokens: TokenCount = None
@@ -144,7 +144,7 @@ class ModelUsage(CamelRecord):
 
 
 ModelParts = tuple[int, int, int, int, int]
-"""Uncached input, cache reads, cache writes, one-hour cache writes among them, and output."""
+"""The uncached input, cache reads, cache writes, one-hour cache writes among them, and output."""
 
 
 class TranscriptLine(CamelRecord):
@@ -170,12 +170,12 @@ class TranscriptLine(CamelRecord):
     tool_use_result: msgspec.Raw = msgspec.Raw(b"")
     compact_metadata: _CompactMetadata | None = None
     model_usage: dict[str, ModelUsage] | None = None
-    """Usage by model, in a `cost-state` line."""
+    """The usage of each model, in a `cost-state` line."""
     message: ClaudeMessage | None = None
 
     @property
     def starts_turn(self) -> bool:
-        """Whether this is a prompt or a tool result."""
+        """Whether the line is a prompt or a tool result."""
         if self.is_meta:
             return False
         marks = (self.prompt_source, self.turn_position, self.tool_use_result)
@@ -183,14 +183,14 @@ class TranscriptLine(CamelRecord):
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the agent is idle after this line."""
+        """Whether the agent is idle after the line."""
         if self.type != "assistant" or self.message is None:
             return self.type == "user" and not self.starts_turn
         return self.call is None or self.message.stop_reason not in _UNFINISHED
 
     @property
     def title_kind(self) -> str | None:
-        """The field in `TITLES` that the line sets, if any."""
+        """The field in `TITLES` that the line contains, or None."""
         if self.custom_title:
             return "custom_title"
         return "ai_title" if self.ai_title else "summary" if self.summary else None
@@ -219,8 +219,10 @@ def _marks_prompts(version: str | None) -> bool:
     return numbers >= _MARKED_SINCE
 
 
-def reading_of(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
-    """Return the size of a message's last call. The message itself contains sums of calls."""
+def _size_of_last_call(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
+    """Return the size of the last call of a message. The message's own usage is the total of its
+    calls.
+    """
     calls = [part for part in usage.iterations or () if part.type in (None, "message")]
     last = calls[-1] if len(calls) > 1 else usage
     numbers = usage_of(last)
@@ -250,13 +252,13 @@ def sum_of(parts: list[PartUsage]) -> Usage:
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
-    """Return the cache writes that live for five minutes."""
+    """Return the tokens of cache writes that live for five minutes."""
     split = (usage.cache_creation or _NO_SPLIT).ephemeral_5m_input_tokens or 0
     return min(split, numbers.cache_write_tokens - numbers.cache_write_1h_tokens)
 
 
 def tier_of(usage: MessageUsage) -> str:
-    """Return the service tier. Fast mode and regional inference have their own prices."""
+    """Return the service tier, including fast mode and regional inference with their own prices."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)
 
@@ -280,7 +282,12 @@ _decode_blocks = typed.decoder(list[Block])
 
 
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    """Yield the parts of a line. `tools` collects the names of called tools by the call's id."""
+    """Yield the parts of the conversation that a line contains.
+
+    Args:
+        line: The line.
+        tools: Names of called tools by the ids of the calls. Calls in the line are added.
+    """
     if line.is_sidechain:
         return
     if line.subtype == "compact_boundary" or line.is_compact_summary:
@@ -290,7 +297,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
     if line.message is None or line.type not in ("user", "assistant"):
         return
     if line.type == "assistant" and line.message.usage is not None:
-        yield PromptSize(reading_of(line.message, line.message.usage).prompt)
+        yield PromptSize(_size_of_last_call(line.message, line.message.usage).prompt)
     own: ContentKind = "instructions" if line.is_meta or line.is_compact_summary else "user"
     text: ContentKind = "assistant" if line.type == "assistant" else own
     raw = bytes(line.message.content)
@@ -316,28 +323,32 @@ def _parts_of_block(block: Block, text: ContentKind, tools: dict[str, str]) -> I
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""Turns with more messages are not checked, to limit the size of the state."""
+"""The largest number of messages between two `cost-state` lines for which summaries are found."""
 
 
 class CostCheck(msgspec.Struct):
-    """Usage of a transcript since its last `cost-state`."""
+    """Finds the usage of compaction summaries, by comparing `cost-state` lines with messages."""
 
     totals: dict[str, ModelParts] = {}
-    """Each model's usage in the last `cost-state`."""
+    """The usage of each model in the last `cost-state`."""
     at: str | None = None
-    """Time of the last `cost-state`."""
+    """The time of the last `cost-state`."""
     messages: dict[str, tuple[str, ModelParts]] = {}
-    """Model and usage of each message since the last `cost-state`."""
+    """The model and usage of each message since the last `cost-state`."""
     compacted_model: str | None = None
-    """Model of the conversation that was compacted since the last `cost-state`."""
+    """The model of the conversation if it was compacted since the last `cost-state`."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add a message. Of several lines for a message, the one with the most output is kept."""
+        """Add the usage of a message. Of several lines for a message, the one with the most output
+        counts.
+        """
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
 
     def apply(self, line: TranscriptLine, path: str) -> tuple[str, Usage] | None:
-        """Apply a `cost-state`. Returns the model and usage of summaries since the last one."""
+        """Apply a `cost-state` line. Returns the model and usage of the summaries since the last
+        one.
+        """
         totals: dict[str, ModelParts] = {}
         for name, used in (line.model_usage or {}).items():
             totals[_without_window_marker(name)] = _sum_usage(
@@ -426,8 +437,6 @@ _HEAD = 64 << 10
 
 
 class ClaudeCode(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -458,7 +467,7 @@ class ClaudeCode(StoreReader):
         return None
 
     def is_copy(self, store: Store) -> bool:
-        """Return whether this is a background fork, which starts with its parent's lines."""
+        """Return whether the session is a background fork, which starts with its parent's lines."""
         for line in first_records(store, decode, _HEAD):
             if line.session_kind or line.cwd:
                 return line.session_kind == "bg"
@@ -489,16 +498,16 @@ class _Transcript(msgspec.Struct):
     is_live: bool
     """Whether the transcript may contain a main conversation."""
     timestamp: str | None = None
-    """The newest time in the file."""
+    """The time of the newest line that has one."""
     folder: str = ""
-    """The newest folder in the file."""
+    """The folder of the newest line that has one."""
     message: str | None = None
-    """The newest message of the main conversation."""
+    """The id of the newest message of the main conversation."""
     titles: dict[str, str] = {}
-    """Position of the newest title of each kind."""
+    """The position of the newest title of each kind."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
-    """The session's USD in the newest `cost-state`."""
+    """The USD of the session in the newest `cost-state`."""
     newest_call: CallFinished | None = None
     """The newest call of the main conversation."""
 
@@ -507,11 +516,11 @@ class _Transcript(msgspec.Struct):
         return cls(SessionState(Path(store.path).stem), store.live)
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls of these lines, each once with its largest output."""
+        """Yield the calls in some lines, each once with its largest output."""
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
-            # A line without a time has that of the line before it.
+            # A line without a time has the time of the line before it.
             line.timestamp = self.timestamp = line.timestamp or self.timestamp
             self.folder = line.cwd or self.folder
             call = line.call
@@ -564,13 +573,13 @@ class _Transcript(msgspec.Struct):
             self._measure(*call)
 
     def _measure(self, message: ClaudeMessage, usage: MessageUsage) -> None:
-        session, reading = self.session, reading_of(message, usage)
+        session, reading = self.session, _size_of_last_call(message, usage)
         known = session.track.newest
         if known is not None and message.id is not None and message.id == self.message:
             reading = msgspec.structs.replace(reading, output=max(reading.output, known.output))
         if message.model != session.model:
             session.window = None
-        if reading.prompt > _SMALL_WINDOW:  # the model's name is written without `[1m]`
+        if reading.prompt > _SMALL_WINDOW:  # transcripts omit the suffix `[1m]` of the model's name
             session.window = _LARGE_WINDOW
         self.message, session.model = message.id, message.model
         session.track = session.track.call(reading)
@@ -600,7 +609,7 @@ class _Transcript(msgspec.Struct):
 
     def _call_with_own_cost(self, line: TranscriptLine) -> Iterator[CallFinished]:
         total = sum(one.cost_usd or 0.0 for one in (line.model_usage or {}).values())
-        # The agent begins at 0 again when a session is resumed.
+        # The cost starts at 0 again when a session is resumed.
         new = total - self.own_cost if total >= self.own_cost else total
         call, self.own_cost = self.newest_call, total
         if call is None or new <= 0:
@@ -665,7 +674,7 @@ def _stores_of_project(folder: str) -> Iterator[Store]:
 def _newest_store(folder: str) -> list[Store]:
     """Return the newest session in a folder whose name does not match its project.
 
-    The folder may have been renamed. Sub-agents' folders are skipped.
+    The folder may have been renamed. Folders of sub-agents are skipped.
     """
     paths = (entry.path for entry in list_folder(folder) if _is_main(entry.name))
     stores = (store for path in paths for store in _store_of(path, live=True))
@@ -682,9 +691,9 @@ def _is_main(name: str) -> bool:
 
 
 def _project_name_prefix(path: str) -> str:
-    """Return the prefix that names of project folders at or below `path` share.
+    """Return the prefix of the names of all project folders for a path and its subfolders.
 
-    Several paths may have the same name; the sessions' lines contain the real path.
+    Several paths may have the same name. The sessions' lines contain the real path.
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", path))
     return name[:_LONGEST_SLUG]

@@ -51,7 +51,7 @@ class _Numbers(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """Return the call's tokens. Only OpenAI's format includes cached tokens in the input."""
+        """The tokens of the call. Only OpenAI's format includes cached tokens in the input."""
         parts = (
             token_count(self.tokens_in),
             token_count(self.cache_reads),
@@ -114,22 +114,25 @@ _numbers = typed.decoder(_Numbers)
 
 
 class Tasks(FileStores):
-    """Reads the tasks of an editor extension."""
+    """Reads the tasks of an editor extension, which Cline before version 4 and Roo Code keep."""
 
     agent = ""
     pattern, levels = r"[^/]+/ui_messages\.json", 2
 
-    def __init__(self, agent: str, extension: str, *, has_copies: bool = False) -> None:
-        """Args:
-        agent: The agent's name.
-        extension: The extension's id.
-        has_copies: Whether task folders contain a git repository. They are then polled.
+    def __init__(self, agent: str, extension: str, *, has_repository: bool = False) -> None:
+        """Create a reader.
+
+        Args:
+            agent: The agent's name.
+            extension: The id of the extension.
+            has_repository: Whether task folders contain a git repository. They are then not
+                watched.
         """
         self.agent = agent
-        self._extension, self._has_copies = extension, has_copies
+        self._extension, self._has_repository = extension, has_repository
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return () if self._has_copies else self.searched_folders(places)
+        return () if self._has_repository else self.searched_folders(places)
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
         tasks = Path("globalStorage") / self._extension / "tasks"
@@ -225,7 +228,7 @@ class _Reply(CamelRecord):
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens of the reply's call, or None for other messages."""
+        """The tokens of the reply's call, or None for other messages."""
         usage = self.metrics.usage if self.metrics else None
         return usage if usage and usage.prompt_tokens + usage.output_tokens else None
 
@@ -263,7 +266,7 @@ class ClineSessions(FileStores):
         return super().store_at(places, str(changed))
 
     def store_of(self, path: str) -> Store | None:
-        """Return a conversation's store. Its size and time include the session's manifest."""
+        """Return the store of a conversation. Its size and time include the session's manifest."""
         messages, session = Path(path), Path(path).parent.name
         store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))
         manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
@@ -281,7 +284,7 @@ READER = TwoStores(
 
 
 def _parse_session(store: Store, data: bytes) -> StoreContents:
-    """Return the calls of a conversation, and its session unless it is a sub-agent's."""
+    """Parse a conversation. A sub-agent's conversation has calls but no session."""
     document, manifest = decode_document(data, _File), _read_manifest(store.path)
     session = SessionState(document.session_id or Path(store.path).parent.name)
     session.work_in(manifest.folder)

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
 
 UsageParts = tuple[int, int, int, int, int]
-"""Input, cached and cache-written tokens in it, output, and reasoning tokens in it."""
+"""The input, cached and cache-written tokens in it, output, and reasoning tokens in it."""
 
 
 class Tokens(Record):
-    """Tokens of a call or of a whole thread. The input includes cache reads and writes."""
+    """The tokens of a call or a whole thread. The input includes cache reads and writes."""
 
     input_tokens: TokenCount = None
     cached_input_tokens: TokenCount = None
@@ -66,7 +66,9 @@ class Tokens(Record):
 
 
 class Info(Record):
-    """Contents of a `token_count`. `total_token_usage` is a sum over the thread, not its size."""
+    """The contents of a `token_count` event. `total_token_usage` is the total of the thread's
+    calls.
+    """
 
     total_token_usage: Tokens | None = None
     last_token_usage: Tokens | None = None
@@ -75,7 +77,7 @@ class Info(Record):
 
 
 class ThreadSettings(Record):
-    """Settings that `thread_settings_applied` changes."""
+    """The settings in a `thread_settings_applied` event."""
 
     model: str | None = None
     cwd: str | None = None
@@ -86,7 +88,7 @@ class _Git(Record):
 
 
 class Payload(Record):
-    """Fields of all lines' payloads."""
+    """The payload of a line. A line has only some of the fields, depending on its type."""
 
     type: str | None = None
     id: str | None = None
@@ -101,7 +103,7 @@ class Payload(Record):
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
     root_turn_id: str | None = None
-    """The turn that the user started; for a sub-agent's turn, that of the root thread."""
+    """The turn that the user started. For a sub-agent it is a turn of the root thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -118,14 +120,14 @@ class Payload(Record):
         return b'"subagent"' in bytes(self.source)
 
     @property
-    def is_persons(self) -> bool | None:
-        """Whether a person started the turn, or None if unknown."""
+    def is_started_by_user(self) -> bool | None:
+        """Whether the user started the turn, or None if unknown."""
         known = self.turn_id is not None and self.root_turn_id is not None
         return self.turn_id == self.root_turn_id if known else None
 
     @property
     def parent(self) -> str | None:
-        """The thread whose history this one may start with."""
+        """The thread whose lines this thread may start with."""
         spawned = re.search(rb'"parent_thread_id"\s*:\s*"([^"]+)"', bytes(self.source))
         return (
             self.forked_from_id
@@ -147,12 +149,12 @@ class RolloutLine(Record):
 
     @property
     def is_summary(self) -> bool:
-        """Whether this is a compaction's summary. Its usage follows."""
+        """Whether the line is the summary of a compaction. Its usage follows in another line."""
         return self.metadata is not None and bool(self.metadata.compaction_output)
 
     @property
     def kind(self) -> str | None:
-        """The line's type, or for events the payload's type."""
+        """The type of the line, or for an event the type of its payload."""
         return self.payload.type if self.type == "event_msg" and self.payload else self.type
 
 
@@ -160,13 +162,13 @@ entry = typed.decoder(RolloutLine)
 
 
 def usage_of(parts: UsageParts) -> Usage:
-    """Return the usage as parts that do not overlap."""
+    """Return the usage of a call, whose parts do not overlap."""
     prompt, cached, written, output, reasoning = parts
     return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
 
 
 class RolloutState(msgspec.Struct):
-    """The state of one rollout."""
+    """The reader's state for one file."""
 
     thread: str
     owner: str | None = None
@@ -176,31 +178,31 @@ class RolloutState(msgspec.Struct):
     parent: str | None = None
     """The thread whose lines this one may start with."""
     began: str | None = None
-    """Time at which the thread was created, in ISO 8601."""
+    """The time at which the thread was created, in ISO 8601."""
     first_ordinal: int | None = None
-    """Lines with lower ordinals belong to the parent."""
+    """The ordinal of the first own line. Lines with lower ordinals belong to the parent."""
     copied: bool = False
     """Whether a parent's `session_meta` was read."""
     copied_at: str | None = None
-    """Time of the newest line that may be a copy."""
+    """The time of the newest line that may be a copy."""
     own: bool = False
     """Whether all further lines belong to the thread itself."""
     subagent: bool = False
     resumed: bool = False
-    """Whether a person started the current turn of this sub-agent's thread."""
+    """Whether the user started the current turn of this sub-agent's thread."""
     records: bool = False
-    """Whether the file has usage records. Events then do not count."""
+    """Whether the file has usage records. `token_count` events are then ignored."""
     count: int = 0
-    """Number of calls."""
+    """The number of calls."""
     total: UsageParts | None = None
     last: UsageParts | None = None
-    """The last event that counted."""
+    """The tokens of the last event that was recorded as a call."""
     model: str | None = None
     cwd: str | None = None
     provider: str | None = None
 
     def begin(self, meta: Payload, at: str | None) -> None:
-        """Apply a `session_meta`. The first one belongs to the file, later ones are copies."""
+        """Apply a `session_meta`. The first one belongs to the file, and later ones are copies."""
         if self.named:
             self.copied = self.copied or meta.id != self.thread
             return
@@ -218,9 +220,11 @@ class RolloutState(msgspec.Struct):
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
-        """Return the tokens of the call that an event reports, or None if it repeats the last one.
+        """Return the tokens of the call that an event reports, or None if it repeats the last
+        event.
 
-        Old versions only report the thread's total; the call is then the difference.
+        Old versions only report the total of the thread. The call is then the difference between
+        two totals.
         """
         total, before = info.total_token_usage, self.total
         if total is not None:
@@ -260,11 +264,16 @@ class _ContentLine(Record):
 
 decode_content_line = typed.decoder(_ContentLine)
 _INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS\.md)')
-"""Codex sends its own context as messages of the user."""
+"""Matches the instructions that Codex sends as messages of the user."""
 
 
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    """Yield the parts of a line. `tools` collects the names of called tools by the call's id."""
+    """Yield the parts of the conversation that a line contains.
+
+    Args:
+        line: The line.
+        tools: Names of called tools by the ids of the calls. Calls in the line are added.
+    """
     item = line.payload
     if line.type == "compacted":
         yield Compaction()
@@ -297,7 +306,9 @@ _STARTS = ("turn_context", "task_started", "turn_started")
 
 
 class Parent(NamedTuple):
-    """Identifies a parent's lines: the ids of its turns, and its totals after each call."""
+    """What identifies the lines of a parent thread: the ids of its turns, and its totals after each
+    call.
+    """
 
     turns: frozenset[str] = frozenset()
     totals: frozenset[UsageParts] = frozenset()
@@ -321,13 +332,13 @@ def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Pare
 
 
 def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
-    """Return whether a line was first written after the thread began, judged by its times."""
+    """Return whether a line was written after the thread began, judged by its times."""
     began, at = parse_iso_time(state.began), parse_iso_time(one.timestamp)
     if began is None or at is None or at < began:
         return False
     started = _parse_time(payload.started_at)
     if started is not None:
-        # Whole seconds, while the thread's own time has milliseconds.
+        # The turn's time has whole seconds, and the thread's has milliseconds.
         return started >= began.replace(microsecond=0)
     copied_at = parse_iso_time(state.copied_at)
     return not state.copied or copied_at is None or at - copied_at > _PAUSE
@@ -340,7 +351,7 @@ def _parse_time(value: float | str | None) -> datetime | None:
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
-    """Return what identifies a parent's lines, or an empty value if its file is gone."""
+    """Return what identifies the lines of a parent thread. Nothing does if its file is gone."""
     if thread is None:
         return Parent()
     for found in _files_of(path, thread):
@@ -354,8 +365,11 @@ def parent_of(path: str, thread: str | None) -> Parent:
 
 @lru_cache(maxsize=8)
 def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
-    """Return the turns and totals of a rollout. Size and time are keys of the cache. Raises
-    OSError."""
+    """Read the turns and totals of a thread. The size and time of its file are keys of the cache.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     turns: set[str] = set()
     totals: set[UsageParts] = set()
     with open_quietly(path) as file:
@@ -370,7 +384,7 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
 
 
 def _files_of(path: str, thread: str) -> Iterator[str]:
-    """Return a thread's rollouts, from the folders of the days around its creation."""
+    """Yield the files of a thread, from the folders of the days around its creation."""
     home = next(
         (one.parent for one in Path(path).parents if one.name in ("sessions", "archived_sessions")),
         None,
@@ -389,7 +403,7 @@ def _files_of(path: str, thread: str) -> Iterator[str]:
 
 
 def _possible_day_folders(sessions: Path, thread: str) -> list[Path]:
-    """Return the folders in which a thread may have begun. Its id (UUIDv7) starts with the time."""
+    """Return the folders in which a thread may have begun. The time is part of its id (UUIDv7)."""
     try:
         at = datetime.fromtimestamp(int(thread.replace("-", "")[:12], 16) / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -432,11 +446,11 @@ READER = Codex()
 
 class _Rollout(RolloutState):
     session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
-    """The conversation in the file, including lines copied from its parent."""
+    """The conversation in the file, including lines copied from the parent thread."""
     summary: str | None = None
-    """The response that wrote the newest compaction's summary."""
+    """The response that contains the summary of the newest compaction."""
     awaits_summary: bool = False
-    """Whether a summary's usage is still missing."""
+    """Whether the usage of a summary is still missing."""
 
     @classmethod
     def of(cls, path: str) -> _Rollout:
@@ -460,13 +474,13 @@ class _Rollout(RolloutState):
         yield self.session.snapshot()
 
     def _apply(self, line: RolloutLine, payload: Payload, position: str) -> Sequence[CallFinished]:
-        """Apply a line. Returns the call that it reports, unless it is known."""
+        """Apply a line, and return the call that it reports unless the call is known."""
         kind, session = line.kind, self.session
         session.touch(parse_iso_time(line.timestamp))
         session.window = payload.model_context_window or session.window
         session.active = _TURN.get(kind or "", session.active)
-        if self.subagent and self.own and payload.is_persons is not None:
-            self.resumed = payload.is_persons
+        if self.subagent and self.own and payload.is_started_by_user is not None:
+            self.resumed = payload.is_started_by_user
         self.awaits_summary = self.awaits_summary or line.is_summary
         if kind == "token_usage_record":
             return self._record(line, payload)
@@ -507,7 +521,7 @@ class _Rollout(RolloutState):
         return self._call(line, parts, request, info.model, is_summary=is_summary)
 
     def _record(self, line: RolloutLine, payload: Payload) -> Sequence[CallFinished]:
-        """Apply a usage record of this thread, or of a thread whose lines it copied."""
+        """Apply a usage record, which may belong to a thread whose lines this thread copied."""
         if payload.usage is None:
             return ()
         is_named = payload.response_id is not None and payload.response_id == self.summary
@@ -519,7 +533,7 @@ class _Rollout(RolloutState):
         if payload.thread_id is None and not self.own:
             return ()
         parts = payload.usage.parts
-        # The first record may follow the event of the same call, which was counted.
+        # An event may have reported the call of the first record already.
         counted = not self.records and self.last == parts
         self.records, self.own = True, True
         if counted:
@@ -530,7 +544,7 @@ class _Rollout(RolloutState):
 
     def _measure(self, tokens: Tokens | None) -> None:
         if tokens is not None:
-            # The session's model is that of its settings.
+            # The settings name the model of the session.
             prompt, _, _, output, _ = tokens.parts
             reading = CallSize(prompt, output, None, self.session.window)
             self.session.track = self.session.track.call(reading)
@@ -560,7 +574,7 @@ class _Rollout(RolloutState):
 
 
 def _telemetry_id(thread: str, parts: UsageParts) -> str:
-    """Return what identifies a call in Codex's own telemetry, which has no id for it."""
+    """Return an id of a call that can also be derived from Codex's telemetry, which has no ids."""
     prompt, cached, _, output, reasoning = parts
     return f"{thread}/{prompt}/{cached}/{output}/{reasoning}"
 
@@ -577,10 +591,10 @@ _TURN = {
     "turn_complete": False,
     "turn_aborted": False,
 }
-"""Whether a turn is running after a line of this kind."""
+"""Whether a turn is running after a line of each type."""
 
 
 def _thread_of(path: str) -> str:
-    """Return the thread id in a file's name."""
+    """Return the id of the thread in a file's name."""
     found = _THREAD.search(os.path.basename(path))
     return found.group(1) if found else os.path.basename(path)

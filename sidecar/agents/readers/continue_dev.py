@@ -108,7 +108,7 @@ class _File(msgspec.Struct):
 
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""After this time without a save, usage without a message will not get one."""
+"""The time without a save after which usage without a message will never get one."""
 
 
 class _Cached(Record):
@@ -127,7 +127,7 @@ class _MessageUsage(Record):
     completion_tokens: Number = None
     completion_tokens_details: _Reasoning | None = None
     cost_cents: Number = None
-    """Rounded cost from Continue's own price list."""
+    """The rounded cost from Continue's own price list."""
 
     @property
     def usage(self) -> Usage:
@@ -175,7 +175,7 @@ class _Session(CamelRecord):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a turn is running, judged by the messages."""
+        """Whether a turn is running, judged by the last message."""
         items = self.history or []
         return bool(items) and items[-1].is_waiting
 
@@ -185,7 +185,7 @@ class _Session(CamelRecord):
 
     @property
     def replies(self) -> list[_MessageUsage]:
-        """Usage of the replies that are still listed."""
+        """The usage of the replies that are still listed."""
         messages = (item.message for item in self.history or ())
         used = (one.usage for one in messages if one and one.role == "assistant")
         return [one for one in used if one and token_count(one.prompt_tokens)]
@@ -193,9 +193,9 @@ class _Session(CamelRecord):
 
 class _State(msgspec.Struct):
     replies: dict[str, tuple[int, int]] = {}
-    """Prompt and output of each reply; 0 for replies copied from a parent."""
-    rest: tuple[int, int] = (0, 0)
-    """Prompt and output of all calls without a reply."""
+    """The prompt and output tokens of each reply, or zeros for a reply copied from a parent."""
+    unlisted: tuple[int, int] = (0, 0)
+    """The prompt and output tokens of all calls without a reply."""
 
     @property
     def prompt(self) -> int:
@@ -212,7 +212,7 @@ class ContinueSessions(FileStores):
     pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
 
     def store_of(self, path: str) -> Store | None:
-        """Return a session's store without its inode, because saving may replace the file."""
+        """Return the store of a session, without its inode because saving may replace the file."""
         store = store_from_path(AGENT, path)
         return msgspec.structs.replace(store, inode=0) if store else None
 
@@ -224,7 +224,6 @@ class ContinueSessions(FileStores):
         return session.own_title if session else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the context window in the user's settings."""
         return _read_window(Path(session.path).parents[1], session.model or "")
 
 
@@ -247,7 +246,7 @@ def _read_session(store: Store, state: _State) -> StoreContents:
     if rest := _call_of_unlisted_usage(store, document, session, state, has_new=bool(calls)):
         calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
     prompt = token_count((document.usage or _SessionUsage()).prompt_tokens)
-    is_settled = prompt <= state.prompt + state.rest[0]
+    is_settled = prompt <= state.prompt + state.unlisted[0]
     return StoreContents([*reversed(calls)], [session.snapshot()], is_settled=is_settled)
 
 
@@ -255,13 +254,13 @@ def _reply_calls(
     store: Store, document: _Session, session: SessionState, state: _State
 ) -> Iterator[CallFinished]:
     numbered, total = _replies_by_key(document.replies), document.usage or _SessionUsage()
-    left = token_count(total.prompt_tokens) - state.prompt - state.rest[0]
+    left = token_count(total.prompt_tokens) - state.prompt - state.unlisted[0]
     new = {key: reply for key, reply in numbered.items() if key not in state.replies}
     state.replies |= dict.fromkeys(new, (0, 0))
     for key, reply in reversed(new.items()):
         usage = reply.usage
         if total.prompt_tokens is not None and usage.prompt_tokens > left:
-            break  # a fork begins with its parent's entries
+            break  # a fork starts with its parent's entries
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
         cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
@@ -272,16 +271,16 @@ def _reply_calls(
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> CallFinished | None:
-    """Return all new calls without a reply as one call, because only their sum is known."""
+    """Return all new calls without a reply as one call, because only their total is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output
     is_over = has_new and not document.is_waiting
     is_silent = time.time() - store.mtime_ns / 1e9 > _SILENT_SECONDS
-    before, output_before = state.rest
+    before, output_before = state.unlisted
     if prompt <= before or not (is_over or is_silent):
         return None
-    state.rest = prompt, output
+    state.unlisted = prompt, output
     usage = usage_from_parts(prompt - before, 0, 0, 0, max(0, output - output_before), 0)
     return _make_call(store, session, session.model or "unknown", usage, f"rest/{prompt}")
 
@@ -322,7 +321,7 @@ class _Model(CamelRecord):
 
 
 class _Settings(Record):
-    """Settings in `config.json`, or in a `config.yaml` that contains JSON."""
+    """The settings in `config.json`, or in a `config.yaml` that contains JSON."""
 
     models: list[_Model] | None = None
 

@@ -1,7 +1,7 @@
-"""VS Code's Copilot Chat: `workspaceStorage/<id>/chatSessions/<session>.jsonl` (older: `.json`).
+"""Reads the chat sessions of Copilot in VS Code: `chatSessions/<session>.jsonl` (older: `.json`).
 
-The extension may also write a database of traces and debug logs, which are more precise. A call
-is taken from the traces if possible, else from the debug log, else from the chat session.
+The extension may also write a database of traces and debug logs, which are more precise. A call is
+taken from the traces if possible, else from the debug log, else from the chat session.
 """
 
 from __future__ import annotations
@@ -45,13 +45,11 @@ _EXTENSION = "GitHub.copilot-chat"
 _LOGS, _TRANSCRIPTS, _TRACES = "debug-logs", "transcripts", "agent-traces.db"
 _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
-"""Ranks of a session's stores."""
+"""The ranks of the stores of a session."""
 _TITLE = ("customTitle",)
 
 
 class CopilotChat(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -115,7 +113,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """Time in milliseconds since 1970 from which a better store has the turns."""
+    """The time from which a better store has the turns, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -127,7 +125,7 @@ class _State(msgspec.Struct):
         return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay some lines. Turns that a later line removes stay billed."""
+        """Replay some lines and return their calls. Turns that a later line removes stay billed."""
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
@@ -141,7 +139,7 @@ class _State(msgspec.Struct):
                 lines.skipped += 1
                 continue
             if self.chat.custom_title or one.path == _TITLE:
-                # With the time, because a position means another line once the file is rewritten.
+                # The time is included because the position is invalid once the file is rewritten.
                 self.session.title_at = f"{lines.position}@{os.stat(self.path).st_mtime_ns}"
                 self.chat.custom_title = None
             changed = _changed_turns(self.chat, one, changed, known)
@@ -149,13 +147,13 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Look up the time from which traces or a debug log have the session's turns."""
+        """Look up the time from which traces or a debug log have the turns of the session."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the calls of some turns by id, except those in a better store."""
+        """Return the calls of some turns by id, except those that a better store has."""
         session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {
@@ -169,7 +167,7 @@ class _State(msgspec.Struct):
         chat, session = self.chat, self.session
         if not chat.turns:
             if self.is_shown:
-                raise StartOverError  # the session is empty now and must disappear
+                raise StartOverError  # the session has become empty and must disappear
             return ()
         self.is_shown = True
         newest = chat.turns[-1]
@@ -220,7 +218,11 @@ def _changed_turns(chat: Chat, one: mutations.Mutation, before: set[int], known:
 
 
 def _apply_line(chat: Chat, one: mutations.Mutation) -> Chat:
-    """Return the session after another line. Raises msgspec.DecodeError."""
+    """Return the chat session after another line.
+
+    Raises:
+        msgspec.DecodeError: The value has the wrong type.
+    """
     if one.kind == mutations.INITIAL:
         return typed.decode(one.value, Chat)
     mutations.apply(chat, one)

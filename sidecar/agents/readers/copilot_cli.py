@@ -1,7 +1,8 @@
-"""Copilot CLI: `session-store.db` with a row per call, and `session-state/<session>/events.jsonl`.
+"""Reads the calls of Copilot CLI from `session-store.db`, and its events from `events.jsonl`.
 
-The events only contain output tokens. The sums at a session's end cover an unknown part of the
-session and are not used.
+The database has a row per call. The events of each session are in `session-state/<session>`, and
+only contain output tokens. The totals at the end of a session cover an unknown part of it and are
+not used.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ _TURN = {
     "assistant.turn_end": False,
     "session.shutdown": False,
 }
-"""Whether a turn is running after an event of this kind."""
+"""Whether a turn is running after an event of each type."""
 _details = typed.decoder(list[_Detail])
 
 
@@ -109,7 +110,7 @@ class _Row:
 
     @property
     def category(self) -> Category:
-        """A compaction has no assistant message, and a sub-agent has its own context window."""
+        """The purpose of the call. A sub-agent has its own context window."""
         if self._found.get("initiator") == "compaction":
             return "summary"
         initiator = str(self._found.get("initiator") or "")
@@ -118,8 +119,7 @@ class _Row:
 
     @property
     def usage(self) -> Usage:
-        """The call's tokens. The input includes cache reads and writes, the output includes
-        reasoning."""
+        """The tokens of the call, with the cache in the input and reasoning in the output."""
         numbers = (self._found.get(f"{name}_tokens") for name in _NUMBERS)
         prompt, read, write, output, reasoning = (max(0, int(str(one or 0))) for one in numbers)
         return usage_from_prompt(prompt, read, write or self._written, 0, output, reasoning)
@@ -144,8 +144,6 @@ def _is_write(kind: str) -> bool:
 
 
 class CopilotCli(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -188,8 +186,8 @@ class _Rows(msgspec.Struct):
     row: int = 0
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
 
-    def call(self, row: _Row) -> None:
-        """Apply a call to its session."""
+    def update(self, row: _Row) -> None:
+        """Update the session of a call."""
         session = self.sessions.get(row.session)
         if session is None:
             session = self.sessions[row.session] = SessionState(row.session, rank=1)
@@ -203,12 +201,12 @@ class _Rows(msgspec.Struct):
 
 def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -> StoreContents:
     newest = _newest_row(connection)
-    if newest < state.row:  # the rows were replaced
+    if newest < state.row:  # the database was replaced
         state.row, state.sessions = 0, {}
     folders = _read_folders(connection)
     calls: list[CallFinished] = []
     for row in _read_rows(connection, "id > ?", (state.row,)):
-        state.call(row)
+        state.update(row)
         if row.at is None:
             continue
         calls.append(
@@ -259,10 +257,9 @@ def _read_folders(connection: sqlite3.Connection) -> dict[str, str | None]:
 
 
 def _rows_since(path: str) -> str | None:
-    """Return when the database began to record calls, in ISO 8601, or None.
+    """Return the time from which the database has the calls, in ISO 8601, or None if it has none.
 
-    The session's own rows do not tell, because its events may be read before its first row
-    exists.
+    The rows of one session do not tell, because its events may be read before its first row exists.
     """
     if not os.path.exists(path):
         return None
@@ -274,7 +271,7 @@ def _rows_since(path: str) -> str | None:
 class _Events(msgspec.Struct):
     session: SessionState
     until: str | None = None
-    """Time in ISO 8601 from which the database has the calls."""
+    """The time from which the database has the calls, in ISO 8601."""
     tier: str | None = None
 
     @classmethod
@@ -282,7 +279,7 @@ class _Events(msgspec.Struct):
         return cls(SessionState(os.path.basename(folder), track=ContextTrack(why=NO_USAGE)))
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls from before the database recorded calls."""
+        """Yield the calls in some events from before the database recorded calls."""
         folder, session = Path(lines.path).parent, self.session
         session.work_in(_read_folder(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
@@ -307,8 +304,7 @@ class _Events(msgspec.Struct):
 
     @property
     def _window(self) -> int | None:
-        """The context window as reported, or by tier, which may be smaller than the model
-        supports."""
+        """The context window as reported, or as the tier limits it."""
         session = self.session
         if session.window or not self.tier or not session.model:
             return session.window

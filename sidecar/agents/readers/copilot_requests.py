@@ -1,7 +1,8 @@
-"""Requests of VS Code's chat sessions, without their text.
+"""Parses the requests in VS Code's chat sessions, without their text.
 
-A request's `promptTokens` is the prompt of its newest call: a context size rather than a bill.
-`completionTokens` is the output of the whole turn. Only `modelTotals` contains a turn's input.
+The `promptTokens` of a request are the prompt of its newest call: the size of the context, not a
+bill. `completionTokens` is the output of the whole turn. Only `modelTotals` contains the input of a
+turn.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the turn ended, or None while it is running."""
+        """The time at which the turn ended, or None while it is running."""
         if self.is_live:
             return None
         completed = self.model_state.completed_at if self.model_state else None
@@ -132,13 +133,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a summary. Its prompt is the size before the summary."""
+        """Whether the turn ended with a compaction. Its prompt is then the size before it."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
     @property
     def prompt(self) -> int:
-        """Prompt tokens of the newest call, or 0 if unknown."""
+        """The prompt tokens of the newest call, or 0 if unknown."""
         result = self.result or _Result()
         older = result.usage or _Usage()
         numbers = (self.prompt_tokens, self._metadata.prompt_tokens, result.prompt_tokens)
@@ -146,13 +147,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def last_output(self) -> int:
-        """Output tokens of the newest call of a finished turn, as far as known."""
+        """The output tokens of the newest call of a finished turn, or 0 if unknown."""
         finished = self.model_state is None or self.model_state.value == _COMPLETE
         return token_count(self._metadata.output_tokens) if finished else 0
 
     @property
     def output(self) -> int:
-        """Output tokens of the whole turn, or a lower bound."""
+        """The output tokens of the whole turn, or a lower bound."""
         result = self.result or _Result()
         older = token_count(result.output_tokens) or token_count(
             (result.usage or _Usage()).completion_tokens
@@ -170,7 +171,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def provider(self) -> str:
-        """Who bills the turn, judged by the vendor in the model's id."""
+        """The provider that bills the turn, judged by the vendor in the model's id."""
         vendor = (self.model_id or "copilot/").partition("/")[0]
         return _VENDORS.get(vendor) or provider_of(vendor + "/" + (self.model or ""))
 
@@ -196,7 +197,8 @@ class _Selected(CamelRecord):
 
     @property
     def window(self) -> int | None:
-        """The context window in tokens: prompt limit plus output limit, as VS Code shows it.
+        """The context window in tokens: the prompt limit plus the output limit, as VS Code shows
+        it.
 
         If the provider reports the whole window as prompt limit, the output limit is not added.
         """
@@ -216,7 +218,7 @@ class _Input(CamelRecord):
 
 
 class Chat(CamelRecord):
-    """A session without its text."""
+    """A chat session without its text."""
 
     session_id: str | None = None
     custom_title: str | None = None
@@ -231,13 +233,13 @@ class Chat(CamelRecord):
 
     @property
     def window(self) -> int | None:
-        """Context window of the selected model in tokens, or None."""
+        """The context window of the selected model in tokens, or None if unknown."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.window if selected else None
 
     @property
     def selected(self) -> str | None:
-        """The selected model's id, including the vendor."""
+        """The id of the selected model, including the vendor."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.identifier if selected else None
 
@@ -253,7 +255,7 @@ class Chat(CamelRecord):
 
 
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
-    """Return the calls of a turn: one per model if there are totals, else what is known."""
+    """Yield the calls of a turn: one per model if the turn has totals, else one in all."""
     at = time_from_ms(request.timestamp)
     parts = _usage_by_model(request)
     if at is None or request.request_id is None:

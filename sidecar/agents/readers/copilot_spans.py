@@ -1,7 +1,7 @@
-"""Reads single calls of VS Code's Copilot from its debug logs and its database of traces.
+"""Reads the calls of VS Code's Copilot from its debug logs and its database of traces.
 
 Both contain each call with its whole input, under the same span id. In traces, an `invoke_agent`
-span holds the sum of its calls.
+span has the total of its calls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEAD = 64 << 10
 _NANO = 10**9
 _LONG_AGO = 0.0
 TRACE_RANK = 2
-"""The rank of traces, which are a session's best store."""
+"""The rank of traces, which are the best store of a session."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
 """Parts of the names of requests that do not belong to the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
@@ -78,15 +78,15 @@ _line = typed.decoder(_Line)
 
 
 class LogState(msgspec.Struct):
-    """The state of a debug log."""
+    """The reader's state for a debug log."""
 
     session: SessionState
     workspace: str
     folder: str
-    """Folder of the log and its list of models."""
+    """The folder of the log, which also contains the list of models."""
     child: bool
     until: float | None = None
-    """Time in milliseconds since 1970 from which a better store has the calls."""
+    """The time from which a better store has the calls, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -129,10 +129,11 @@ _TURN = ("turn_start", "user_message", "turn_end")
 
 
 def log_begins(path: str) -> float | None:
-    """Return the time from which a debug log has its session's calls, in ms since 1970.
+    """Return the time from which a debug log has the calls of its session, in milliseconds since
+    1970.
 
-    A truncated log no longer starts with `session_start`; it had all calls. Returns None if
-    there is no log.
+    A truncated log no longer starts with `session_start`, but has contained all calls. Returns None
+    if there is no log.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):
@@ -158,7 +159,7 @@ class _Model(Record):
 
 
 def window_in(folder: str, model: str | None) -> int | None:
-    """Return a model's context window from a debug log's list of models."""
+    """Return the context window of a model from the list of models of a debug log."""
     path = os.path.join(folder, "models.json")
     try:
         return _read_windows(path, os.stat(path).st_mtime_ns).get(model or "")
@@ -191,7 +192,7 @@ class CallSpan(msgspec.Struct, frozen=True):
 
 
 def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
-    """Yield the calls after a row, or none if the format is unknown."""
+    """Yield the calls after a row, or none if the tables have an unknown format."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
         return
@@ -218,7 +219,7 @@ def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan
 
 
 class TraceState(msgspec.Struct):
-    """The state of a database of traces."""
+    """The reader's state for a database of traces."""
 
     row: int = 0
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
@@ -227,10 +228,10 @@ class TraceState(msgspec.Struct):
 def trace_events(
     project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: TraceState
 ) -> StoreContents:
-    """Read the calls after the last row, or all of them if the rows were replaced.
+    """Read the calls after the last row, or all calls if the database was replaced.
 
     Args:
-        project_of: Returns a session's project by the session's id.
+        project_of: Returns the project of a session by the session's id.
         connection: The database.
         state: The state of the last reading.
     """
@@ -272,7 +273,10 @@ def _call_of_span(span: CallSpan, session: str, at: datetime, workspace: str) ->
 
 
 def traced_since(path: str, session: str) -> float | None:
-    """Return the time from which traces have a session's calls, in ms since 1970, or None."""
+    """Return the time from which traces have the calls of a session, in milliseconds since 1970.
+
+    Returns None if they have none.
+    """
     if not os.path.exists(path):
         return None
     try:

@@ -1,6 +1,6 @@
-"""Crush: `.crush/crush.db` in each project.
+"""Reads Crush's `.crush/crush.db` in each project.
 
-A session's token columns describe its newest call, its cost is the sum of all calls.
+The token columns of a session describe its newest call. Its cost is the total of all calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents.databases import DatabaseState, OneDatabase, columns, rows, text, whole
+from sidecar.agents.databases import (
+    DatabaseState,
+    OneDatabase,
+    column_text,
+    column_tokens,
+    columns,
+    rows,
+)
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Record, decode_file, provider_of, time_from_ms
 from sidecar.agents.places import agent_folders
@@ -40,7 +47,7 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _databases_in_list(path: str, _mtime_ns: int) -> tuple[Path, ...]:
-    """Return the databases in Crush's list. The time is a key of the cache. Raises OSError."""
+    """Return the databases of the projects in Crush's list."""
     projects = decode_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
@@ -54,8 +61,8 @@ def _newest_model(connection: sqlite3.Connection, session: str) -> tuple[str | N
         " AND model != '' ORDER BY created_at DESC LIMIT 1",
         (session,),
     ).fetchone()
-    model = text(row[0]) if row else None
-    return (model, text(row[1]) or provider_of(model)) if model else (None, "")
+    model = column_text(row[0]) if row else None
+    return (model, column_text(row[1]) or provider_of(model)) if model else (None, "")
 
 
 def _folder_of_database(path: str) -> str:
@@ -85,8 +92,8 @@ class Crush(OneDatabase):
         if not {"id", "updated_at"} <= columns(connection, self.table):
             return
         for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
-            state.passed(row["updated_at"])
-            name, parent = text(row["id"]), text(row.get("parent_session_id"))
+            state.advance(row["updated_at"])
+            name, parent = column_text(row["id"]), column_text(row.get("parent_session_id"))
             if name is None:
                 continue
             model, provider = _newest_model(connection, name)
@@ -112,7 +119,10 @@ READER = Crush()
 
 
 def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:
-    prompt, output = whole(row.get("prompt_tokens")), whole(row.get("completion_tokens"))
+    prompt, output = (
+        column_tokens(row.get("prompt_tokens")),
+        column_tokens(row.get("completion_tokens")),
+    )
     track = ContextTrack().call(CallSize(prompt, output, model))
     if not prompt and row.get("summary_message_id"):
         track = track.compaction()

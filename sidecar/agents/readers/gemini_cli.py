@@ -1,8 +1,8 @@
-"""Gemini CLI: `tmp/<project>/chats/session-*.jsonl` (older: `.json`), sub-agents in subfolders.
+"""Reads Gemini CLI's `tmp/<project>/chats/session-*.jsonl` (older: `.json`), with its sub-agents.
 
-A line is a message; a changed message is written again under the same id. `$set` replaces fields
-of the session, which may include all messages. `$rewindTo` removes a message and all later ones,
-which stay billed. A resumed session repeats its messages without their tokens.
+Each line is a message. A message that changes is written again under the same id. `$set` replaces
+fields of the session, which may include all messages. `$rewindTo` removes a message and all later
+ones, which stay billed. A resumed session repeats its messages without their tokens.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 AGENT = "gemini-cli"
 _SUFFIXES = (".jsonl", ".json")
 _KEPT = 50
-"""Number of messages to keep between readings. A longer rewind reads the whole file again."""
+"""The number of messages to save between readings. A longer rewind reads the whole file again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
 
 
@@ -64,9 +64,9 @@ class _Tokens(Record):
     output: TokenCount = None
     cached: TokenCount = None
     thoughts: TokenCount = None
-    """Thinking tokens, which `output` does not include."""
+    """The thinking tokens, which `output` does not include."""
     tool: TokenCount = None
-    """Prompt tokens of tool use, which `input` does not include."""
+    """The prompt tokens of tool use, which `input` does not include."""
 
     @property
     def usage(self) -> Usage:
@@ -84,22 +84,22 @@ class _Message(CamelRecord):
     model: str | None = None
     tokens: _Tokens | None = None
     content: msgspec.Raw = msgspec.Raw(b"")
-    """Only checked for being empty."""
+    """Only checked for whether it is empty."""
     tool_calls: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def reading(self) -> CallSize | None:
-        """Size of the message's call, or None without numbers."""
+        """The size of the message's call, or None if the message has no numbers."""
         if self.type != "gemini" or self.tokens is None:
             return None
         return CallSize.of(self.tokens.usage, self.model)
 
     @property
     def ends_turn(self) -> bool:
-        """Whether this is the last reply of a turn.
+        """Whether the message is the last reply of a turn.
 
-        Tool calls are added after the tools have run. Until then, a reply with only tool calls
-        has no content.
+        Tool calls are added after the tools have run. Until then, a reply with only tool calls has
+        no content.
         """
         is_empty = bytes(self.content) in _NOTHING
         return self.type == "gemini" and not is_empty and bytes(self.tool_calls) in _NOTHING
@@ -127,8 +127,6 @@ _line = typed.decoder(_Line)
 
 
 class GeminiCli(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
-
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -168,7 +166,7 @@ class _Log(msgspec.Struct):
     workspace: str
     is_subagent: bool
     first: str | None = None
-    """Id of the first message."""
+    """The id of the first message."""
     messages: list[tuple[str, CallSize | None]] = []
     """The newest messages by id, with the sizes of their calls."""
     has_older: bool = False
@@ -196,8 +194,10 @@ class _Log(msgspec.Struct):
         del self.messages[:-_KEPT]
         return () if self.is_subagent else (self.session.snapshot(),)
 
-    def change(self, fields: _Fields) -> Iterable[_Message]:
-        """Apply fields of the session. Returns its messages if they are among the fields."""
+    def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
+        """Apply changed fields of the session, and return its messages if they are among these
+        fields.
+        """
         session = self.session
         self._name(fields.session_id)
         session.at = parse_iso_time(fields.last_updated) or session.at
@@ -211,7 +211,7 @@ class _Log(msgspec.Struct):
         if line.rewind_to is not None:
             self._rewind_to(line.rewind_to)
         elif line.set_ is not None:
-            return self.change(line.set_)
+            return self.apply_fields(line.set_)
         elif line.id is not None:
             self._put(line)
             return (line,)
@@ -240,7 +240,7 @@ class _Log(msgspec.Struct):
         if message.type in ("user", "gemini"):
             session.active = not message.ends_turn
         if message.type == "gemini":
-            # A resumed session starts another file without a reply.
+            # A resumed session starts with another file, which has no reply yet.
             session.rank = 1
 
     def _measure(self) -> bool:
@@ -258,7 +258,7 @@ class _Log(msgspec.Struct):
         """Replace all messages of the conversation.
 
         If the new messages include a known reply with numbers, the session was resumed. If they
-        include another reply, the conversation was compressed.
+        include other replies, the conversation was compressed.
         """
         readings = dict(self.messages)
         is_new = self.first is None
@@ -303,7 +303,7 @@ class _Log(msgspec.Struct):
 
 def _events_of(store: Store, data: bytes) -> StoreContents:
     log, fields = _Log.of(store), decode_document(data, _Fields)
-    calls = [*log.calls(log.change(fields))]
+    calls = [*log.calls(log.apply_fields(fields))]
     log.session.title_at = "summary" if fields.summary else None
     return StoreContents(calls, log.snapshots())
 
@@ -339,8 +339,12 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
-    """Return project folders by name and older hash. The time is a key of the cache. Raises
-    OSError."""
+    """Return the folders of projects by their names and older hashes. The time is a key of the
+    cache.
+
+    Raises:
+        OSError: The list cannot be read.
+    """
     projects = decode_file(path, _Projects).projects
     hashed = {_folder_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}

@@ -1,6 +1,7 @@
-"""Goose: `sessions/sessions.db`. The token columns hold the newest call, `accumulated_*` the sums.
+"""Reads Goose's `sessions/sessions.db`.
 
-Newer databases have a `usage_ledger` with a row per request, which is used for costs.
+The token columns of a session have the numbers of its newest call, and the `accumulated_*` columns
+the totals. Newer databases have a `usage_ledger` with a row per request, which is used for costs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import DatabaseState, OneDatabase, rows, text, whole
+from sidecar.agents.databases import DatabaseState, OneDatabase, column_text, column_tokens, rows
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Record, parse_iso_time, parse_usd, provider_of, time_from_ms
 from sidecar.agents.places import agent_folders
@@ -54,7 +55,7 @@ class Goose(OneDatabase):
         return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the session's name, unless Goose derived it from messages."""
+        """Return the name of a session, unless Goose derived it from messages."""
         return (
             (row.get("name") or row.get("description")) if row.get("user_set_name") != 0 else None
         )
@@ -64,7 +65,7 @@ class Goose(OneDatabase):
     ) -> Iterator[CallFinished]:
         since = state.at
         for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
-            state.passed(row.get("updated_at"))
+            state.advance(row.get("updated_at"))
             name = str(row["id"])
             state.sessions[name] = self._make_session(name, row)
             requests = list(rows(connection, _LEDGER, "session_id = ?", row["id"]))
@@ -77,8 +78,11 @@ class Goose(OneDatabase):
 
     def _make_session(self, name: str, row: dict[str, Any]) -> SessionState:
         config = _parse_config(row)
-        prompt, output = whole(row.get("input_tokens")), whole(row.get("output_tokens"))
-        total = whole(row.get("total_tokens"))
+        prompt, output = (
+            column_tokens(row.get("input_tokens")),
+            column_tokens(row.get("output_tokens")),
+        )
+        total = column_tokens(row.get("total_tokens"))
         reading = CallSize(prompt or total, output if prompt else 0, config.model_name)
         session = SessionState(
             name,
@@ -89,7 +93,7 @@ class Goose(OneDatabase):
             window=config.context_limit,
             title_at=name if self.title_of(row) else None,
         )
-        session.work_in(text(row.get("working_dir")))
+        session.work_in(column_text(row.get("working_dir")))
         return session
 
 
@@ -98,14 +102,14 @@ READER = Goose()
 
 def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | None:
     at = _time_of(row.get("created_at") or row.get("timestamp") or session.get("updated_at"))
-    prompt, output = whole(row.get("input_tokens")), whole(row.get("output_tokens"))
-    read = whole(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))
-    write = whole(row.get("cache_write_tokens") or row.get("cache_write_input_tokens"))
+    prompt, output = column_tokens(row.get("input_tokens")), column_tokens(row.get("output_tokens"))
+    read = column_tokens(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))
+    write = column_tokens(row.get("cache_write_tokens") or row.get("cache_write_input_tokens"))
     if at is None or not prompt + read + write + output:
         return None
     model, amount = str(row.get("model") or "unknown"), row.get("cost")
     cost = parse_usd(amount) if isinstance(amount, int | float) else None
-    # All other costs come from Goose's own price list.
+    # Goose computes all other costs with its own price list.
     is_billed = row.get("cost_source") == "provider"
     form = usage_from_prompt if prompt >= read + write else usage_from_parts
     return CallFinished(
@@ -123,10 +127,10 @@ def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinish
 
 
 def _call_of_session(row: dict[str, Any]) -> CallFinished | None:
-    """Return all calls of a session as one call, because older databases only have sums."""
+    """Return all calls of a session as one call, because older databases only have totals."""
     at = _time_of(row.get("updated_at"))
-    prompt = whole(row.get("accumulated_input_tokens"))
-    output = whole(row.get("accumulated_output_tokens"))
+    prompt = column_tokens(row.get("accumulated_input_tokens"))
+    output = column_tokens(row.get("accumulated_output_tokens"))
     if at is None or not prompt + output:
         return None
     model = _parse_config(row).model_name or "unknown"

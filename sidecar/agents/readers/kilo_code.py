@@ -1,4 +1,6 @@
-"""Kilo Code: a database like opencode's since 7.0, before that tasks like Cline's."""
+"""Reads Kilo Code's database, which is like opencode's, and before version 7 its tasks like
+Cline's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,6 @@ AGENT = "kilo-code"
 
 READER = TwoStores(
     OpenCode(AGENT, files="kilo"),
-    Tasks(AGENT, "kilocode.kilo-code", has_copies=True),
+    Tasks(AGENT, "kilocode.kilo-code", has_repository=True),
     lambda path: f"{os.sep}tasks{os.sep}" in path,
 )

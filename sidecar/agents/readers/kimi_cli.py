@@ -1,5 +1,7 @@
-"""Kimi CLI: `sessions/<md5 of the folder>/<session>/wire.jsonl`, where each status has the
-context."""
+"""Reads Kimi CLI's `sessions/<md5 of the folder>/<session>/wire.jsonl`.
+
+Each status in the file contains the size of the context.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kimi Code: `sessions/<workspace>/<session>/agents/<agent>/wire.jsonl`, one folder per agent.
+"""Reads Kimi Code's `sessions/<workspace>/<session>/agents/<agent>/wire.jsonl`.
 
-`main` is the conversation; the session's `state.json` has its folder and title. Each call writes
-a `usage.record` with the user's alias of the model; the preceding `llm.request` has the real
-name. Forks copy all lines.
+The agent `main` has the conversation. The session's `state.json` has its folder and title. Each
+call writes a `usage.record` with the user's alias of the model; the `llm.request` before it has the
+real name. Forks copy all lines.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Session(CamelRecord):
     cwd: str | None = None
     title: str | None = None
     title_kind: str | None = None
-    """A `replaceable` title is derived from a prompt."""
+    """If this is `replaceable`, the title is derived from a prompt."""
     archived: bool | None = None
     forked_from: str | None = None
 
@@ -103,7 +103,7 @@ class KimiCode(FileStores):
         return super().store_at(places, path)
 
     def store_of(self, path: str) -> Store | None:
-        """Return a wire's store. Its size and time include the session's state file."""
+        """Return the store of a file. Its size and time include the session's `state.json`."""
         is_main = os.path.basename(os.path.dirname(path)) == _MAIN
         store = store_from_path(AGENT, path, live=is_main)
         state = store_from_path(AGENT, str(_session_folder(path) / _STATE)) if is_main else None
@@ -122,7 +122,7 @@ class KimiCode(FileStores):
         return _read_session_info(store.path).own_title
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the context window in the user's settings, the smallest of the model's aliases."""
+        """Return the smallest context window that the user's settings define for the model."""
         home = _session_folder(session.path).parents[2]
         config = try_decode_toml(home / "config.toml", _Config) or _Config()
         aliases = (config.models or {}).values()
@@ -138,7 +138,7 @@ class _Wire(msgspec.Struct):
     path: str
     is_subagent: bool
     provider: str | None = None
-    """Provider of the newest request."""
+    """The provider of the newest request."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         self._read_state_file()
@@ -168,7 +168,7 @@ class _Wire(msgspec.Struct):
         elif kind == "context.apply_compaction":
             session.track = session.track.compaction()
         elif kind in ("token_counting.rebased", "token_counting.truncated"):
-            # Kimi's own estimate after a compaction or an undo.
+            # Kimi Code estimates the size after a compaction or an undo.
             session.track = session.track.estimate(line.tokens or 0, session.model)
         elif kind == "usage.record" and line.usage is not None:
             return self._call(line, line.usage.usage)
@@ -182,7 +182,8 @@ class _Wire(msgspec.Struct):
         return session.call(
             time_from_ms(line.time),
             usage,
-            f"{line.time or 0:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",  # as in forks
+            # Forks copy the line with its time.
+            f"{line.time or 0:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",
             model,
             provider_of(model) or self.provider,
             category="subagent" if self.is_subagent else "main" if is_turn else "summary",

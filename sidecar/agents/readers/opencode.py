@@ -1,8 +1,8 @@
-"""opencode: `opencode*.db` since 1.2, before that files in `storage/`; other tables since 2.0.
-
-Forks copy messages under new ids, and upgrades leave the old tables in place. A call is
-therefore identified by fields that copies share: time, model and tokens. Kilo Code has the same
+"""Reads opencode's `opencode*.db`, before version 1.2 files in `storage/`; also Kilo Code's
 database.
+
+Forks copy messages under new ids, and upgrades to version 2 leave the old tables in place. A call
+is therefore identified by fields that copies share: time, model and tokens.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class _Tokens(Record):
     input: Number = None
     output: Number = None
     reasoning: Number = None
-    """Reasoning tokens, which the output does not include. Nor does the input include cached
-    tokens."""
+    """The reasoning tokens, which the output does not include. The input excludes cached tokens."""
     cache: _Cache | None = None
 
     @property
@@ -91,7 +90,7 @@ class MessagePath(Record):
 
 
 class OpenCodeMessage(Record):
-    """The `data` of a message. `summary` is only decoded as true or false."""
+    """The `data` of a message. `summary` is only checked for being `true`."""
 
     role: str | None = None
     session_id: str | None = msgspec.field(default=None, name="sessionID")
@@ -102,14 +101,14 @@ class OpenCodeMessage(Record):
     time: _Time | None = None
     path: MessagePath | None = None
     cost: Number = None
-    """Cost from opencode's own price list, or 0 for a model without a price."""
+    """The cost from opencode's own price list, or 0 for a model without a price."""
     finish: str | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
     summary: msgspec.Raw = msgspec.Raw(b"null")
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the agent is idle after this message."""
+        """Whether the agent is idle after the message."""
         if self.role != "assistant" or bytes(self.error) != b"null":
             return self.role == "assistant"
         return bool(self.time and self.time.completed) and self.finish != "tool-calls"
@@ -124,7 +123,7 @@ class OpenCodeMessage(Record):
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
     def call(self, session: str, folder: str, child: bool) -> CallFinished | None:
-        """Return the call of a finished message."""
+        """Return the call of a message, or None if the message is not finished."""
         time = self.time or _Time()
         at = time_from_ms(time.created)
         if self.tokens is None or at is None or not time.completed:
@@ -146,7 +145,11 @@ class OpenCodeMessage(Record):
 
 
 decode = typed.decoder(OpenCodeMessage)
-"""Decode a message. Raises msgspec.DecodeError."""
+"""Decode a message.
+
+Raises:
+    msgspec.DecodeError: The message is broken.
+"""
 
 
 class _ToolState(Record):
@@ -165,7 +168,11 @@ _decode_part = typed.decoder(_Part)
 
 
 def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
-    """Yield a part of a message. Raises msgspec.DecodeError."""
+    """Yield the parts of the conversation in a part of a message.
+
+    Raises:
+        msgspec.DecodeError: The part is broken.
+    """
     part = _decode_part(data)
     if part.type == "compaction":
         yield Compaction()
@@ -200,7 +207,8 @@ class _Settings(Record):
 
 
 def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
-    """Return a model's context window in the project's settings, or else in the user's.
+    """Return the context window that the project's settings or the user's define for a model, if
+    any.
 
     If several providers offer the model, the smallest window is returned.
     """
@@ -225,7 +233,11 @@ def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def _read_settings(path: str, _mtime_ns: int) -> _Settings:
-    """Read settings in JSON with comments. The time is a key of the cache. Raises OSError."""
+    """Read settings in JSON with comments. The time is a key of the cache.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     with open_quietly(path) as file:
         text = file.read(_LARGEST).decode("utf-8", "replace")
     plain = _COMMENTS.sub(lambda found: found[1] or "", text)
@@ -246,20 +258,18 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     parent: str | None = None
     title: str | None = None
     updated: Number = None
-    """Time in milliseconds since 1970."""
     forked: str | None = None
     boundary: int | str | None = None
     created: Number = None
-    """Time in milliseconds since 1970."""
 
 
 class _State(msgspec.Struct):
     message: int = 0
-    """Time of the newest change in the table `message`."""
+    """The time of the newest change in the table `message`."""
     session_message: int = 0
-    """Time of the newest change in the table `session_message`, which replaces `message`."""
+    """The time of the newest change in `session_message`, which replaces the table `message`."""
     sessions: dict[str, Number] = {}
-    """Time of the newest change of each main session."""
+    """The time of the newest change of each main session."""
 
 
 class _SessionTime(Record):
@@ -275,12 +285,14 @@ class _SessionFile(CamelRecord):
 
 
 class OpenCode(StoreReader):
-    """See `sidecar.agents.events.StoreReader`."""
+    """Reads the sessions of opencode or Kilo Code."""
 
     def __init__(self, agent: str, files: str | None = None) -> None:
-        """Args:
-        agent: The agent's name.
-        files: Prefix of the databases' names; by default the agent's name.
+        """Create a reader.
+
+        Args:
+            agent: The agent's name.
+            files: The prefix of the databases' names; by default the agent's name.
         """
         self._agent, self._files = agent, files or agent
 
@@ -290,7 +302,7 @@ class OpenCode(StoreReader):
 
     def folders(self, places: Places) -> tuple[str, ...]:
         homes = self._homes(places)
-        # Include the usual database before it exists, to see the first session immediately.
+        # The usual database is watched before it exists, so that the first session is seen.
         databases = [os.path.join(home, f"{self._files}.db") for home in homes]
         databases += [path for home in homes for path in self._find_databases(places, home)]
         files = (os.path.join(home, part) for home in homes for part in (_SESSIONS, _MESSAGES))
@@ -341,7 +353,6 @@ class OpenCode(StoreReader):
                 yield from _read_contents(connection, session)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        """Return the context window of the session's model in the user's settings."""
         return own_window(places, self.agent, session.cwd or "", session.model or "")
 
     def _find_databases(self, places: Places, home: str) -> list[str]:
@@ -358,7 +369,7 @@ class OpenCode(StoreReader):
         )
 
     def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
-        """Return the finished calls among the changed messages, and the changed sessions.
+        """Return the finished calls in the changed messages, and the changed sessions.
 
         opencode updates its rows in place.
         """
@@ -422,7 +433,7 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
         names = ", ".join(name if name in known else "NULL" for name in wanted)
         rows = connection.execute(f"SELECT id, directory, {names} FROM {table}")  # noqa: S608
         for values in rows:
-            with suppress(msgspec.ValidationError):  # a column may hold anything
+            with suppress(msgspec.ValidationError):  # SQLite does not check the types of columns
                 row = typed.convert(values, _Row)
                 found[row.id] = row
     return found
@@ -447,10 +458,10 @@ def _is_copied(row: _Row, seq: int | None) -> bool:
 def _changed_messages(
     connection: sqlite3.Connection, table: str, since: int
 ) -> Iterator[tuple[str, int, int | None, bytes | None]]:
-    """Yield the messages that changed at `since` (milliseconds) or later.
+    """Yield the messages that changed at `since` (in milliseconds) or later.
 
-    Each has its session, the time of the change, its number, and a reply's data. Messages in the
-    old table are left out if their session is in the new one.
+    Each is a tuple of the session's id, the time of the change, the message's number, and the data
+    of a reply. Messages in the old table are left out if the new table has their session.
     """
     known = columns(connection, table)
     if not {"session_id", "time_updated", "data"} <= known:
@@ -495,7 +506,7 @@ def _apply_message(session: SessionState, message: OpenCodeMessage) -> bool:
         return False
     usage = message.tokens.usage
     if usage.prompt_tokens or (message.time and message.time.completed):
-        # A reply with neither is still running; opencode writes its numbers at its end.
+        # A reply with neither is still running. opencode writes its numbers when it ends.
         session.track = session.track.call(CallSize.of(usage, name))
     return session.track.newest is not None
 
@@ -566,9 +577,9 @@ def _read_contents(connection: sqlite3.Connection, session: str) -> Iterator[Con
 
 
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
-    """Return when a session was last compacted, in milliseconds since 1970, or 0.
+    """Return the time at which a session was last compacted, in milliseconds since 1970, or 0.
 
-    Only the beginning of each part is searched, because it contains the part's type.
+    Only the beginning of each part is searched, because it contains the type of the part.
     """
     if not {"session_id", "time_created", "data"} <= columns(connection, "part"):
         return 0
@@ -587,7 +598,7 @@ def _events_of_session(path: str, data: bytes) -> StoreContents:
     updated = (file.time or _SessionTime()).updated
     session = _make_session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
     messages = Path(path).parents[2] / "message" / file.id
-    # Their names rise with time.
+    # Newer messages have greater names.
     for name in sorted((entry.path for entry in list_folder(messages)), reverse=True)[:_NEWEST]:
         message = try_decode_file(name, OpenCodeMessage)
         if message is not None and _apply_message(session, message):

@@ -1,4 +1,4 @@
-"""Pi: `sessions/--<folder>--/*.jsonl`, a tree of entries by `id` and `parentId`."""
+"""Reads Pi's `sessions/--<folder>--/*.jsonl`. The entries form a tree by `id` and `parentId`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FAILED = ("aborted", "error")
 
 class _Cost(Record):
     total: Number = None
-    """USD from the user's or Pi's own price list."""
+    """The USD from the user's or Pi's own price list."""
 
 
 class _Usage(CamelRecord):
@@ -80,7 +80,7 @@ class _Entry(CamelRecord):
 
     @property
     def call(self) -> tuple[_Message, Usage] | None:
-        """A reply and its usage, or None for other lines."""
+        """The reply in this line and its usage, or None for other lines."""
         message = self.message
         if message is None or message.role != "assistant" or message.usage is None:
             return None
@@ -105,7 +105,7 @@ class _Provider(CamelRecord):
     model_overrides: dict[str, _Model] | None = None
 
     def window(self, model: str) -> int | None:
-        """Return the model's context window in tokens, or None."""
+        """Return the context window of a model in tokens, or None if it is not set."""
         models = [one for one in self.models or () if one.id == model]
         models += filter(None, [(self.model_overrides or {}).get(model)])
         return next((one.context_window for one in models if one.context_window), None)
@@ -137,8 +137,7 @@ class Pi(FileStores):
         return entry.name if entry else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the context window in the user's settings, the smallest of the model's
-        providers."""
+        """Return the smallest context window that the user's settings define for the model."""
         path = Path(session.path).parents[2] / "models.json"
         settings = try_decode_file(path, _Settings) or _Settings()
         windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
@@ -165,7 +164,7 @@ class _Session(msgspec.Struct, dict=True):
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
-        """All entries by id while a file is read from its start. They are not saved."""
+        """All entries by id while a file is read from its start, else None. They are not saved."""
         return self.__dict__.get("nodes")
 
     @nodes.setter

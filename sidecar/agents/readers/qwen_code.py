@@ -1,7 +1,7 @@
-"""Qwen Code: `projects/<project>/chats/*.jsonl`, with a line per message and per event.
+"""Reads Qwen Code's `projects/<project>/chats/*.jsonl`, with a line per message and per event.
 
-New versions write `ui_telemetry` for each call, including calls without a message: sub-agents,
-memory, compression and discarded retries. In older chats only replies report calls.
+New versions write `ui_telemetry` for each call, including calls without a message: those of sub-
+agents, memory, compression and discarded retries. In older chats only replies report calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sidecar.messages.usage import Usage, usage_from_prompt
 AGENT = "qwen-code"
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
-"""How many calls to remember while waiting for the matching line of the other kind."""
+"""The number of calls to remember while waiting for the matching line of the other kind."""
 
 
 class _Usage(CamelRecord):
@@ -144,11 +144,11 @@ READER = QwenCode()
 class _Chat(msgspec.Struct):
     session: SessionState
     without_reply: list[tuple[int, int]] = []
-    """Prompt and output tokens of telemetry calls without a matching reply."""
+    """The prompt and output tokens of telemetry calls without a matching reply."""
     without_telemetry: list[tuple[int, int]] = []
-    """Prompt and output tokens of replies without a matching telemetry call."""
+    """The prompt and output tokens of replies without a matching telemetry call."""
     undecided: list[CallFinished] = []
-    """Calls since the last reply: attempts at the next reply, or calls of a compression."""
+    """The calls since the last reply. They belong to the next reply or to a compression."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):
@@ -185,7 +185,7 @@ class _Chat(msgspec.Struct):
         self.undecided.clear()
 
     def _reply(self, line: _Line, usage: Usage) -> Iterator[CallFinished]:
-        """Apply a reply. Yields its call unless telemetry has reported it."""
+        """Apply a reply, and yield its call unless telemetry has reported it."""
         session = self.session
         session.model = line.model or session.model
         reading = CallSize.of(usage, line.model, line.context_window_size)
@@ -232,7 +232,7 @@ def _make_usage(
     thoughts: int | None,
     total: int | None,
 ) -> Usage:
-    """Return usage as parts that do not overlap.
+    """Return the usage of a call, whose parts do not overlap.
 
     The total shows whether the output includes thinking tokens.
     """

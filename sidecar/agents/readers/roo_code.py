@@ -1,7 +1,7 @@
-"""Roo Code: tasks like Cline's."""
+"""Reads Roo Code's tasks, which have Cline's old format."""
 
 from __future__ import annotations
 
 from sidecar.agents.readers.cline import Tasks
 
-READER = Tasks("roo-code", "rooveterinaryinc.roo-cline", has_copies=True)
+READER = Tasks("roo-code", "rooveterinaryinc.roo-cline", has_repository=True)

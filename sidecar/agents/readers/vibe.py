@@ -78,7 +78,7 @@ class _StatsMeta(Record):
 
 
 class VibeStats(FileStores):
-    """Reads the sessions of versions before 3."""
+    """Reads the sessions of Vibe before version 3."""
 
     agent = AGENT
     inner = ("logs/session",)
@@ -89,7 +89,7 @@ class VibeStats(FileStores):
 
 
 def _parse_stats(folder: str, data: bytes) -> StoreContents:
-    """Return a session, and the sum of its calls as one call."""
+    """Parse a session. The total of its calls is recorded as one call."""
     meta = decode_document(data, _StatsMeta)
     stats, session = meta.stats or _StatsNumbers(), SessionState(meta.session_id or folder)
     session.work_in(meta.folder)
@@ -111,7 +111,7 @@ def _parse_stats(folder: str, data: bytes) -> StoreContents:
 
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""A file that every session has, including those of sub-agents, which lack `meta.json`."""
+"""The name of a file that every session has. Sub-agents lack `meta.json`."""
 
 
 class _Tokens(Record):
@@ -166,7 +166,7 @@ class _PublicSession(CamelRecord):
     """The main conversation of a sub-agent."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
-    """Usage of all of the session's calls."""
+    """The usage of all calls of the session."""
     updated_at: float | None = None
 
 
@@ -196,7 +196,7 @@ class _Meta(Record):
     end_time: str | None = None
     title: str | None = None
     title_source: str | None = None
-    """An `auto` title is derived from a prompt."""
+    """If this is `auto`, the title is derived from a prompt."""
     archived_at: str | None = None
     environment: _Environment | None = None
     config: _ModelName | None = None
@@ -228,7 +228,7 @@ _line = typed.decoder(_Line)
 
 
 class VibeSessions(FileStores):
-    """Reads sessions since version 3. A store is a session's folder."""
+    """Reads the sessions of Vibe since version 3. A store is the folder of a session."""
 
     agent = AGENT
     inner = (f"logs/session/{_UNIFIED}",)
@@ -245,7 +245,7 @@ class VibeSessions(FileStores):
         return None
 
     def store_of(self, path: str) -> Store | None:
-        """Return a session's store. Its size and time include the journals."""
+        """Return the store of a session. Its size and time include the journals."""
         folder = os.path.dirname(path)
         found = store_from_path(AGENT, os.path.join(folder, _META))
         found = found or store_from_path(AGENT, os.path.join(folder, _CURRENT), live=False)
@@ -265,7 +265,6 @@ class VibeSessions(FileStores):
         return meta.own_title if meta else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the context window in the user's settings."""
         home = Path(session.path).parents[4]
         settings = try_decode_toml(home / "config.toml", _Settings) or _Settings()
         meta = try_decode_file(session.path, _Meta) or _Meta()
@@ -282,11 +281,11 @@ READER = TwoStores(
 class _Session(msgspec.Struct):
     session: SessionState
     offsets: dict[str, int] = {}
-    """Number of bytes read of each existing journal."""
+    """The number of bytes that were read of each existing journal."""
     sequence: int = 0
-    """Number of the newest record or generation that was read."""
+    """The number of the newest record or generation that was read."""
     billed: tuple[int, int, int] = (0, 0, 0)
-    """Input, cached input in it, and output of all calls."""
+    """The input, cached input in it, and output of all recorded calls."""
 
     def read(self, folder: Path) -> StoreContents:
         meta = _read_meta(folder)
@@ -381,7 +380,8 @@ def _split_tokens(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]
 
 def _oldest_generation(folder: Path) -> _Projection | None:
     names = (entry.name for entry in list_folder(folder / "generations"))
-    oldest = min(filter(str.isdigit, names), default="")  # not one that is still being written
+    # Generations that are still being written have other names.
+    oldest = min(filter(str.isdigit, names), default="")
     return try_decode_file(folder / "generations" / oldest / "projection-state.json", _Projection)
 
 
@@ -391,7 +391,7 @@ def _read_meta(folder: Path) -> _Meta:
     saved = _oldest_generation(folder)
     public = saved.snapshot.session if saved and saved.snapshot else None
     root = public.root_session_id if public else None
-    if root in (None, folder.name):  # a main session whose `meta.json` does not exist yet
+    if root in (None, folder.name):  # the main session has no `meta.json` yet
         raise OSError("not a complete session")
     meta = try_decode_file(folder.parent / root / _META, _Meta) or _Meta()
     return msgspec.structs.replace(meta, parent_session_id=root)

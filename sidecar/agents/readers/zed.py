@@ -1,4 +1,4 @@
-"""Zed: `threads/threads.db`, with one JSON document per thread, usually compressed.
+"""Reads Zed's `threads/threads.db`, with one JSON document per thread, usually compressed.
 
 The usage by message only covers the newest call of each turn, so costs use the cumulative usage.
 """
@@ -57,11 +57,11 @@ class _User(Record):
 
 
 class _Agent(Record):
-    """A line with a model's reply. Its contents are not decoded."""
+    """The marker of a model's reply. Its contents are not decoded."""
 
 
 class _Message(Record):
-    """A message. Older threads use the field `role` instead."""
+    """A message of a thread. Older threads use the field `role` instead of `User` and `Agent`."""
 
     user: _User | None = msgspec.field(default=None, name="User")
     agent: _Agent | None = msgspec.field(default=None, name="Agent")
@@ -75,13 +75,13 @@ class _Message(Record):
 class _Thread(Record):
     messages: list[_Message | str] | None = None
     request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
-    """Usage by user message; before 0.3.0 a list, newest last."""
+    """The usage by the id of the user's message; before version 0.3 a list, newest last."""
     cumulative_token_usage: _Tokens | None = None
     model: _Model | None = None
 
     @property
     def newest(self) -> Usage | None:
-        """Usage of the newest call, or None before the first reply."""
+        """The usage of the newest call, or None before the first reply."""
         known = self.request_token_usage or {}
         if isinstance(known, list):
             return known[-1].usage
@@ -100,7 +100,7 @@ _thread = typed.decoder(_Thread)
 def _read_rows(
     connection: sqlite3.Connection, since: str | float | None = None
 ) -> Iterator[tuple[str, str, str | None, str, str | None, str | None, bytes]]:
-    """Yield id, time, title, format, parent, folders and document of each thread."""
+    """Yield the id, time, title, format, parent, folders and document of each thread."""
     known = columns(connection, "threads")
     if not {"id", "updated_at", "data_type", "data"} <= known:
         return
@@ -115,7 +115,12 @@ def _read_rows(
 
 
 def _decode_thread(form: str, data: bytes | str) -> _Thread:
-    """Decode a thread. Raises OSError or msgspec.DecodeError if it is damaged."""
+    """Decode a thread.
+
+    Raises:
+        OSError: The compressed data is damaged.
+        msgspec.DecodeError: The document is damaged.
+    """
     found = data.encode() if isinstance(data, str) else data
     return _thread(decompress(found, _MOST) if form == "zstd" else found)
 
@@ -133,7 +138,7 @@ class Zed(OneDatabase):
         self, _path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterator[CallFinished]:
         for name, updated, title, form, parent, folders, data in _read_rows(connection, state.at):
-            state.passed(updated)
+            state.advance(updated)
             state.sessions.pop(name, None)
             try:
                 thread = _decode_thread(form, data)
