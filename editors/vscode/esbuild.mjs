@@ -28,6 +28,6 @@ await build({
   external: ["vscode"],
   minify: true,
   sourcemap: false,
-  loader: { ".css": "text" },
+  loader: { ".client.js": "text" },
   logLevel: "warning",
 });

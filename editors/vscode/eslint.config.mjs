@@ -1,7 +1,7 @@
 import tseslint from "typescript-eslint";
 
 export default tseslint.config(
-  { ignores: ["src/generated.ts", "dist/", "node_modules/", "server/", "*.mjs"] },
+  { ignores: ["src/generated.ts", "src/*.client.js", "dist/", "node_modules/", "server/", "*.mjs"] },
   ...tseslint.configs.strictTypeChecked,
   ...tseslint.configs.stylisticTypeChecked,
   {

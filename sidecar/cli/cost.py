@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sidecar.cost.book import CostBook
-    from sidecar.cost.protocol import CostDetailParams, CostKey, CostReport, CostRow
+    from sidecar.cost.protocol import (
+        CostDetailParams,
+        CostKey,
+        CostReport,
+        CostRow,
+        FileCost,
+        Period,
+    )
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -29,6 +37,8 @@ NO_CALLS = (
     "`cost/record`."
 )
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
+EPOCH = "1970-01-01"
+"""Start of a range that includes all calls."""
 _FULL_WIDTH = 100
 """Terminal width from which the table shows all columns."""
 _WIDE_BARS = 120
@@ -249,16 +259,35 @@ def _build_params(scope: dict[str, Any], by: str | None = None) -> CostDetailPar
 def _write_page(
     book: CostBook, params: CostDetailParams, scope: dict[str, Any], target: Path
 ) -> None:
-    from sidecar.cost.page import page
+    from sidecar.cost.page import PageSource, whole_page
 
-    wanted = book.scope(params, scope["agent"], _workspace_paths(scope["workspace"]))
+    workspace: Path | None = scope["workspace"]
+    wanted = book.scope(params, scope["agent"], _workspace_paths(workspace))
+    labels, files = ({}, {}) if workspace is None else _names_and_files(workspace, scope["since"])
     with book.ledger.reader() as connection:
-        html = page(connection, book.prices, wanted)
+        source = PageSource(connection, book.prices, wanted, datetime.now(UTC), None, labels)
+        html = whole_page(source, files, since=scope["since"], until=scope["until"])
     try:
         target.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"cannot write {target}: {error.strerror}") from error
     print_lines(f"Wrote {target}", err=True)
+
+
+def _names_and_files(
+    workspace: Path, since: str | None
+) -> tuple[dict[str, str], dict[Period, list[FileCost]]]:
+    """Return the labels of a workspace's sessions, and the costs of its prompt files by period."""
+    from sidecar.cli.sessions import SessionsView
+    from sidecar.config.load import find_root
+    from sidecar.cost.page import STANDING_PERIODS, Choice, period_start
+
+    today = datetime.now().astimezone().date()
+    with SessionsView(find_root(workspace.resolve())) as view:
+        labels = {row.id: row.label for row in view.rows()}
+        starts = {each: period_start(Choice(each), today) for each in STANDING_PERIODS}
+        files = {each: view.files(start or EPOCH) for each, start in starts.items()}
+        return labels, {**files, "custom": view.files(since or EPOCH)}
 
 
 def _print_table(report: CostReport, params: CostDetailParams) -> None:

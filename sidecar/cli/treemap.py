@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import squarify
 
-from sidecar.cost.page import COLOURS, STYLE
+from sidecar.text.pages import COLOURS, STYLE, escape, page_html, table_html
 from sidecar.text.printable import printable
 from sidecar.workspace.token_map import MapEntry, flatten
 
@@ -37,16 +37,15 @@ class _Box(NamedTuple):
 
 def treemap_page(folder: str, tokens: int, entries: Sequence[MapEntry]) -> str:
     """Return the page: the treemap, and a table of the largest files."""
-    name = html.escape(printable(Path(folder).resolve().name or folder))
+    name = Path(folder).resolve().name or folder
     shapes = "".join(_draw(entries, _Box(0, 0, _WIDTH, _HEIGHT), -1))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Token map of {name}</title><style>{STYLE}{_MAP_STYLE}</style></head><body>"
-        f"<h1>Token map of {name}</h1><p>{tokens:,} tokens. Hold the pointer over a box to see its"
-        f' path.</p><svg class="map" role="img" aria-label="Treemap of tokens by folder and file"'
-        f' viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">{shapes}</svg>{_table(entries)}</body></html>\n'
+    body = (
+        f"<h1>Token map of {escape(name)}</h1>"
+        f"<p>{tokens:,} tokens. Hold the pointer over a box to see its path.</p>"
+        f'<svg class="map" role="img" aria-label="Treemap of tokens by folder and file"'
+        f' viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">{shapes}</svg>{_table(entries)}'
     )
+    return page_html(f"Token map of {name}", body, STYLE + _MAP_STYLE)
 
 
 def _draw(entries: Sequence[MapEntry], box: _Box, colour: int) -> Iterator[str]:
@@ -70,14 +69,14 @@ def _draw(entries: Sequence[MapEntry], box: _Box, colour: int) -> Iterator[str]:
 
 
 def _draw_box(entry: MapEntry, box: _Box, colour: int) -> str:
-    path = html.escape(printable(entry.path))
+    path = escape(entry.path)
     name = printable(entry.path.rstrip("/").rpartition("/")[2])
     letters = int((box.width - 6) / _LETTER)
     label = ""
     if letters >= 3 and box.height >= _HEADER:
         short = name if len(name) <= letters else name[: letters - 1] + "…"
         label = f'<text x="{box.x + 4:.1f}" y="{box.y + 12:.1f}">{html.escape(short)}</text>'
-    style = 'class="folder"' if entry.children else f'fill="var(--c{colour})" fill-opacity=".45"'
+    style = 'class="folder"' if entry.children else f'class="c{colour}" fill-opacity=".45"'
     return (
         f'<g><title>{path}: {entry.tokens:,} tokens</title><rect x="{box.x:.1f}" y="{box.y:.1f}"'
         f' width="{box.width:.1f}" height="{box.height:.1f}" {style}/>{label}</g>'
@@ -88,12 +87,6 @@ def _table(entries: Iterable[MapEntry]) -> str:
     top = MapEntry(path="", children=list(entries))
     files = [entry for _, entry in flatten(top) if not entry.path.endswith("/")]
     files.sort(key=lambda entry: -entry.tokens)
-    rows = "".join(
-        f"<tr><td>{html.escape(printable(entry.path))}</td><td>{entry.tokens:,}</td></tr>"
-        for entry in files[:_ROWS]
-    )
+    rows = [(entry.path, f"{entry.tokens:,}") for entry in files[:_ROWS]]
     title = f"The largest {min(_ROWS, len(files))} of {len(files):,} files"
-    return (
-        f'<section><h2>{title}</h2><div class="wide"><table><thead><tr><th>File</th>'
-        f"<th>Tokens</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
-    )
+    return f"<section><h2>{title}</h2>{table_html(title, ('File', 'Tokens'), rows)}</section>"

@@ -14,8 +14,8 @@ from sidecar.errors import BadParamsError
 
 END_MS = 253_402_300_800_000
 """The end of an open range: the year 10000."""
-_EPOCH = date(1970, 1, 1)
-LAST_DAY = (date.max - _EPOCH).days
+EPOCH = date(1970, 1, 1)
+LAST_DAY = (date.max - EPOCH).days
 
 
 class TimeRange(NamedTuple):
@@ -41,30 +41,30 @@ def time_range(
         if isinstance(start, datetime):
             found = found._replace(start_ms=_to_milliseconds(start, zone))
         else:
-            found = found._replace(first_day=max(0, (start - _EPOCH).days))
+            found = found._replace(first_day=max(0, (start - EPOCH).days))
     if until is not None:
         end = _parse_time(until, zone, now)
         if isinstance(end, datetime):
             found = found._replace(end_ms=min(_to_milliseconds(end, zone) + 1, END_MS))
         else:
-            found = found._replace(last_day=(end - _EPOCH).days)
+            found = found._replace(last_day=(end - EPOCH).days)
     return found
 
 
 def local_day(at: datetime, zone: tzinfo | None) -> int:
     """Return the local day of a time, in days since 1970. A time without a zone is UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return aware.astimezone(zone).toordinal() - _EPOCH.toordinal()
+    return aware.astimezone(zone).toordinal() - EPOCH.toordinal()
 
 
 def day_name(day: int) -> str:
     """Format a day, such as `2026-11-21`."""
-    return (_EPOCH + timedelta(days=day)).isoformat()
+    return (EPOCH + timedelta(days=day)).isoformat()
 
 
 def week_name(day: int) -> str:
     """Format the ISO week of a day, such as `2026-W47`."""
-    year, week, _ = (_EPOCH + timedelta(days=day)).isocalendar()
+    year, week, _ = (EPOCH + timedelta(days=day)).isocalendar()
     return f"{year}-W{week:02}"
 
 
@@ -92,7 +92,7 @@ def _parse_time(text: str, zone: tzinfo | None, now: datetime | None) -> date | 
 
 def _to_milliseconds(moment: datetime, zone: tzinfo | None) -> int:
     """Return milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`."""
-    if moment.year < _EPOCH.year:
+    if moment.year < EPOCH.year:
         return 0
     if moment.year == date.max.year:
         return END_MS

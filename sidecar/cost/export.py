@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from io import StringIO
 from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
@@ -101,7 +102,8 @@ def write_calls(
     """Write calls with their current prices."""
     calls = (exported(event, prices.cost(event)) for event in events)
     if form == "csv":
-        _write_csv(calls, stream)
+        rows = map(msgspec.structs.astuple, calls)
+        _write_csv(ExportedCall.__struct_encode_fields__, rows, stream)
     else:
         stream.writelines(f"{json_text(call)}\n" for call in calls)
 
@@ -161,14 +163,20 @@ def event_of_row(row: tuple[object, ...]) -> LedgerEvent:
     )
 
 
-def _write_csv(calls: Iterator[ExportedCall], stream: IO[str]) -> None:
+def table_csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV, with full precision. None becomes an empty cell."""
+    stream = StringIO()
+    _write_csv(heads, rows, stream)
+    return stream.getvalue()
+
+
+def _write_csv(heads: Sequence[str], rows: Iterable[Sequence[object]], stream: IO[str]) -> None:
     import csv
 
     table = csv.writer(stream, lineterminator="\n")
-    table.writerow(ExportedCall.__struct_encode_fields__)
-    for call in calls:
-        values = msgspec.structs.astuple(call)
-        table.writerow(["" if value is None else _format_cell(value) for value in values])
+    table.writerow(heads)
+    for row in rows:
+        table.writerow(["" if value is None else _format_cell(value) for value in row])
 
 
 def _format_cell(value: object) -> object:

@@ -1,158 +1,530 @@
-"""The cost report as an HTML page: spend over time, growing contexts, and a table by model.
+"""The cost report as HTML, for a file and for an editor's panel.
 
-Charts are inline SVG, without scripts or network. Every text from the ledger is escaped.
+A file contains every period and grouping, which its reader chooses without scripts. A panel
+contains one of each, and its editor requests another when the choice changes.
 """
 
 from __future__ import annotations
 
-import html
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
 
-from sidecar.cost.days import every_day
-from sidecar.cost.ledger import folder_name
+import msgspec
+
+from sidecar.cost.days import EPOCH, day_name, time_range, week_name
+from sidecar.cost.events import PROTOCOL
+from sidecar.cost.export import table_csv
+from sidecar.cost.ledger import PROMPT_SQL, folder_name
 from sidecar.cost.reports import report
 from sidecar.cost.sums import Scope, owner_condition, time_condition
-from sidecar.text.printable import printable, usd_text
+from sidecar.text.pages import (
+    COLOURS,
+    STYLE,
+    Page,
+    Series,
+    details_html,
+    escape,
+    lines,
+    page_html,
+    parts_bar,
+    stacked_columns,
+    table_html,
+)
+from sidecar.text.printable import compact_number, is_generated_id, percent_text, usd_text
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
 
     from sidecar.cost.prices import Prices
-    from sidecar.cost.protocol import CostReport, CostRow
-
-_MOST_POINTS = 300
-_MOST_DAYS = 400
-
-STYLE = """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6470;--line:#d9dee4;--card:#f6f8fa;
---c0:#2f6fde;--c1:#d9730d;--c2:#2a9d63;--c3:#a44ad0;--c4:#c9374b;--c5:#0f8b9d;--c6:#8a6d1b;--c7:#6b7785}
-@media (prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e6e9ed;--dim:#9aa4b0;--line:#333a43;
---card:#1d2127;--c0:#6ea8ff;--c1:#ffa657;--c2:#56d39b;--c3:#d2a8ff;--c4:#ff7b86;--c5:#56cfe1;
---c6:#e3c567;--c7:#a3adb8}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:1020px;padding:24px;background:var(--bg);color:var(--fg);
-font:15px/1.5 system-ui,sans-serif}
-h1{font-size:24px;margin:0}h2{font-size:17px;margin:36px 0 8px}p{color:var(--dim);margin:2px 0 8px}
-.cards{display:flex;flex-wrap:wrap;gap:12px;margin:18px 0}
-.cards div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 16px}
-.cards b{display:block;font-size:20px}.cards span{color:var(--dim);font-size:13px}
-svg{width:100%;height:auto}svg text{fill:var(--fg);font-size:12px}.grid{stroke:var(--line)}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;padding:0;margin:6px 0;
-font-size:13px}
-.legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
-td,th{border-bottom:1px solid var(--line);padding:5px 8px;text-align:right}
-td:first-child,th:first-child{text-align:left}th{color:var(--dim);font-weight:500}
-""".strip()
-
-
-def page(
-    connection: sqlite3.Connection,
-    prices: Prices,
-    scope: Scope,
-    *,
-    zone: tzinfo | None = None,
-    now: datetime | None = None,
-) -> str:
-    """Return the page. It names models, sessions and workspaces, but has no text of messages."""
-    by_model = report(connection, prices, scope, ["model"])
-    by_day = report(connection, prices, scope, ["model", "day"])
-    created = (now or datetime.now(UTC)).astimezone(zone).strftime("%Y-%m-%d %H:%M")
-    whose = folder_name(scope.workspace) if scope.workspace else "all workspaces"
-    sections = [
-        _section_html("Spend over time", "USD per day, by model.", _spend_chart(by_day)),
-        _section_html(
-            "Context growth",
-            "Prompt tokens of each call, for the latest sessions.",
-            _growth_chart(connection, scope),
-        ),
-        _section_html("All models", "", _table_html(by_model)),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Token costs</title><style>{STYLE}</style></head><body>"
-        f"<h1>Token costs</h1><p>{escape(whose)}, created {created}</p>{_cards_html(by_model)}"
-        f"{''.join(sections)}</body></html>\n"
+    from sidecar.cost.protocol import (
+        CostKey,
+        CostReport,
+        CostRow,
+        CostTotals,
+        FileCost,
+        PageKey,
+        Period,
     )
 
+PERIODS: dict[str, str] = {
+    "today": "Today",
+    "week": "This week",
+    "month": "This month",
+    "all": "All",
+    "custom": "Custom",
+}
+KEYS: dict[str, str] = {
+    "model": "Model",
+    "agent": "Agent",
+    "session": "Session",
+    "day": "Day",
+    "week": "Week",
+    "month": "Month",
+    "file": "Prompt file",
+}
+AT_LEAST = "≥"
+"""Marks a cost that lacks unpriced calls."""
+_HOW_RECORDED = "Coding agents are picked up automatically; plugins report theirs."
+_MOST_ROWS = 100
+_MOST_POINTS = 300
+_MOST_CALLS = 5_000
+"""How many calls the chart of growing contexts considers."""
+_MOST_DAYS, _MOST_WEEKS = 45, 60
+"""Longest ranges that the chart of spend shows by day and by week."""
+_HEADS = ("Calls", "Input", "Cache writes", "Cache reads", "Output", "Cost")
+STANDING_PERIODS: tuple[Period, ...] = ("today", "week", "month", "all")
+PAGE_KEYS: tuple[PageKey, ...] = ("model", "agent", "session", "day", "week", "month", "file")
+_CHOICES = "".join(
+    f"main:has(#{kind}-{key}:checked) .{kind}-{key}{{display:block}}"
+    for kind, keys in (("period", PERIODS), ("by", KEYS))
+    for key in keys
+)
+FILE_STYLE = f"""
+.choice{{display:none}}{_CHOICES}
+"""
+"""Added to the stylesheet of a file: shows the chosen period and grouping."""
 
-def _section_html(title: str, about: str, body: str) -> str:
-    main = body or "<p>No calls recorded.</p>"
-    return f"<section><h2>{title}</h2>{f'<p>{about}</p>' if about else ''}{main}</section>"
+
+class PageSource(NamedTuple):
+    """What a page is made from."""
+
+    connection: sqlite3.Connection
+    prices: Prices
+    scope: Scope
+    """Whose calls; the times are those of each period."""
+    now: datetime
+    zone: tzinfo | None = None
+    labels: Mapping[str, str] = {}
+    """Labels of sessions by id. Others are named by agent and day."""
+    note: str = ""
+    """Shown above the report."""
 
 
-def _cards_html(found: CostReport) -> str:
-    totals = found.totals
-    cards = [
-        (usd_text(totals.cost_usd), "cost"),
-        (f"{totals.calls:,}", "calls"),
-        (f"{totals.prompt_tokens:,}", "prompt tokens"),
-        (f"{totals.cache_read_tokens:,}", "read from cache"),
-        (f"{totals.output_tokens:,}", "completion tokens"),
+class Choice(NamedTuple):
+    """The calls that a report shows, and how it groups them."""
+
+    period: Period
+    by: PageKey = "model"
+    since: str = ""
+    until: str = ""
+    """Dates of the period `custom`."""
+
+
+def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) -> Page:
+    """Return a panel: one period, one grouping.
+
+    Args:
+        source: The ledger.
+        choice: What to show.
+        files: The costs of prompt files, if they are chosen.
+
+    Raises:
+        BadParamsError: A date is invalid.
+    """
+    found = _Report(source, choice)
+    parts = [
+        _head_html(source),
+        "<form>",
+        _radios("Period", "period", PERIODS, PERIODS, choice.period),
+        _dates_html(choice) if choice.period == "custom" else "",
+        _radios("Group by", "by", KEYS, PAGE_KEYS, choice.by),
+        "</form>",
+        found.summary_html(),
     ]
-    if totals.unpriced_tokens:
-        cards.append((f"{totals.unpriced_tokens:,}", "unpriced tokens (not in the cost)"))
-    body = "".join(f"<div><b>{number}</b><span>{what}</span></div>" for number, what in cards)
-    return f'<div class="cards">{body}</div>'
+    if found.totals.calls:
+        parts.append(_file_table(files) if choice.by == "file" else found.table_html(choice.by))
+    return Page(title=_title(source), html="".join(parts))
 
 
-def _spend_chart(found: CostReport) -> str:
-    spent: dict[str, dict[str, float]] = {}
-    for row in found.rows:
-        if row.cost_usd and isinstance(row.day, str):
-            spent.setdefault(row.model or "", {})[row.day] = row.cost_usd
-    if not spent:
-        return ""
-    days = every_day({day for of_model in spent.values() for day in of_model}, _MOST_DAYS)
-    dearest = sorted(spent, key=lambda model: -sum(spent[model].values()))
-    main, others = dearest[: COLOURS - 1], dearest[COLOURS - 1 :]
-    series = [Series(model, [spent[model].get(day, 0.0) for day in days]) for model in main]
-    if others:
-        rest = [sum(spent[model].get(day, 0.0) for model in others) for day in days]
-        series.append(Series("other models", rest))
-    return stacked_columns(days, series) + legend([each.name for each in series])
+def whole_page(
+    source: PageSource,
+    files: Mapping[Period, Sequence[FileCost]],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+) -> str:
+    """Return the page for a file: every grouping, and every period unless a range is given.
+
+    Args:
+        source: The ledger.
+        files: Costs of prompt files by period; without any, the page does not show them.
+        since: The start of the only period.
+        until: The end of the only period.
+    """
+    keys = [key for key in PAGE_KEYS if key != "file" or any(files.values())]
+    periods: tuple[Period, ...] = ("custom",) if since or until else STANDING_PERIODS
+    parts = [_head_html(source), "<form>"]
+    if len(periods) > 1:
+        parts.append(_radios("Period", "period", PERIODS, periods, "month"))
+    else:
+        span = f"From {since or 'the first call'} to {until or 'now'}."
+        parts.append(f"<p>{escape(span)}</p>")
+        parts.append('<input type="radio" id="period-custom" checked hidden>')
+    parts.append(f"{_radios('Group by', 'by', KEYS, keys, 'model')}</form>")
+    for period in periods:
+        choice = Choice(period, since=since or "", until=until or "")
+        found = _Report(source, choice)
+        parts.append(f'<div class="choice period-{period}">{found.summary_html()}')
+        for key in keys if found.totals.calls else ():
+            table = _file_table(files.get(period, [])) if key == "file" else found.table_html(key)
+            parts.append(f'<div class="choice by-{key}">{table}</div>')
+        parts.append("</div>")
+    return page_html(_title(source), "".join(parts), STYLE + FILE_STYLE)
 
 
-def _growth_chart(connection: sqlite3.Connection, scope: Scope) -> str:
-    names = _recent_sessions(connection, scope)
-    prompts = _prompt_sizes(connection, scope, names)
-    series = [Series(name, _thin_out(prompts[session])) for session, name in names.items()]
-    drawn = [each for each in series if each.values]
-    return lines(drawn) + legend([each.name for each in drawn]) if drawn else ""
+def period_start(choice: Choice, today: date) -> str | None:
+    """Return the first day of a period, or None if it is open."""
+    starts = {
+        "today": today,
+        "week": today - timedelta(days=today.weekday()),
+        "month": today.replace(day=1),
+    }
+    if choice.period == "custom":
+        return choice.since or None
+    start = starts.get(choice.period)
+    return None if start is None else start.isoformat()
 
 
-def _recent_sessions(connection: sqlite3.Connection, scope: Scope) -> dict[int, str]:
+def _title(source: PageSource) -> str:
+    workspace = source.scope.workspace
+    return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
+
+
+def _head_html(source: PageSource) -> str:
+    as_of = source.now.astimezone(source.zone).strftime("%Y-%m-%d %H:%M:%S")
+    note = f'<p class="note">{escape(source.note)}</p>' if source.note else ""
+    return f"<h1>{escape(_title(source))}</h1><p>As of {as_of}</p>{note}"
+
+
+def _radios(
+    title: str, name: str, labels: Mapping[str, str], keys: Iterable[str], chosen: str
+) -> str:
+    items = "".join(
+        f'<label><input type="radio" name="{name}" value="{key}" id="{name}-{key}"'
+        f"{' checked' if key == chosen else ''}><span>{labels[key]}</span></label>"
+        for key in keys
+    )
+    return f"<fieldset><legend>{title}</legend>{items}</fieldset>"
+
+
+def _dates_html(choice: Choice) -> str:
+    inputs = "".join(
+        f'<label>{title}<input type="date" name="{name}" id="{name}" value="{escape(value)}">'
+        "</label>"
+        for name, title, value in (("since", "From", choice.since), ("until", "to", choice.until))
+    )
+    return f"<fieldset><legend>Dates</legend>{inputs}</fieldset>"
+
+
+class _Report:
+    """The report of one period."""
+
+    def __init__(self, source: PageSource, choice: Choice) -> None:
+        self._source, self._choice = source, choice
+        today = source.now.astimezone(source.zone).date()
+        until = (choice.until or None) if choice.period == "custom" else None
+        times = time_range(period_start(choice, today), until, source.zone, source.now)
+        self._scope = msgspec.structs.replace(source.scope, times=times)
+        # One query serves the cards, the chart and the tables by model and by time.
+        self._by_day = self._report("model", "day")
+        self.totals: CostTotals = self._by_day.totals
+
+    def summary_html(self) -> str:
+        """Return cards and charts."""
+        totals, choice = self.totals, self._choice
+        if not totals.calls:
+            period = "" if choice.period == "all" else f" {PERIODS[choice.period].lower()}"
+            period = " in this range" if choice.period == "custom" else period
+            return f"<p>No calls recorded{period}. {_HOW_RECORDED}</p>"
+        cost = _Line.sum([_Line.of(row) for row in self._by_day.rows])
+        cards = [
+            ("Cost", cost_text(cost.usd, is_partial=cost.unpriced)),
+            ("Calls", f"{totals.calls:,}"),
+            ("Tokens", f"{totals.prompt_tokens + totals.output_tokens:,}"),
+        ]
+        body = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cards)
+        parts = [
+            ("Input", totals.input_tokens),
+            ("Cache writes", totals.cache_write_tokens),
+            ("Cache reads", totals.cache_read_tokens),
+            ("Output", totals.output_tokens),
+        ]
+        notes = [self._by_day.basis] if self._by_day.basis else []
+        if totals.unpriced_tokens:
+            notes.append(
+                f"{totals.unpriced_tokens:,} tokens have no known price and are not in the cost."
+            )
+        return (
+            f'<dl class="cards">{body}</dl>{parts_bar(parts, "Tokens by kind")}'
+            + "".join(f"<p>{escape(note)}</p>" for note in notes)
+            + self._spend_html()
+            + self._growth_html()
+        )
+
+    def table_html(self, key: CostKey) -> str:
+        """Return the table of one grouping, with its total and its numbers as CSV."""
+        groups = self._groups(key)
+        numbers = list(groups.values())
+        shown, others = numbers[:_MOST_ROWS], numbers[_MOST_ROWS:]
+        names = list(groups)[:_MOST_ROWS]
+        most = max((line.usd or 0.0 for line in shown), default=0.0) or 1.0
+        shares = [(line.usd or 0.0) / most for line in shown]
+        rows = [[*name, *line] for name, line in zip(names, shown, strict=True)]
+        labels = self._session_names(names) if key == "session" else [name for name, *_ in names]
+        cells = [
+            [label or "(none)", *line.cells()] for label, line in zip(labels, shown, strict=True)
+        ]
+        if others:
+            rest, label = _Line.sum(others), f"{len(others):,} others"
+            cells.append([label, *rest.cells()])
+            rows.append([label, *[""] * (len(names[0]) - 1), *rest])
+            shares.append(0.0)
+        title = f"By {KEYS[key].lower()}"
+        total = ["Total", *_Line.sum(numbers).cells()]
+        heads = [KEYS[key], *_HEADS]
+        table = table_html(f"Cost {title.lower()}", heads, cells, total, kind="wide", shares=shares)
+        keys = ["session", "agent"] if key == "session" else [key]
+        text = table_csv([*keys, *_Line.csv_heads()], rows)
+        return _section(title, table, text, f"cost-by-{key}.csv")
+
+    def _groups(self, key: CostKey) -> dict[tuple[str, ...], _Line]:
+        """Return the numbers by value of a key; by id and agent for sessions.
+
+        Times are in descending order, and other values begin with the most expensive.
+        """
+        if key == "session":
+            rows = self._report("session", "agent").rows
+            return {(row.session or "", row.agent or ""): _Line.of(row) for row in rows}
+        if key == "agent":
+            return {(row.agent or "",): _Line.of(row) for row in self._report("agent").rows}
+        parts: dict[tuple[str, ...], list[_Line]] = {}
+        for row in self._by_day.rows:
+            name = row.model or "" if key == "model" else _span_name(str(row.day), key)
+            parts.setdefault((name,), []).append(_Line.of(row))
+        found = {name: _Line.sum(lines) for name, lines in parts.items()}
+        if key == "model":
+            return dict(sorted(found.items(), key=lambda each: -(each[1].usd or 0.0)))
+        return dict(sorted(found.items(), reverse=True))
+
+    def _report(self, *by: CostKey) -> CostReport:
+        return report(self._source.connection, self._source.prices, self._scope, by)
+
+    def _spend_html(self) -> str:
+        spent: dict[str, dict[str, float]] = {}
+        for row in self._by_day.rows:
+            if row.cost_usd:
+                spent.setdefault(row.model or "", {})[str(row.day)] = row.cost_usd
+        known = {day for days in spent.values() for day in days}
+        if len(known) < 2:
+            return ""
+        unit, labels = _columns(known)
+        places = {label: place for place, label in enumerate(labels)}
+        dearest = sorted(spent, key=lambda model: -sum(spent[model].values()))
+        series = []
+        for number, model in enumerate(dearest):
+            if number < COLOURS:
+                series.append(Series(model or "(none)", [0.0] * len(labels)))
+            elif number == COLOURS:
+                series[-1] = Series("other models", series[-1].values)
+            for day, usd in spent[model].items():
+                series[-1].values[places[_span_name(day, unit)]] += usd
+        title = f"Spend by {unit}"
+        table = table_html(
+            title,
+            [unit.capitalize(), "Model", "Cost"],
+            [
+                [label, each.name, usd_text(each.values[at])]
+                for at, label in enumerate(labels)
+                for each in series
+                if each.values[at]
+            ],
+        )
+        chart = stacked_columns(labels, series, f"{title}, in USD by model")
+        table = details_html(f"{self._choice.period}-spend", "Show as a table", table)
+        return f"<section><h2>{title}</h2>{chart}{table}</section>"
+
+    def _growth_html(self) -> str:
+        prompts = _recent_prompts(self._source.connection, self._scope)
+        if not prompts:
+            return ""
+        names = self._session_names(list(prompts))
+        values = list(prompts.values())
+        series = [Series(name, _thin_out(each)) for name, each in zip(names, values, strict=True)]
+        ends = ("first call", "last call of the longest session")
+        table = table_html(
+            "Context growth",
+            ["Session", "Calls", "Largest prompt", "Last prompt"],
+            [
+                [
+                    name,
+                    f"{len(each):,}",
+                    compact_number(round(max(each))),
+                    compact_number(round(each[-1])),
+                ]
+                for name, each in zip(names, values, strict=True)
+            ],
+        )
+        table = details_html(f"{self._choice.period}-growth", "Show as a table", table)
+        return (
+            "<section><h2>Context growth</h2><p>Prompt tokens of each call in the latest sessions."
+            f"</p>{lines(series, ends, 'Prompt tokens of each call, by session')}{table}</section>"
+        )
+
+    def _session_names(self, sessions: Sequence[tuple[str, ...]]) -> list[str]:
+        """Return the names of sessions by id and agent.
+
+        A session without a label is named by the id that its client chose, or its first day.
+        """
+        labels = self._source.labels
+        unknown = [session for session, _ in sessions if session and session not in labels]
+        days = _first_days(self._source.connection, unknown)
+        names = []
+        for session, agent in sessions:
+            name = labels.get(session) or session
+            if is_generated_id(name):
+                name = days.get(session, "")
+            owner = "conversation" if agent == PROTOCOL else agent
+            name = name or "no session"
+            names.append(f"{name} · {owner}" if name != owner else name)
+        return names
+
+
+class _Line(NamedTuple):
+    """The numbers of a table's row."""
+
+    calls: int
+    input_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    output_tokens: int
+    usd: float | None
+    unpriced: bool
+
+    @classmethod
+    def of(cls, row: CostRow) -> _Line:
+        return cls(
+            row.calls,
+            row.prompt_tokens - row.cache_read_tokens - row.cache_write_tokens,
+            row.cache_write_tokens,
+            row.cache_read_tokens,
+            row.completion_tokens,
+            row.cost_usd,
+            row.unpriced,
+        )
+
+    @classmethod
+    def sum(cls, rows: Sequence[_Line]) -> _Line:
+        priced = [row.usd for row in rows if row.usd is not None]
+        return cls(
+            sum(row.calls for row in rows),
+            sum(row.input_tokens for row in rows),
+            sum(row.cache_write_tokens for row in rows),
+            sum(row.cache_read_tokens for row in rows),
+            sum(row.output_tokens for row in rows),
+            sum(priced) if priced else None,
+            any(row.unpriced for row in rows),
+        )
+
+    @staticmethod
+    def csv_heads() -> list[str]:
+        return [*_Line._fields[:5], "cost_usd", "unpriced"]
+
+    def cells(self) -> list[str]:
+        tokens = (
+            self.input_tokens,
+            self.cache_write_tokens,
+            self.cache_read_tokens,
+            self.output_tokens,
+        )
+        cost = cost_text(self.usd, is_partial=self.unpriced)
+        return [f"{self.calls:,}", *map(compact_number, tokens), cost]
+
+
+def cost_text(usd: float | None, *, is_partial: bool) -> str:
+    """Return a cost with two digits: `$8.27`, `≥$8.27` if a part is unpriced, or `unpriced`."""
+    if usd is None:
+        return "unpriced"
+    return f"{AT_LEAST if is_partial else ''}{usd_text(usd)}"
+
+
+def _section(title: str, table: str, text: str, file: str) -> str:
+    link = f'<a download="{file}" href="data:text/csv;charset=utf-8,{quote(text)}">CSV</a>'
+    return f'<section><div class="tools"><h2>{title}</h2>{link}</div>{table}</section>'
+
+
+def _file_table(files: Sequence[FileCost]) -> str:
+    if not files:
+        return "<section><h2>By prompt file</h2><p>No prompt files in this workspace.</p></section>"
+    rows = [
+        [
+            unquote(urlsplit(file.uri).path).rpartition("/")[2],
+            "" if file.tokens is None else compact_number(file.tokens),
+            f"{file.requests:,}",
+            "" if file.cached_percent is None else percent_text(file.cached_percent),
+            cost_text(file.cost_usd, is_partial=False) if file.requests else "",
+        ]
+        for file in files
+    ]
+    heads = ["Prompt file", "Tokens", "Requests", "From cache", "Cost"]
+    table = table_html("Cost by prompt file", heads, rows)
+    about = "<p>Estimated; a part of the input of the requests that contain the file.</p>"
+    text = table_csv(
+        ["uri", "tokens", "requests", "cached_percent", "cost_usd"],
+        [[one.uri, one.tokens, one.requests, one.cached_percent, one.cost_usd] for one in files],
+    )
+    return _section("By prompt file", about + table, text, "cost-by-file.csv")
+
+
+def _columns(days: set[str]) -> tuple[CostKey, list[str]]:
+    """Return the unit of a chart's columns, and their names in order."""
+    first, last = date.fromisoformat(min(days)), date.fromisoformat(max(days))
+    span = (last - first).days + 1
+    unit: CostKey = "day" if span <= _MOST_DAYS else "week" if span <= 7 * _MOST_WEEKS else "month"
+    every = ((first + timedelta(days=number)).isoformat() for number in range(span))
+    return unit, list(dict.fromkeys(_span_name(day, unit) for day in every))
+
+
+def _span_name(day: str, unit: CostKey) -> str:
+    """Return the name of the day, week or month that a day belongs to."""
+    if unit == "week":
+        return week_name(date.fromisoformat(day).toordinal() - EPOCH.toordinal())
+    return day[:7] if unit == "month" else day
+
+
+def _recent_prompts(
+    connection: sqlite3.Connection, scope: Scope
+) -> dict[tuple[str, str], list[float]]:
+    """Return the prompt sizes of the latest sessions' main calls, by session id and agent."""
     times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     rows = connection.execute(
-        "SELECT session.id, name, agent FROM event JOIN session ON session.id = event.session "  # noqa: S608
-        f"WHERE {times} {owner} ORDER BY at DESC",
+        f"SELECT session.name, agent, {PROMPT_SQL} FROM event "  # noqa: S608
+        "JOIN session ON session.id = event.session JOIN kind ON kind.id = kind "
+        f"WHERE {times} {owner} AND category = 'main' ORDER BY at DESC LIMIT {_MOST_CALLS}",
         (*moments, *values),
     )
-    names: dict[int, str] = {}
-    for session, name, agent in rows:
-        names.setdefault(session, f"{name or '(no session)'} ({agent})")
-        if len(names) == COLOURS:
-            break
-    return names
+    prompts: dict[tuple[str, str], list[float]] = {}
+    for name, agent, prompt in rows:
+        if (name, agent) in prompts or len(prompts) < COLOURS:
+            prompts.setdefault((name, agent), []).append(float(prompt))
+    return {session: found[::-1] for session, found in prompts.items()}
 
 
-def _prompt_sizes(
-    connection: sqlite3.Connection, scope: Scope, sessions: Iterable[int]
-) -> dict[int, list[float]]:
-    prompts: dict[int, list[float]] = {session: [] for session in sessions}
-    times, moments = time_condition(scope.times)
+def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict[str, str]:
+    """Return the first day of each session, by id."""
+    if not sessions:
+        return {}
+    marks = ", ".join("?" * len(sessions))
+    (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
     rows = connection.execute(
-        f"SELECT session, prompt FROM event_sums JOIN kind ON kind.id = kind WHERE {times} "  # noqa: S608
-        f"AND session IN ({', '.join('?' * len(prompts))}) AND category = 'main' ORDER BY at",
-        (*moments, *prompts),
+        f"SELECT name, min(first) FROM session JOIN (SELECT session, min(day) AS first FROM daily "  # noqa: S608
+        "GROUP BY session UNION ALL SELECT session, min(day) FROM event WHERE id > ? "
+        f"GROUP BY session) ON session = session.id WHERE name IN ({marks}) GROUP BY name",
+        (upto, *sessions),
     )
-    for session, prompt in rows:
-        prompts[session].append(float(prompt))
-    return prompts
+    return {name: day_name(first) for name, first in rows}
 
 
 def _thin_out(values: list[float]) -> list[float]:
@@ -160,157 +532,3 @@ def _thin_out(values: list[float]) -> list[float]:
     if every <= 1:
         return values
     return [max(values[start : start + every]) for start in range(0, len(values), every)]
-
-
-def _table_html(found: CostReport) -> str:
-    if not found.rows:
-        return ""
-    heads = ("Model", "Calls", "Prompt", "Estimated", "Cache read", "Completion", "Cost")
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    body = "".join(f"<tr>{_cells_html(row)}</tr>" for row in found.rows)
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _cells_html(row: CostRow) -> str:
-    estimated = "" if row.estimated_tokens is None else f"{row.estimated_tokens:,}"
-    cost = "unpriced" if row.cost_usd is None else usd_text(row.cost_usd)
-    if row.reported_cost_usd:
-        cost += " (reported)"
-    cells = (
-        escape(row.model or ""),
-        f"{row.calls:,}",
-        f"{row.prompt_tokens:,}",
-        estimated,
-        f"{row.cache_read_tokens:,}",
-        f"{row.completion_tokens:,}",
-        cost,
-    )
-    return "".join(f"<td>{cell}</td>" for cell in cells)
-
-
-COLOURS = 8
-"""Number of colours in the page's style, `--c0` to `--c7`."""
-
-WIDTH = 960
-_COLUMNS_HIGH, _LINES_HIGH = 260, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 10, 26
-_MOST_TICKS = 10
-
-
-class Series(NamedTuple):
-    """The values of each colour, by column."""
-
-    name: str
-    values: list[float]
-
-
-def escape(text: str) -> str:
-    return html.escape(printable(text))
-
-
-def stacked_columns(labels: list[str], series: list[Series]) -> str:
-    """Draw a stacked column for each label. Amounts are in USD."""
-    highest = max(
-        (sum(values) for values in zip(*(s.values for s in series), strict=True)), default=0
-    )
-    scale = _axis_maximum(highest)
-    height, plot = _COLUMNS_HIGH, _COLUMNS_HIGH - _TOP - _BOTTOM
-    step = (WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
-    parts = [_grid_svg(scale, height, "$")]
-    for column, label in enumerate(labels):
-        bottom = float(height - _BOTTOM)
-        for colour, each in enumerate(series):
-            tall = plot * each.values[column] / scale
-            if tall <= 0:
-                continue
-            bottom -= tall
-            hover = escape(f"{label}: {each.name} {usd_text(each.values[column])}")
-            parts.append(
-                f'<rect x="{_LEFT + column * step + step * 0.1:.1f}" y="{bottom:.1f}" '
-                f'width="{step * 0.8:.1f}" height="{tall:.1f}" fill="var(--c{colour % COLOURS})">'
-                f"<title>{hover}</title></rect>"
-            )
-    parts.append(_column_labels(labels, step, height))
-    return _wrap_svg(parts, height, "Spend in USD for each day, by model")
-
-
-def lines(series: list[Series]) -> str:
-    """Draw a line for each series. Values are tokens."""
-    highest = max((max(each.values, default=0) for each in series), default=0)
-    longest = max((len(each.values) for each in series), default=1)
-    scale = _axis_maximum(highest)
-    height, plot = _LINES_HIGH, _LINES_HIGH - _TOP - _BOTTOM
-    step = (WIDTH - _LEFT - _RIGHT) / max(longest - 1, 1)
-    parts = [_grid_svg(scale, height, "")]
-    for colour, each in enumerate(series):
-        points = [
-            (_LEFT + index * step, height - _BOTTOM - plot * value / scale)
-            for index, value in enumerate(each.values)
-        ]
-        style = f"var(--c{colour % COLOURS})"
-        last = f'<circle cx="{points[-1][0]:.1f}" cy="{points[-1][1]:.1f}" r="3" fill="{style}"/>'
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(
-            f"<g><title>{escape(each.name)}: {each.values[-1]:,.0f} tokens in the last call</title>"
-            f'<polyline points="{path}" fill="none" stroke="{style}" stroke-width="2"/>{last}</g>'
-        )
-    parts.append(_text_svg(WIDTH - _RIGHT, height - 8, "calls since the session started", "end"))
-    return _wrap_svg(parts, height, "Prompt tokens of each call, by session")
-
-
-def legend(names: list[str]) -> str:
-    items = "".join(
-        f'<li><i style="background:var(--c{index % COLOURS})"></i>{escape(name)}</li>'
-        for index, name in enumerate(names)
-    )
-    return f'<ul class="legend">{items}</ul>'
-
-
-def _axis_maximum(highest: float) -> float:
-    if highest <= 0:
-        return 1.0
-    power = 1.0
-    while power > highest:
-        power /= 10
-    while power * 10 <= highest:
-        power *= 10
-    return next(
-        power * step for step in (1, 1.2, 1.6, 2, 2.4, 3, 4, 6, 8, 10) if power * step >= highest
-    )
-
-
-def _grid_svg(scale: float, height: int, unit: str) -> str:
-    plot = height - _TOP - _BOTTOM
-    parts = []
-    for quarter in range(5):
-        y = height - _BOTTOM - plot * quarter / 4
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-        )
-        parts.append(_text_svg(_LEFT - 8, y + 4, unit + _short_number(scale * quarter / 4), "end"))
-    return "".join(parts)
-
-
-def _short_number(value: float) -> str:
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.6f}".rstrip("0").rstrip(".") or "0"
-
-
-def _column_labels(labels: list[str], step: float, height: int) -> str:
-    every = max(1, -(-len(labels) // _MOST_TICKS))
-    return "".join(
-        _text_svg(_LEFT + (column + 0.5) * step, height - 8, labels[column], "middle")
-        for column in range(0, len(labels), every)
-    )
-
-
-def _text_svg(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _wrap_svg(parts: list[str], height: int, label: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
-        f"{''.join(parts)}</svg>"
-    )

@@ -15,6 +15,8 @@ CostKey = Literal[
     "model", "category", "session", "day", "week", "month", "block", "agent", "workspace"
 ]
 KEYS: tuple[CostKey, ...] = get_args(CostKey)
+PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
+Period = Literal["today", "week", "month", "all", "custom"]
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
@@ -205,3 +207,16 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     by: tuple[CostKey, ...] = DEFAULT_KEYS
     charts: bool = False
     """Add a table, charts by day, model and agent, and both as plain text."""
+
+
+class CostPageParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The calls to show on a page, and how to group them."""
+
+    workspace: str | None = None
+    period: Period = "month"
+    by: PageKey = "model"
+    """`file` stands for prompt files."""
+    since: str | None = None
+    """First day of the period `custom`; other periods ignore it."""
+    until: str | None = None
+    """Last day of the period `custom`."""

@@ -80,8 +80,11 @@ def report(
         )
         for priced in found:
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
-            for tally in (tallies.setdefault(values, Tally()), everything):
-                _add_to_tally(tally, priced)
+            own = tallies.get(values)
+            if own is None:
+                own = tallies[values] = Tally()
+            _add_to_tally(own, priced)
+            _add_to_tally(everything, priced)
     basis = _describe_basis(connection, scope)
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)

@@ -238,6 +238,11 @@ REQUESTS: dict[str, CustomRequest] = {
         "sidecar.cost.protocol:CostReport",
         "Report costs of recorded calls, by model, category, session, day …",
     ),
+    "cost/page": CustomRequest(
+        "sidecar.cost.protocol:CostPageParams",
+        "sidecar.text.pages:Page",
+        "Report costs as a page with charts, for an editor's panel.",
+    ),
     "cost/files": CustomRequest(
         "sidecar.cost.protocol:CostFilesParams",
         "sidecar.cost.protocol:FileCost",

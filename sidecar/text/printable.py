@@ -37,6 +37,7 @@ _COMMAND = re.compile(r"(?m)^([^\S\n]*)::|##(?=\w*\[)")
 _MARKUP = re.compile(
     r"[\\`*\[\]<>|&~@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.|\$(?=\()", re.IGNORECASE
 )
+_GENERATED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
 _LINK = re.compile(r"\](?=\()")
 
 
@@ -71,6 +72,11 @@ def message(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: `1 file`, `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def is_generated_id(text: str) -> bool:
+    """Return whether no person chose an id, such as a UUID."""
+    return _GENERATED_ID.fullmatch(text) is not None
 
 
 def compact_number(number: int) -> str:

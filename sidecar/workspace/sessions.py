@@ -7,7 +7,6 @@ agents' sessions.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from sidecar.context.window import Limit, NamedLimits, Window, level, resolve_li
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Method
 from sidecar.errors import BadParamsError
+from sidecar.text.printable import is_generated_id
 from sidecar.text.printable import message as printable
 from sidecar.workspace.windows import limit_of
 from sidecar.workspace.workspace import ContextState, Event, Workspace
@@ -47,12 +47,8 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 """The update time of a session that must never be shown because it is the newest."""
 
 
-_UNNAMED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
-"""An id that no person chose, such as a UUID."""
-
-
 def _conversation_label(session_id: str, updated_at: datetime) -> str:
-    if _UNNAMED_ID.fullmatch(session_id):
+    if is_generated_id(session_id):
         return f"conversation · {_local_time(updated_at)}"
     return session_id
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         CostReport,
         CostRow,
     )
+    from sidecar.cost.sums import Scope
     from sidecar.messages.replies import Reply
     from sidecar.workspace.state import State
 
@@ -156,6 +157,12 @@ class Spending:
         return self.book.detail(
             placed, folders=self._folders, cancelled=cancelled, progress=progress
         )
+
+    def scope(self) -> Scope:
+        """Return the scope of this workspace's calls."""
+        from sidecar.cost.protocol import CostDetailParams
+
+        return self.book.scope(CostDetailParams(workspace=self._uri or None), folders=self._folders)
 
     def recent_models(self) -> list[str]:
         """Return the models of the last 30 days' calls, the most called first.

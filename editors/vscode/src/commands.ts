@@ -14,6 +14,7 @@ import { showCostReport } from "./costReport";
 import { counted, how, number, percent, plain, reason, tokens, tokensText, usd } from "./format";
 import { installServer } from "./managed";
 import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo } from "./generated";
+import type { Choice } from "./page";
 import type { Server } from "./server";
 import { countSelections } from "./status";
 import type { Row } from "./contextView";
@@ -31,7 +32,7 @@ export function actions(context: ExtensionContext, server: Server): Record<strin
     count: () => count(server),
     compareModels: () => compareModels(server, context),
     contextUsage: () => contextUsage(server),
-    costReport: () => showCostReport(server),
+    costReport: (choice) => showCostReport(server, choice as Choice | undefined),
     fitToBudget: () => fitToBudget(server),
     selectModel: (model) => selectModel(server, typeof model === "string" ? model : undefined),
     resetContext: () => resetContext(server),

@@ -227,6 +227,17 @@ export interface CostFilesParams {
 }
 
 /**
+ * The calls to show on a page, and how to group them.
+ */
+export interface CostPageParams {
+  workspace?: string | null;
+  period?: "all" | "custom" | "month" | "today" | "week";
+  by?: "agent" | "day" | "file" | "model" | "month" | "session" | "week";
+  since?: string | null;
+  until?: string | null;
+}
+
+/**
  * A finished call with the vendor's unchanged usage object.
  */
 export interface CostRecordParams {
@@ -521,6 +532,15 @@ export interface PackPart {
   name: string;
   tokens: number;
   trimmed: boolean;
+}
+
+/**
+ * A page for an editor's panel, without scripts. Names in it are escaped.
+ */
+export interface Page {
+  title: string;
+  html: string;
+  style: string;
 }
 
 /**

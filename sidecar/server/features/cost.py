@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from sidecar.cost.protocol import (
         CostDetailParams,
         CostFilesParams,
+        CostPageParams,
         CostRecorded,
         CostRecordParams,
         CostReport,
         FileCost,
     )
     from sidecar.server.server import SidecarServer
+    from sidecar.text.pages import Page
     from sidecar.workspace.services import Services
     from sidecar.workspace.spending import Spent
     from sidecar.workspace.workspace import Workspace
@@ -68,6 +70,10 @@ async def _record(
     return recorded
 
 
+def _note(workspace: Workspace) -> str:
+    return "" if workspace.costs.read or workspace.path is None else INCOMPLETE
+
+
 def register(server: SidecarServer) -> None:
     services = server.services
 
@@ -96,13 +102,22 @@ def register(server: SidecarServer) -> None:
                 return msgspec.structs.replace(costs, text=NO_COST, overview=NO_COST)
 
             await server.history.ensure_recorded(workspace, report)
-            note = "" if workspace.costs.read or workspace.path is None else INCOMPLETE
             try:
                 costs = await services.workers.run(work)
-                return msgspec.structs.replace(costs, note=note)
+                return msgspec.structs.replace(costs, note=_note(workspace))
             except asyncio.CancelledError:
                 stop.set()
                 raise
+
+    async def page(params: CostPageParams) -> Page:
+        from sidecar.workspace.cost_page import cost_page
+
+        await services.configured.wait()
+        workspace = services.workspace(params.workspace)
+        async with progress(server, "Cost report") as report:
+            await server.history.ensure_recorded(workspace, report)
+            await services.agents.find_all_sessions(workspace)
+            return await cost_page(services, workspace, params, _note(workspace))
 
     async def files(params: CostFilesParams) -> list[FileCost]:
         from sidecar.workspace.prompt_files import file_costs
@@ -116,3 +131,4 @@ def register(server: SidecarServer) -> None:
     server.protocol.custom["cost/files"] = files
     server.protocol.custom["cost/record"] = record
     server.protocol.custom["cost/detail"] = detail
+    server.protocol.custom["cost/page"] = page

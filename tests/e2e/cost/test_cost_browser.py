@@ -1,117 +1,106 @@
-"""The page of costs in a real browser, light and dark."""
+"""The page of costs in a real browser: light and dark, at every width, and usable by everyone."""
 
 from __future__ import annotations
 
-import shutil
-import struct
-import subprocess
-import zlib
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.page import page
+from sidecar.cost.page import PageSource, whole_page
 from sidecar.cost.protocol import CostRecordParams
 from sidecar.cost.sums import Scope
+from tests.e2e import editors_setup
+from tests.e2e.page_audit import WIDTHS, assert_sound, audit
+from tests.e2e.vscode.harness import Browser
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-LIGHT = (0xFF, 0xFF, 0xFF)
-DARK = (0x14, 0x17, 0x1B)
-BLUE = {"light": (0x2F, 0x6F, 0xDE), "dark": (0x6E, 0xA8, 0xFF)}
+LONG = "Explain why the scheduler of the nightly import fails on the last day of a leap year"
+COLOURS = """
+    return await page.evaluate(() => [document.body, document.querySelector(".plot rect.c0")].flatMap(
+        (element) => [getComputedStyle(element).backgroundColor, getComputedStyle(element).fill]));
+"""
+LAST_TITLE = "return await page.locator('section:visible h2').last().innerText()"
 
 
-def browser() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
-    assert found is not None, "this test needs Chromium: apt-get install chromium"
-    return found
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    browser = Browser(editors_setup.ensure_vscode(), editors_setup.ensure_chromium())
+    yield browser
+    browser.stop()
 
 
-@pytest.fixture
-def costs(tmp_path: Path) -> Path:
-    """A page of a week's work."""
-    book = CostBook(tmp_path / "state", zone=UTC)
-    for number in range(40):
-        usage = {"prompt_tokens": 4000 * (number + 1), "completion_tokens": 400}
-        at = datetime(2026, 11, 10, tzinfo=UTC) + timedelta(hours=4 * number)
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a year's work with many models, in long sessions."""
+    folder = tmp_path_factory.mktemp("costs")
+    book, now = CostBook(folder / "state", zone=UTC), datetime(2026, 11, 25, 12, tzinfo=UTC)
+    models = ("gpt-5", "claude-sonnet-4-5", "a-vendor/with-a-model-whose-name-is-long-2026-11-25")
+    for number in range(120):
+        usage = {
+            "input_tokens": 40,
+            "cache_read_input_tokens": 900_000 * number,
+            "cache_creation_input_tokens": 7000,
+            "output_tokens": 12_400,
+        }
         book.record(
             CostRecordParams(
-                model="gpt-5", usage=usage, session="s", at=at, estimated_tokens=3500 * number
+                model=models[number % 3],
+                usage=usage,
+                session=f"s{number % 12}",
+                at=now - timedelta(days=number * 2),
             )
         )
-    target = tmp_path / "costs.html"
+    labels = {f"s{number}": f"{LONG} {number}" for number in range(11)}
+    target = folder / "costs.html"
     with book.ledger.reader() as connection:
-        target.write_text(page(connection, book.prices, Scope(), zone=UTC), encoding="utf-8")
+        source = PageSource(connection, book.prices, Scope(), now, UTC, labels)
+        target.write_text(whole_page(source, {}), encoding="utf-8")
     book.close()
     return target
 
 
-def screenshot(target: Path, scheme: str) -> Counter[tuple[int, ...]]:
-    """The page's pixels by colour, as the browser draws it without any network."""
-    image = target.with_suffix(f".{scheme}.png")
-    subprocess.run(
-        [
-            browser(),
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={target.parent / scheme}",
-            f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}",
-            "--window-size=800,900",
-            f"--screenshot={image}",
-            target.as_uri(),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    return pixels(image.read_bytes())
-
-
-def pixels(png: bytes) -> Counter[tuple[int, ...]]:
-    """Colours of an 8-bit RGB or RGBA image (PNG specification, section 9: filters)."""
-    width, _height, depth, colour = struct.unpack(">IIBB", png[16:26])
-    channels = {2: 3, 6: 4}[colour]
-    assert depth == 8
-    data, offset = b"", 8
-    while offset < len(png):
-        (length,) = struct.unpack(">I", png[offset : offset + 4])
-        if png[offset + 4 : offset + 8] == b"IDAT":
-            data += png[offset + 8 : offset + 8 + length]
-        offset += length + 12
-    raw, row = zlib.decompress(data), width * channels
-    before, counted = bytearray(row), Counter[tuple[int, ...]]()
-    for start in range(0, len(raw), row + 1):
-        line = unfiltered(raw[start], bytearray(raw[start + 1 : start + 1 + row]), before, channels)
-        counted.update(zip(*(line[part::channels] for part in range(3)), strict=True))
-        before = line
-    return counted
-
-
-def unfiltered(kind: int, line: bytearray, above: bytearray, step: int) -> bytearray:
-    """One row of a PNG without its filter."""
-    for index in range(len(line)):
-        left = line[index - step] if index >= step else 0
-        corner = above[index - step] if index >= step else 0
-        guess = (0, left, above[index], (left + above[index]) // 2, 0)[kind]
-        if kind == 4:
-            guess = min(
-                (left, above[index], corner), key=lambda b: abs(left + above[index] - corner - b)
-            )
-        line[index] = (line[index] + guess) & 0xFF
-    return line
-
-
-@pytest.mark.parametrize(("scheme", "background"), [("light", LIGHT), ("dark", DARK)])
-def test_the_page_is_drawn_in_the_scheme_of_the_reader(
-    costs: Path, scheme: str, background: tuple[int, int, int]
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_off_and_everything_is_accessible(
+    browser: Browser, costs: Path, scheme: str, width: int
 ) -> None:
-    drawn = screenshot(costs, scheme)
-    assert drawn.most_common(1)[0][0] == background
-    assert drawn[BLUE[scheme]] > 5_000, "the charts are drawn, in that scheme's colours"
+    browser.run("await page.setViewportSize({width: args[0], height: 900})", width)
+    browser.run("await page.emulateMedia({colorScheme: args[0]})", scheme)
+    browser.run("await page.goto(args[0])", costs.as_uri())
+    browser.run("await page.locator('#period-all').check()")
+    for key in ("session", "model", "week"):
+        browser.run("await page.locator(args[0]).check()", f"#by-{key}")
+        browser.run(
+            "for (const each of await page.locator('summary:visible').all()) await each.click()"
+        )
+        assert_sound(audit(browser))
+
+
+def test_the_keyboard_chooses_period_and_grouping(browser: Browser, costs: Path) -> None:
+    browser.run("await page.goto(args[0])", costs.as_uri())
+    assert browser.run(LAST_TITLE) == "By model"
+    press = "await page.keyboard.press(args[0])"
+    browser.run(press, "Tab")
+    browser.run(press, "ArrowRight")
+    assert browser.run("return await page.locator('#period-all').isChecked()")
+    browser.run(press, "Tab")
+    for _ in range(2):
+        browser.run(press, "ArrowRight")
+    assert browser.run(LAST_TITLE) == "By session"
+
+
+def test_the_page_follows_the_readers_scheme(browser: Browser, costs: Path) -> None:
+    drawn = {}
+    for scheme in ("light", "dark"):
+        browser.run("await page.emulateMedia({colorScheme: args[0]})", scheme)
+        browser.run("await page.goto(args[0])", costs.as_uri())
+        browser.run("await page.locator('#period-all').check()")
+        drawn[scheme] = browser.run(COLOURS)
+    assert drawn["light"][0] == "rgb(255, 255, 255)"
+    assert drawn["dark"][0] == "rgb(20, 23, 27)"
+    assert drawn["light"][3] != drawn["dark"][3]

@@ -19,7 +19,7 @@ async function main() {
     const { code, args } = JSON.parse(line);
     let reply;
     try {
-      reply = { result: (await new AsyncFunction("page", "args", code)(page, args)) ?? null };
+      reply = { result: (await new AsyncFunction("page", "args", "require", code)(page, args, require)) ?? null };
     } catch (error) {
       reply = { error: String(error?.stack ?? error) };
     }

@@ -200,6 +200,7 @@ class Browser:
     """A Chromium with one page, driven by Playwright in a Node process."""
 
     def __init__(self, vscode: VSCode, chromium: Path) -> None:
+        self.vscode = vscode
         environment = os.environ | {"NODE_PATH": str(vscode.modules)}
         self.process = subprocess.Popen(
             [str(vscode.node), str(HERE / "driver.js"), str(chromium)],

@@ -31,25 +31,6 @@ ROW = (
     ".filter({hasText: args[0]}).filter({hasText: args[1]}).first()"
 )
 SEEDS = itertools.count(1)
-REPORT = """
-    try {
-        for (const frame of page.frames()) {
-            if (!(await frame.locator("h1:has-text('Cost of this workspace')").count())) continue;
-            if (!(await frame.locator("table").count())) continue;
-            return await frame.evaluate(() => ({
-                text: document.body.innerText,
-                cells: [...document.querySelectorAll("tr")].map((row) => [...row.cells].map((cell) => cell.textContent)),
-                bars: [...document.querySelectorAll("rect")].map((one) => one.getBoundingClientRect().width * one.getBoundingClientRect().height),
-                colour: getComputedStyle(document.querySelector("rect")).fill,
-                ink: getComputedStyle(document.body).color,
-                active: document.body.querySelectorAll("script, img, a, [style], [onerror]").length,
-            }));
-        }
-    } catch (error) {
-        if (!String(error).includes("detached")) throw error;
-    }
-    return null;
-"""
 
 
 class Agents:
@@ -182,45 +163,6 @@ def share_of(window: Window, codex: CodexHome, thread: str) -> Callable[[], str]
         lambda: any(row["id"] == thread for row in window.ask("context/sessions")), "the thread"
     )
     return now
-
-
-def test_the_cost_report_has_a_table_and_charts(working: Window, agents: Agents) -> None:
-    """The report uses the theme's colours and contains no active content."""
-    window, claude = working, agents.claude
-    session = claude.session(window.root)
-    reply(session, 60_000)
-    thread = agents.codex.thread(window.root)
-    thread.begin_turn()
-    thread.call()
-    hostile = "<img src=x onerror=alert(1)> & <b>"
-    window.ask("cost/record", model=hostile, usage={"prompt_tokens": 9, "completion_tokens": 1})
-    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
-    wait_for(lambda: window.page(REPORT) is not None, "the report")
-    shown: Any = window.page(REPORT)
-    detail = window.ask("cost/detail", charts=True)
-    assert shown["cells"] == [
-        detail["table"]["heads"],
-        *detail["table"]["rows"],
-        detail["table"]["total"],
-    ]
-    (mine,) = [row for row in detail["rows"] if row["model"] == MODEL]
-    assert mine["promptTokens"] == claude.truth.total.prompt
-    assert Decimal(mine["costText"].lstrip("$")) == round(agents.cost(), 6)
-    for row in detail["rows"]:
-        assert row["text"] in shown["text"]
-    for title in ("By day", "By model", "By agent"):
-        assert title in shown["text"]
-    assert hostile in shown["text"]
-    assert shown["active"] == 0
-    assert len(shown["bars"]) == sum(len(chart["bars"]) for chart in detail["charts"])
-    assert sum(area > 0 for area in shown["bars"]) == sum(
-        bar["share"] > 0 for chart in detail["charts"] for bar in chart["bars"]
-    )
-    window.screenshot("report-dark")
-    window.page("await page.emulateMedia({colorScheme: 'light'})")
-    wait_for(lambda: window.page(REPORT)["ink"] != shown["ink"], "the light theme")
-    assert window.page(REPORT)["colour"] != shown["colour"]
-    window.screenshot("report-light")
 
 
 def test_growing_sessions_are_shown_while_the_user_types(working: Window, agents: Agents) -> None:

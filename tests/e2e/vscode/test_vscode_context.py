@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -36,33 +36,6 @@ def scroll_tree(window: Window, pixels: int) -> str:
     """Scroll the context view down or up, and return the rows that it then shows."""
     window.page(f"await {VIEW}.hover(); await page.mouse.wheel(0, {pixels});")
     return tree(window)
-
-
-def report(window: Window, below: str = "h2") -> Any:
-    """Return the texts and colours of the cost report's page."""
-    code = """
-        for (const frame of page.frames()) {
-            // VS Code replaces the frame when the page is rendered again.
-            const whole = frame.locator(`h1:has-text('Cost of this workspace') ~ ${args[0]}`);
-            if (await whole.count().catch(() => 0)) {
-                return await frame.evaluate(() => ({
-                    text: document.body.innerText,
-                    color: getComputedStyle(document.body).color,
-                })).catch((error) => {
-                    if (!String(error).includes("detached")) throw error;
-                    return null;
-                });
-            }
-        }
-        return null;
-    """
-    return window.page(code, below)
-
-
-def shows_all(window: Window, rows: list[dict[str, Any]]) -> bool:
-    """Return whether the report shows the text of each row."""
-    shown = report(window)
-    return shown is not None and all(row["text"] in shown["text"] for row in rows)
 
 
 @pytest.fixture
@@ -187,38 +160,3 @@ def test_probe_explains_why_a_server_does_not_count(open_window: OpenWindow) -> 
     assert "endpoints are disabled: set use-endpoint" in row
     window.server.configure(settings | {"tokenSidecar.tokenize.useEndpoint": True})
     wait_for(lambda: "start the server or correct its url" in probed(), probed)
-
-
-def test_the_cost_report_updates_from_the_first_call_on(open_window: OpenWindow) -> None:
-    """An empty report explains how calls are recorded, unpriced calls are not shown as free, and
-    colours follow the theme.
-    """
-    window = open_window({"notes.md": TEXT})
-    window.show("notes.md")
-    window.wait_status(O200K)
-    show = "await vscode.commands.executeCommand('tokenSidecar.costReport')"
-    window.host(show)
-    wait_for(lambda: report(window, "p") is not None, "the report")
-    assert window.ask("cost/detail")["text"] in report(window, "p")["text"]
-    assert "Coding agents are picked up automatically" in report(window, "p")["text"]
-
-    window.ask("cost/record", model="nobody-knows-me", usage=USAGE)
-    window.host(show)
-    wait_for(lambda: report(window) is not None, "the report of one call")
-    text = report(window)["text"]
-    assert "unpriced" in text.split("Calls")[0]
-    assert "$0.0" not in text
-
-    recorded = window.ask("cost/record", model="gpt-5", usage=USAGE, category="main")
-    assert recorded["costUsd"] > 0
-    window.ask("cost/record", model="gpt-5-mini", usage=USAGE, category="summary")
-    rows = window.ask("cost/detail")["rows"]
-    assert len(rows) == 3
-    window.host(show)
-    wait_for(lambda: shows_all(window, rows), "each row")
-    window.screenshot("cost-dark")
-    dark = report(window)["color"]
-    window.page("await page.emulateMedia({colorScheme: 'light'})")
-    wait_for(lambda: report(window)["color"] != dark, "the light theme")
-    window.screenshot("cost-light")
-    window.page("await page.emulateMedia({colorScheme: 'dark'})")

@@ -173,6 +173,14 @@
 ---@field since? string
 ---@field uris? string[]
 
+--- The calls to show on a page, and how to group them.
+---@class token_sidecar.CostPageParams
+---@field workspace? string
+---@field period? "all"|"custom"|"month"|"today"|"week"
+---@field by? "agent"|"day"|"file"|"model"|"month"|"session"|"week"
+---@field since? string
+---@field until? string
+
 --- A finished call with the vendor's unchanged usage object.
 ---@class token_sidecar.CostRecordParams
 ---@field workspace? string
@@ -406,6 +414,12 @@
 ---@field name string
 ---@field tokens integer
 ---@field trimmed boolean
+
+--- A page for an editor's panel, without scripts. Names in it are escaped.
+---@class token_sidecar.Page
+---@field title string
+---@field html string
+---@field style string
 
 --- A tool call that is about to run.
 ---@class token_sidecar.PendingToolCall

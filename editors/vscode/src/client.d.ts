@@ -1,0 +1,5 @@
+/** Scripts for webviews, bundled as text. */
+declare module "*.client.js" {
+  const text: string;
+  export default text;
+}

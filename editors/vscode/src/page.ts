@@ -1,0 +1,84 @@
+import { randomBytes } from "node:crypto";
+import { type Disposable, Uri, type Webview, commands, window, workspace } from "vscode";
+import { plain, reason } from "./format";
+import type { Page } from "./generated";
+import SCRIPT from "./page.client.js";
+
+const LATEST_MS = 1000;
+const PATIENCE_MS = 150;
+
+/** A webview panel or view. */
+export interface Host {
+  readonly webview: Webview;
+  readonly visible: boolean;
+}
+
+/** The values of a page's form. */
+export type Choice = Record<string, string>;
+
+interface Message {
+  ready?: boolean;
+  choice?: Choice;
+  command?: string;
+  save?: string;
+  text?: string;
+}
+
+/** Shows a page of the server in a webview, and updates it while it is visible. */
+export class LivePage implements Disposable {
+  private timer: NodeJS.Timeout | undefined;
+  private readonly messages: Disposable;
+
+  /** `load` requests the page for a choice. */
+  constructor(
+    private readonly host: Host,
+    private readonly load: (choice: Choice) => Promise<Page>,
+    private choice: Choice = {},
+  ) {
+    host.webview.options = { enableScripts: true, localResourceRoots: [] };
+    host.webview.html = frame();
+    this.messages = host.webview.onDidReceiveMessage((message: Message) => void this.handle(message));
+  }
+
+  dispose(): void {
+    clearTimeout(this.timer);
+    this.messages.dispose();
+  }
+
+  /** Update the page soon; a hidden page is loaded when it becomes visible. */
+  readonly changed = (): void => {
+    if (this.host.visible) this.timer ??= setTimeout(() => void this.show(), LATEST_MS);
+  };
+
+  /** Show the page, if given for another choice. */
+  async show(choice = this.choice): Promise<void> {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    this.choice = choice;
+    if (!this.host.visible) return;
+    const early = setTimeout(() => void this.host.webview.postMessage({ note: "Reading …" }), PATIENCE_MS);
+    const page = await this.load(choice).catch((error: unknown) => ({ note: `${plain(reason(error))}.` }));
+    clearTimeout(early);
+    await this.host.webview.postMessage(page);
+  }
+
+  private async handle({ ready, choice, command, save, text }: Message): Promise<void> {
+    if (ready ?? choice) await this.show(choice);
+    else if (command) await commands.executeCommand(command);
+    else if (save && text !== undefined) await saveAs(save, text);
+  }
+}
+
+async function saveAs(name: string, text: string): Promise<void> {
+  const folder = workspace.workspaceFolders?.[0]?.uri;
+  const target = await window.showSaveDialog({ ...(folder && { defaultUri: Uri.joinPath(folder, name) }), filters: { CSV: ["csv"] } });
+  if (target) await workspace.fs.writeFile(target, Buffer.from(text));
+}
+
+function frame(): string {
+  const nonce = randomBytes(16).toString("base64");
+  return `<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'nonce-${nonce}'; script-src 'nonce-${nonce}'">
+<title>Token Sidecar</title><style id="style" nonce="${nonce}"></style></head><body><main></main>
+<script nonce="${nonce}">${SCRIPT}</script></body></html>`;
+}

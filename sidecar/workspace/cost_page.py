@@ -1,0 +1,70 @@
+"""The cost report of a workspace as a page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sidecar.cost.page import Choice, PageSource, panel, period_start
+from sidecar.cost.protocol import CostFilesParams, CostPageParams
+from sidecar.workspace.prompt_files import file_costs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.cost.protocol import FileCost
+    from sidecar.text.pages import Page
+    from sidecar.workspace.services import Services
+    from sidecar.workspace.spending import Spending
+    from sidecar.workspace.workspace import Workspace
+
+
+async def cost_page(
+    services: Services, workspace: Workspace, params: CostPageParams, note: str = ""
+) -> Page:
+    """Return the page of a workspace's costs.
+
+    Args:
+        services: The services.
+        workspace: The workspace.
+        params: The calls to show, and how to group them.
+        note: Shown above the report.
+
+    Raises:
+        BadParamsError: A date is invalid.
+        LedgerError: The ledger cannot be read.
+    """
+    choice = Choice(params.period, params.by, params.since or "", params.until or "")
+    files: Sequence[FileCost] = ()
+    if params.by == "file":
+        since = period_start(choice, datetime.now().astimezone().date()) or "1970-01-01"
+        files = await file_costs(services, workspace, CostFilesParams(since=since))
+    work = partial(
+        _read_page,
+        services.spending(workspace),
+        choice,
+        files,
+        session_labels(services, workspace),
+        note,
+    )
+    return await services.workers.run(work)
+
+
+def session_labels(services: Services, workspace: Workspace) -> dict[str, str]:
+    """Return the labels of the known sessions by id."""
+    return {row.id: row.label for row in services.sessions(workspace).rows(every=True)}
+
+
+def _read_page(
+    spending: Spending,
+    choice: Choice,
+    files: Sequence[FileCost],
+    labels: dict[str, str],
+    note: str,
+) -> Page:
+    book = spending.book
+    with book.ledger.reader() as connection:
+        now = datetime.now(UTC)
+        source = PageSource(connection, book.prices, spending.scope(), now, None, labels, note)
+        return panel(source, choice, files)

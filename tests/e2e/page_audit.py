@@ -1,0 +1,45 @@
+"""Checks a page in a real browser: accessibility by axe-core, and that nothing is cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.e2e.vscode.harness import Browser
+
+WIDTHS = (390, 800, 1280)
+
+_AUDIT = """
+    const source = require("node:fs").readFileSync(args[0], "utf8");
+    const frames = page.frames();
+    for (const frame of frames) {
+        if (!(await frame.locator(args[1]).count().catch(() => 0))) continue;
+        await frame.evaluate(source);
+        return await frame.evaluate(async () => {
+            const cut = [...document.querySelectorAll("body *")].filter((element) =>
+                !element.closest("svg") && element.checkVisibility({ contentVisibilityAuto: true })
+                && element.getBoundingClientRect().right > innerWidth + 1);
+            const { violations } = await axe.run();
+            return {
+                width: innerWidth,
+                cutOff: cut.map((element) => element.outerHTML.slice(0, 90)),
+                violations: violations.flatMap(({ id, nodes }) =>
+                    nodes.map(({ html, any }) => `${id}: ${html.slice(0, 90)} ${any[0]?.message ?? ""}`)),
+            };
+        });
+    }
+    return null;
+"""
+
+
+def audit(browser: Browser, selector: str = "main") -> Any:
+    """Return what is wrong with the frame that has this element; None if no frame has it."""
+    axe = browser.vscode.modules / "axe-core/axe.min.js"
+    return browser.run(_AUDIT, str(axe), selector)
+
+
+def assert_sound(found: Any) -> None:
+    """Assert that a page has no violation, and that nothing is cut off at the right."""
+    assert found is not None, "the page is not shown"
+    assert found["cutOff"] == []
+    assert found["violations"] == []

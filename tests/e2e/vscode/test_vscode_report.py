@@ -1,0 +1,130 @@
+"""The cost report in a real VS Code: its numbers, its choices, every theme and width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.text.printable import usd_text
+from tests.e2e.page_audit import WIDTHS, assert_sound, audit
+from tests.e2e.vscode.harness import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.vscode.harness import Window
+
+    OpenWindow = Callable[..., Window]
+
+USAGE = {"input_tokens": 12_345, "output_tokens": 678}
+HOSTILE = "<img src=x onerror=alert(1)> & <b>"
+TITLE = "h1:has-text('Cost of')"
+THEMES = {
+    "Default Light Modern": "light",
+    "Default Dark Modern": "dark",
+    "Default High Contrast": "high-contrast",
+    "Default High Contrast Light": "high-contrast-light",
+}
+_IN_REPORT = """
+    for (const frame of page.frames()) {
+        if (await frame.locator("h1:has-text('Cost of')").count().catch(() => 0)) {
+            return await (async () => { BODY })().catch((error) => {
+                if (!String(error).includes("detached")) throw error;
+                return null;
+            });
+        }
+    }
+    return null;
+"""
+
+
+def in_report(window: Window, body: str, *args: Any) -> Any:
+    """Run a function body with the report's `frame`; None while there is no report."""
+    return window.page(_IN_REPORT.replace("BODY", body), *args)
+
+
+def text(window: Window) -> str:
+    return str(in_report(window, "return await frame.locator('main').innerText()") or "")
+
+
+def show(window: Window) -> None:
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    wait_for(lambda: "As of" in text(window), "the report")
+
+
+@pytest.fixture
+def window(open_window: OpenWindow) -> Window:
+    window = open_window({"notes.md": "# Notes\n"})
+    window.show("notes.md")
+    wait_for(lambda: "token" in (window.status() or ""), "the count")
+    return window
+
+
+def test_the_report_is_live_and_follows_the_choices(window: Window) -> None:
+    show(window)
+    assert "No calls recorded this month." in text(window)
+    window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
+    wait_for(lambda: "gpt-5" in text(window), "the new call without a request")
+    window.ask("cost/record", model=HOSTILE, usage=USAGE)
+    window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
+    wait_for(lambda: HOSTILE in text(window), "all calls")
+    totals = window.ask("cost/detail")["totals"]
+    assert f"≥{usd_text(totals['costUsd'])}" in text(window)
+    assert f"{3 * (12_345 + 678):,}" in text(window)
+    assert in_report(window, "return await frame.locator('main img, main script').count()") == 0
+
+    in_report(window, "await frame.locator('#by-session').check(); return true")
+    wait_for(lambda: "By session" in text(window), "the grouping by session")
+    assert "talk · conversation" in text(window)
+    in_report(window, "await frame.locator('#period-custom').check(); return true")
+    wait_for(
+        lambda: in_report(window, "return await frame.locator('input[type=date]').count()") == 2,
+        "the dates",
+    )
+    in_report(window, "await frame.locator('#until').fill('2020-01-01'); return true")
+    wait_for(lambda: "No calls recorded in this range." in text(window), "the chosen range")
+
+
+def test_a_hidden_report_requests_nothing(window: Window) -> None:
+    show(window)
+    window.host("await vscode.commands.executeCommand('workbench.action.closeActiveEditor')")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    hidden = """
+        const api = vscode.extensions.getExtension("token-sidecar.token-sidecar").exports;
+        await vscode.commands.executeCommand("workbench.action.closeAllEditors");
+        return true;
+    """
+    assert window.host(hidden)
+    window.ask("cost/record", model="gpt-5", usage=USAGE)
+    assert text(window) == ""
+    show(window)
+    wait_for(lambda: "gpt-5" in text(window), "the latest report when it is opened again")
+
+
+def test_the_report_is_sound_in_every_theme_and_width(window: Window) -> None:
+    for model in (
+        "gpt-5",
+        "claude-sonnet-4-5",
+        "a-vendor/a-model-with-a-very-long-name-2026-11-25",
+    ):
+        for day in (3, 9):
+            at = f"2026-11-{day:02}T12:00:00Z"
+            window.ask("cost/record", model=model, usage=USAGE, session="a long talk", at=at)
+    window.host("await vscode.commands.executeCommand('workbench.action.closeAllEditors')")
+    window.host("await vscode.commands.executeCommand('workbench.action.closeSidebar')")
+    show(window)
+    window.host("await vscode.commands.executeCommand('workbench.action.joinAllGroups')")
+    in_report(window, "await frame.locator('#period-all').check(); return true")
+    for theme, name in THEMES.items():
+        change = "await vscode.workspace.getConfiguration().update(args[0], args[1], true)"
+        window.host(change, "window.autoDetectColorScheme", False)
+        window.host(change, "workbench.colorTheme", theme)
+        body = "return await frame.evaluate(() => document.body.className)"
+        wait_for(lambda: f"vscode-{name}" in str(in_report(window, body)), theme)  # noqa: B023
+        for width in WIDTHS:
+            window.page("await page.setViewportSize({width: args[0], height: 900})", width + 48)
+            wait_for(lambda: "Spend by" in text(window), "the report")
+            assert_sound(audit(window.browser, TITLE))
+            window.screenshot(f"report-{name}-{width}")
+    window.page("await page.setViewportSize({width: 1100, height: 650})")
