@@ -1,20 +1,21 @@
-"""Calibration factors (real tokens per estimated token), each with its error.
+"""Corrects estimated token counts with the usage that vendors report.
 
-A conversation has one factor per model, tokenizer generation and estimator. It is learned from how
-much the prompt *grows* between two reports, so that a hidden system prompt or a template does not
-look like a wrong factor. Documents have one factor per kind of text (`document_key`), learned from
-growth and from endpoints; a single factor for mixed files makes estimates worse.
+A calibration factor is the number of reported tokens per estimated token. A conversation has one
+factor per model, tokenizer generation and estimator. It is learned from the growth of the prompt
+between two reports, so that a hidden system prompt or a template does not distort it. Documents
+have one factor per kind of text (`document_key`), learned from the same growth and from endpoints,
+because a single factor for mixed files makes estimates worse.
 
 Hidden tokens (a client's own system prompt and tools) are learned per model and client from the
-first two reports of a conversation, and used for the next one.
+first two reports of a conversation, and used for the next conversation.
 
-A factor is a ratio of sums in which older samples fade: long turns weigh more than short ones, and
-one odd sample cannot distort it. Errors are predictive: each sample is compared with the factor
-before it was learned. A band covers 95 of 100 recent samples, as a multiple of the estimate's own
-band, because that depends on the kind of text. It narrows with samples that confirm it, and starts
-at full width for a new kind.
+A factor is a ratio of sums in which older samples fade, so that long turns weigh more than short
+ones, and one unusual sample cannot distort it. Each sample is compared with the prediction that was
+made without it. An error band covers 95 of 100 recent samples, and is stored as a multiple of the
+estimate's uncalibrated band, because that band depends on the kind of text. The band narrows with
+samples that confirm it, and starts at full width for a new kind of text.
 
-Pure. Only numbers and model names are stored, never text.
+This module does no I/O. It stores numbers and model names, never text.
 """
 
 from __future__ import annotations
@@ -35,29 +36,31 @@ from sidecar.models.names import parse
 from sidecar.text.printable import printable
 
 DECAY = 0.95
-"""Each new sample multiplies the weight of earlier ones by this; half is left after 14 samples."""
+"""Each new sample multiplies the weight of all earlier samples by this factor. Half of a sample's
+weight is left after 14 further samples.
+"""
 PRIOR_TOKENS = 300.0
 """Weight of the initial factor, in tokens."""
 MAX_DEVIATION = 2.0
-"""Samples are limited to this factor above or below their expectation."""
+"""A sample may differ from its prediction by at most this factor. Larger differences are limited to
+it.
+"""
 MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
-"""Limits of a factor. No two vocabularies differ by more."""
+"""Limits of a calibration factor. No two vocabularies differ by more."""
 RECENT_SAMPLES = 24
-"""How many samples determine an error band."""
+"""Number of recent samples that determine an error band."""
 MIN_BAND_FACTOR = 0.8
-"""The narrowest band that samples can confirm, relative to the estimate's own.
-
-Narrower bands contained only 93 % of the turns of held-out conversations.
+"""The narrowest error band that samples can confirm, relative to the uncalibrated band. Narrower
+bands contained only 93 % of the turns of held-out conversations.
 """
 BAND_RESERVE = 1.2
-"""How much wider a band is than recent samples require.
-
-24 samples rarely contain the largest error.
+"""Factor by which a band is wider than the recent samples require, because 24 samples rarely
+contain the largest error.
 """
 HIDDEN_MARGIN_SHARE = 0.25
-"""Share by which the hidden tokens may differ next time, after one report."""
+"""Error band of hidden tokens after one report, as a share of them."""
 MIN_HIDDEN_MARGIN = 24.0
-"""Smallest half-width of the hidden tokens' band."""
+"""Smallest half-width of the error band of hidden tokens, in tokens."""
 
 
 class LearnedFactor(
@@ -65,28 +68,37 @@ class LearnedFactor(
     omit_defaults=True,
     rename={"errors": "misses", "band_shares": "strays"},
 ):
-    """The factor of one key, from samples whose weight fades."""
+    """A calibration factor, learned from samples whose weight fades.
+
+    Attributes:
+        real: The weighted sum of reported tokens.
+        estimated: The weighted sum of estimated tokens.
+        errors: The errors of recent predictions, as shares of the prediction.
+        band_shares: The errors of recent predictions, as shares of the uncalibrated error band.
+    """
 
     real: float = 0.0
     estimated: float = 0.0
     samples: int = 0
     errors: tuple[float, ...] = ()
-    """Errors of recent predictions, relative to the prediction."""
     band_shares: tuple[float, ...] = ()
-    """The same errors, relative to the estimate's own error band."""
 
     def factor(self, start: float = 1.0) -> float:
-        """Return real tokens per estimated token."""
+        """Return the number of reported tokens per estimated token. `start` is the
+        initial factor.
+        """
         ratio = (self.real + PRIOR_TOKENS * start) / (self.estimated + PRIOR_TOKENS)
         return min(max(ratio, MIN_FACTOR), MAX_FACTOR)
 
     @property
     def error_percent(self) -> float | None:
-        """Error band (±%) of 95 of 100 recent predictions, or None before the first."""
+        """The error band (±%) that covers 95 of 100 recent predictions, or None before
+        the first.
+        """
         return round(100 * _quantile_95(self.errors), 1) if self.errors else None
 
     def band_factor(self) -> float:
-        """Return the error band of the next prediction, relative to the estimate's own."""
+        """Return the error band of the next prediction, relative to the uncalibrated band."""
         count = len(self.band_shares)
         if not count:
             return 1.0
@@ -104,11 +116,11 @@ class LearnedFactor(
         """Add a sample.
 
         Args:
-            estimated: The estimate, in tokens.
-            real: The real number of tokens.
+            estimated: The estimated number of tokens.
+            real: The reported number of tokens.
             weight: The sample's weight.
             start: The initial factor.
-            margin: The estimate's own error band in tokens. None leaves the band unchanged.
+            margin: Half of the uncalibrated error band, in tokens. None leaves the band unchanged.
         """
         factor = self.factor(start)
         expected = factor * estimated
@@ -129,21 +141,21 @@ def _quantile_95(shares: tuple[float, ...]) -> float:
 
 
 class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"}):
-    """Tokens in a client's prompts that are not in the texts it sends to this server."""
+    """Tokens that a client adds to its prompts without sending their text to this server."""
 
     tokens: float
     largest_error: float = 0.0
-    """The largest error, which fades with further updates."""
+    """The largest error of a prediction, which fades with further conversations."""
     samples: int = 1
 
     def updated(self, tokens: float) -> HiddenTokens:
-        """Return a copy that includes another conversation's hidden tokens."""
+        """Return a copy that includes the hidden tokens of another conversation."""
         error = max(0.8 * self.largest_error, abs(tokens - self.tokens))
         return HiddenTokens((self.tokens + tokens) / 2, error, self.samples + 1)
 
     @property
     def margin(self) -> float:
-        """The error band in tokens."""
+        """Half of the error band, in tokens."""
         share = HIDDEN_MARGIN_SHARE * self.tokens / math.sqrt(self.samples)
         return max(MIN_HIDDEN_MARGIN, share, 1.5 * self.largest_error)
 
@@ -151,9 +163,9 @@ class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"
 T = TypeVar("T")
 
 MAX_ENTRIES = 512
-"""Most entries per table. The least recently updated ones are dropped."""
+"""Most entries of a table. The least recently updated entries are removed."""
 MAX_UNWRITTEN = 1_024
-"""Most updates to keep while the file cannot be written. The oldest are dropped."""
+"""Most updates to keep while the file cannot be written. The oldest updates are removed."""
 
 
 class _Update(NamedTuple, Generic[T]):
@@ -163,10 +175,10 @@ class _Update(NamedTuple, Generic[T]):
 
 
 class CalibrationTable(Generic[T]):
-    """Entries by key, and the updates that are not in the shared file yet.
+    """Calibration entries by key, and the updates that the shared file does not contain yet.
 
-    Servers and the command line share one file. A write first applies the unwritten updates to
-    what the file contains now, so that no process overwrites another's samples. Other threads
+    All servers and the command line share one file. A write first applies the unwritten updates to
+    the current content of the file, so that no process overwrites another's samples. Other threads
     may read `entries` at any time.
     """
 
@@ -180,18 +192,27 @@ class CalibrationTable(Generic[T]):
         return copied
 
     def update(self, number: int, key: str, apply: Callable[[T | None], T]) -> None:
-        """Update a key's entry. Later updates have higher numbers."""
+        """Update the entry of a key.
+
+        Args:
+            number: Orders the updates. Later updates have higher numbers.
+            key: The key.
+            apply: Returns the new entry from the current one.
+        """
         update = _Update(number, key, apply)
         self._unwritten = [*self._unwritten, update][-MAX_UNWRITTEN:]
         self.entries = _newest_entries(_update_entries(self.entries, update))
 
     def merge(self, stored: dict[str, T]) -> bool:
-        """Replace entries by those of the file, and apply the unwritten updates to them.
+        """Replace the entries by those of the file, and apply the unwritten updates to them.
 
-        Entries that the file no longer contains are kept.
+        Entries that the file does not contain stay.
+
+        Args:
+            stored: The entries of the file.
 
         Returns:
-            Whether anything has changed.
+            Whether an entry has changed.
         """
         kept = {key: entry for key, entry in self.entries.items() if key not in stored}
         merged = kept | stored
@@ -204,7 +225,7 @@ class CalibrationTable(Generic[T]):
         return before != self.entries
 
     def mark_written(self, number: int) -> None:
-        """Drop the updates up to `number`, which the file now contains."""
+        """Remove the updates up to `number`, which the file now contains."""
         self._unwritten = [update for update in self._unwritten if update.number > number]
 
 
@@ -222,29 +243,34 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = 4
-"""Version of the file format. Factors of older versions are for other estimates."""
+"""Version of the file format. Factors in files of older versions belong to other estimates, and are
+ignored.
+"""
 FULL_PROMPT_WEIGHT = 0.25
-"""Weight of a complete prompt, which includes a template, relative to growth."""
+"""Weight of a sample from a complete prompt, relative to a sample from growth. A complete prompt
+also contains a template.
+"""
 MIN_SAMPLE_TOKENS = 16
-"""Smaller growth is ignored, because rounding and templates dominate it."""
+"""Samples of fewer tokens are ignored, because rounding and templates dominate them."""
 DOMINANT_SHARE = 0.9
-"""Share of growth that must be of one kind of text to calibrate documents of that kind."""
+"""Share of the growth that must be of one kind of text to calibrate documents of that kind."""
 MAX_EXCLUDED_MARGIN = 0.1
-"""Largest error band of subtracted tokens, as a share of the prompt's estimate."""
+"""Largest error band of the excluded tokens of a prompt, as a share of its estimate. Prompts with a
+wider band do not calibrate.
+"""
 
 
 class Calibrations:
-    """All calibrations by model, shared by the conversations of a process."""
+    """All calibrations of a process, by model. Its conversations share them."""
 
     def __init__(self) -> None:
         self._learned: CalibrationTable[LearnedFactor] = CalibrationTable()
         self._hidden: CalibrationTable[HiddenTokens] = CalibrationTable()
         self._lock = Lock()
-        """Guards updates while another thread merges the file."""
         self._is_draft = False
-        """Whether updates are not logged, because they are repeated when the draft is committed."""
+        """Whether this is a draft, whose updates are logged only when they are committed."""
         self.version = 0
-        """Rises with each update."""
+        """Increases with each update."""
 
     def copy(self) -> Calibrations:
         """Return a draft with the same entries."""
@@ -255,7 +281,7 @@ class Calibrations:
         return draft
 
     def frozen(self) -> Calibrations:
-        """Return a copy with the unwritten updates, for the worker that writes them."""
+        """Return a copy with the unwritten updates. A worker writes it to the file."""
         frozen = Calibrations()
         frozen.version = self.version
         frozen._learned, frozen._hidden = self._learned.copy(), self._hidden.copy()
@@ -265,10 +291,10 @@ class Calibrations:
         return self._learned.entries.get(key)
 
     def start(self, key: str) -> float:
-        """Return the initial factor: that of the model's generation, or 1."""
+        """Return the initial factor of a key: that of the model's generation, or 1."""
         generation = _generation_of_key(key)
         if generation.startswith(f"{UNKNOWN} "):
-            return 1.0  # unknown models have nothing in common
+            return 1.0  # models of unknown generations have nothing in common
         entries = self._learned.entries.items()
         pooled = LearnedFactor()
         for name, learned in entries:
@@ -295,15 +321,15 @@ class Calibrations:
         *,
         narrower_keys: Iterable[str] = (),
     ) -> None:
-        """Add a sample for a key.
+        """Add a sample.
 
         Args:
-            key: From `key_of` or `document_key`.
-            estimated: The estimate, in tokens.
-            real: The real number of tokens.
+            key: The key of the factor, from `key_of` or `document_key`.
+            estimated: The estimated number of tokens.
+            real: The reported number of tokens.
             weight: The sample's weight.
-            margin: The estimate's own error band in tokens.
-            narrower_keys: Further keys to update.
+            margin: Half of the uncalibrated error band, in tokens.
+            narrower_keys: Further keys to update with the same sample.
         """
         with self._lock:
             for name in (key, *narrower_keys):
@@ -322,7 +348,7 @@ class Calibrations:
         return self.snapshot()[0]
 
     def snapshot(self) -> tuple[dict[str, Any], int]:
-        """Return the entries for JSON, and their version for `mark_written`."""
+        """Return the entries for JSON, and the version to pass to `mark_written`."""
         with self._lock:
             learned, hidden, version = self._learned.entries, self._hidden.entries, self.version
         data = {"version": VERSION, "learned": learned, "hidden": hidden}
@@ -330,7 +356,9 @@ class Calibrations:
 
     @classmethod
     def from_dict(cls, data: object) -> Calibrations:
-        """Read entries that `to_dict` returned. Invalid ones are skipped. Never raises."""
+        """Return calibrations from the entries that `to_dict` returned. Invalid entries are
+        skipped.
+        """
         calibrations = cls()
         if isinstance(data, dict) and data.get("version") == VERSION:
             learned = _valid_entries(data.get("learned"), LearnedFactor)
@@ -340,10 +368,13 @@ class Calibrations:
         return calibrations
 
     def merge(self, other: Calibrations) -> bool:
-        """Replace entries by those of `other`, the file, and apply the unwritten updates to them.
+        """Replace the entries by those of the file, and apply the unwritten updates to them.
+
+        Args:
+            other: The content of the file.
 
         Returns:
-            Whether anything has changed.
+            Whether an entry has changed.
         """
         with self._lock:
             has_changed = self._learned.merge(other._learned.entries)
@@ -352,7 +383,7 @@ class Calibrations:
             return has_changed
 
     def mark_written(self, version: int) -> None:
-        """Drop the updates up to `version`, which the file now contains."""
+        """Remove the updates up to `version`, which the file now contains."""
         with self._lock:
             self._learned.mark_written(version)
             self._hidden.mark_written(version)
@@ -385,12 +416,12 @@ def _valid_entries(entries: object, form: type[S]) -> dict[str, S]:
 
 
 def key_of(model: str, tokenizer: str) -> str:
-    """Return the key of a model's factor: generation, estimator and name."""
+    """Return the key of a model's factor: its generation, the tokenizer and the model's name."""
     return f"{generation_of(model)} {tokenizer} {parse(model).bare}"
 
 
 def document_key(model: str, tokenizer: str, kind: str) -> str:
-    """Return the key of the factor for a model's texts of one kind."""
+    """Return the key of the factor for documents of one kind of text."""
     return key_of(model, f"{tokenizer}#{kind}")
 
 
@@ -404,7 +435,12 @@ def _generation_of_key(key: str) -> str:
 
 
 def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
-    """Return the kind of nearly all of the last `tokens` added tokens, or None."""
+    """Return the kind of text that nearly all of a conversation's growth belongs to, or None.
+
+    Args:
+        added: The kinds and tokens of the added texts, oldest first.
+        tokens: The size of the growth. Earlier texts are ignored.
+    """
     sums: dict[str | None, int] = {}
     left = tokens
     for kind, size in reversed(added):
@@ -414,9 +450,9 @@ def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str |
 
 
 class ConversationCalibration:
-    """Calibrates one conversation's estimates with reported usage.
+    """Calibrates the estimates of one conversation with reported usage.
 
-    Estimates and reports are of complete prompts, in tokens. Factors are shared with all
+    Estimates and reports are those of complete prompts, in tokens. The factors are shared with all
     conversations of the same model.
     """
 
@@ -425,34 +461,37 @@ class ConversationCalibration:
         self._model, self._tokenizer, self._client = model, tokenizer, client
         self._key = key_of(model, tokenizer)
         self._last: tuple[int, int, float] | None = None
+        # The first estimate and report, until a second report determines the hidden tokens.
         self._first: tuple[int, int] | None = None
-        """The first estimate and report, until the second report shows how many tokens are
-        hidden."""
 
     @property
     def factor(self) -> float:
-        """Real tokens per estimated token. Without samples, the generation's factor or 1."""
+        """Reported tokens per estimated token. Without samples, this is the generation's factor or
+        1.
+        """
         learned = self._shared.learned(self._key)
         start = self._shared.start(self._key)
         return learned.factor(start) if learned else start
 
     @property
     def samples(self) -> int:
-        """Number of reports, including those of earlier conversations."""
+        """Number of usage reports for the model, including those of earlier conversations."""
         learned = self._shared.learned(self._key)
         return learned.samples if learned else 0
 
     @property
     def error_percent(self) -> float | None:
-        """Error band (±%) of 95 of 100 recent predictions, or None before the first."""
+        """The error band (±%) that covers 95 of 100 recent predictions, or None before
+        the first.
+        """
         learned = self._shared.learned(self._key)
         return learned.error_percent if learned else None
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Return the next text's error band, relative to its estimate's own.
+        """Return the error band of the next text, relative to its uncalibrated band.
 
         Args:
-            kind: The kind of the next text. Without reports of that kind, the result is at least 1.
+            kind: The kind of the text. Without reports of that kind, the result is at least 1.
         """
         learned = self._shared.learned(self._key)
         band_factor = learned.band_factor() if learned else 1.0
@@ -463,7 +502,9 @@ class ConversationCalibration:
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """Tokens that the client adds to the prompt, with their error band, or None if unknown."""
+        """The tokens that the client adds to the prompt and half of their error band, or None if
+        unknown.
+        """
         hidden = self._shared.hidden(self._hidden_key)
         return (hidden.tokens, hidden.margin) if hidden else None
 
@@ -472,13 +513,15 @@ class ConversationCalibration:
         return f"{self._key} @ {self._client}"
 
     def for_model(self, model: str, tokenizer: str) -> ConversationCalibration:
-        """Return the calibration for another model, without reports."""
+        """Return a calibration of this conversation for another model, without its
+        earlier reports.
+        """
         if key_of(model, tokenizer) == self._key:
             return self
         return ConversationCalibration(self._shared, model, tokenizer, self._client)
 
     def copy(self) -> ConversationCalibration:
-        """Return a draft."""
+        """Return a draft with a draft of the shared calibrations."""
         draft = copy(self)
         draft._shared = self._shared.copy()
         return draft
@@ -496,23 +539,23 @@ class ConversationCalibration:
         template_tokens: float = 0.0,
         added: Sequence[tuple[str | None, int]] = (),
     ) -> None:
-        """Compare a prompt's estimate with the reported number.
+        """Compare the estimate of a prompt with the reported number of tokens.
 
-        Usually the growth since the last report updates the factor. The first prompt, or one that
-        shrank, does so only if the hidden tokens are known, and never updates the factors of
-        documents: in a single prompt, hidden tokens look like a wrong estimate.
+        Usually the growth since the last report updates the factor. A first or shortened prompt
+        updates the factor only if the hidden tokens are known, and never the factors of documents,
+        because hidden tokens in a single prompt look like a wrong estimate.
 
         Args:
-            estimated: The estimate of the prompt.
-            reported: The reported number.
+            estimated: The estimated tokens of the prompt.
+            reported: The reported tokens of the prompt.
             kind: The kind of the newest text.
-            margin: Half of the band of the complete estimate, in tokens.
-            excluded: Tokens of the prompt that are not in `estimated` and do not calibrate it.
-            excluded_margin: Half of their band.
-            is_excluded_unchanged: Whether the last report contained the same excluded tokens.
-            template_tokens: Tokens of the growth that belong to no text.
-            added: Kinds and estimates of the added texts, oldest first. Documents of a kind use the
-                growth if nearly all of it is of that kind.
+            margin: Half of the error band of the complete estimate, in tokens.
+            excluded: Tokens of the prompt that are not part of `estimated` and do not calibrate it.
+            excluded_margin: Half of the error band of the excluded tokens.
+            is_excluded_unchanged: Whether the previous prompt contained the same excluded tokens.
+            template_tokens: Tokens of the growth that belong to the template.
+            added: The kinds and estimates of the added texts, oldest first. If nearly all of the
+                growth is of one kind, it calibrates documents of that kind.
         """
         real = reported - excluded
         if estimated <= 0 or real <= 0:
@@ -536,7 +579,7 @@ class ConversationCalibration:
             self._first = estimated, real
 
     def _find_hidden(self) -> None:
-        """Compute the hidden tokens of the first report, once a second one has given the factor."""
+        """Compute the hidden tokens of the first report, with the factor from the second report."""
         if self._first is not None:
             estimated, reported = self._first
             tokens = max(0.0, reported - self.factor * estimated)
@@ -559,11 +602,13 @@ class ConversationCalibration:
             yield document_key(self._model, self._tokenizer, dominant)
 
     def add_reply(self, estimated: int, output: int) -> None:
-        """Compare a reply's estimate with its reported tokens, before the next prompt includes it.
+        """Compare the estimate of a reply with its reported tokens.
+
+        The next prompt is then expected to contain the reply.
 
         Args:
-            estimated: The estimate of the texts without a template.
-            output: The reported tokens, without reasoning that is not sent back.
+            estimated: The estimated tokens of the reply's texts, without a template.
+            output: The reported output tokens, without reasoning that is not sent back.
         """
         if self._last is None or estimated < 0 or output < 0:
             return

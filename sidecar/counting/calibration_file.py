@@ -1,4 +1,4 @@
-"""Reads and writes calibrations in the user's state folder. Blocking."""
+"""Reads and writes the file of calibrations in the user's state folder. All functions block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 
 
 def load(folder: Path) -> Calibrations:
-    """Return the stored calibrations, or empty ones without a file. Never raises.
+    """Return the calibrations in the file, or empty ones if there is none. Never raises.
 
     A damaged file is renamed.
     """
@@ -27,7 +27,7 @@ def load(folder: Path) -> Calibrations:
         with path.open("rb") as file:
             data = typed.decode(file.read(_MAX_BYTES), dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
-        set_aside(path, "it holds no calibration")
+        set_aside(path, "it contains no calibrations")
     except OSError:
         pass
     else:
@@ -36,7 +36,7 @@ def load(folder: Path) -> Calibrations:
 
 
 def save(folder: Path, calibrations: Calibrations) -> bool:
-    """Merge the calibrations with those of other processes, and write them.
+    """Merge calibrations with those that other processes have written, and write the result.
 
     Returns:
         Whether other processes have changed the file.

@@ -1,4 +1,4 @@
-"""Token counts, how they were made, and how they are written."""
+"""Token counts: their values, how they were made, and how they are formatted."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ import msgspec
 from sidecar.text.printable import counted
 
 Method = Literal["exact", "endpoint", "calibrated", "estimate"]
-"""`exact`: the model's own tokenizer, run here. `endpoint`: the model server's own count.
-`calibrated`: an estimate corrected by reported usage. `estimate`: anything else."""
+"""How a count was made. `exact`: with the model's own tokenizer, on this machine. `endpoint`: by
+the model's server. `calibrated`: an estimate that reported usage has corrected. `estimate`: any
+other way.
+"""
 
 METHODS: tuple[Method, ...] = get_args(Method)
-"""The methods, most reliable first."""
+"""All methods, the most reliable first."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A number of tokens, how it was counted, and its error band."""
+    """A number of tokens, how it was counted, and its error band.
+
+    Attributes:
+        error_percent: The error band (±%): 0 for exact counts, None if not measured.
+        counted: The part of the tokens that the model's server counted. The rest is an estimate.
+    """
 
     tokens: int
     method: Method
     tokenizer: str
     error_percent: float | None = 0.0
-    """Expected error in percent; 0 when exact or endpoint, None when not measured."""
     counted: int = 0
-    """How many of the tokens the model's server counted; the rest is an estimate."""
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The number of tokens of a text, with the way it was counted."""
+    """The number of tokens of a text, as clients receive it."""
 
     tokens: int
     method: Method
@@ -40,13 +45,14 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     limit: int | None = None
     limit_source: str | None = None
     """The source of `limit`: `request`, `transcript`, `endpoint`, `catalogue`, `settings`, or
-    `default`, which is an assumption for unknown models."""
+    `default`, which is an assumption for unknown models.
+    """
     percent: int | None = None
     input_cost_usd: float | None = None
     note: str | None = None
-    """Why it was not counted as requested, such as an endpoint that cannot count."""
+    """Why the text was not counted as requested, for example because the endpoint cannot count."""
     similar_models: tuple[str, ...] | None = None
-    """Known names similar to an unknown model's name; null if the name is known."""
+    """Known model names that are similar to an unknown model's name; null for a known name."""
 
 
 def number_text(tokens: int, method: Method) -> str:
@@ -68,7 +74,7 @@ def banded_text(tokens: int, method: Method, error_percent: float | None) -> str
 
 
 def band_text(error_percent: float) -> str:
-    """Format an error band with two digits, such as `±9.2 %` or `±13 %`."""
+    """Format an error band with two significant digits, such as `±9.2 %` or `±13 %`."""
     return f"±{error_percent:.{0 if error_percent >= 10 else 1}f} %"
 
 

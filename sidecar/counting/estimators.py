@@ -1,17 +1,22 @@
-"""Estimates that need no vocabulary, and the registry of estimator plug-ins.
+"""Estimates tokens without the model's vocabulary.
 
-Three are built in: `heuristic`, by scripts, words and white space, which also counts if a plug-in
-fails; `whitespace`, by words and punctuation; `chars4`, a quarter of the characters. All are pure,
-take milliseconds per megabyte, and count an empty text as 0.
+Approximations correct the counts of o200k_base for models whose vocabulary is not public. `python
+-m benchmarks fit-estimates` fits them and writes `estimates.json`. For each tokenizer generation,
+that file contains the weights of o200k_base's tokens and of the features of a text, and error bands
+that contain 95 of 100 documents. The documents for the bands are not those for the weights.
 
-The heuristic maps each byte of the UTF-8 text to a class (a character's first byte tells its
-script) and adds up weights for runs and neighbours of classes. The weights were fitted to
-o200k_base over source code of seven languages, Markdown, JSON, logs, prose in twenty languages,
-base64 and white space. They are about 3 % too high on purpose: an estimate that is slightly over is
-more useful than one slightly under. `python -m benchmarks estimates` shows the errors. Classes
-become bits of large integers, one integer per class, because shifts and bit counts find runs many
-times faster than regular expressions. Its numbers add up: a text that is cut where
-`sidecar.text.cuts` allows it costs the sum of its parts.
+Estimators need no vocabulary. Three are built in: `heuristic` uses scripts, words and white space;
+`whitespace` uses words and punctuation; `chars4` divides the characters by four. All take
+milliseconds per megabyte and return 0 for an empty text. Plug-ins can add further estimators. The
+heuristic replaces a plug-in that fails.
+
+The heuristic maps each byte of the UTF-8 text to a class (the first byte of a character determines
+its script) and adds up weights for runs and neighbours of classes. The weights were fitted to
+o200k_base with source code of seven languages, Markdown, JSON, logs, prose in twenty languages,
+base64 and white space. They are about 3 % too high on purpose, because an estimate that is too low
+does more harm. Classes are bits of large integers, one integer per class, because shifts and bit
+counts find runs much faster than regular expressions. The estimates of two parts of a text add up
+to that of the whole if the text is split at a safe split point.
 """
 
 from __future__ import annotations
@@ -35,47 +40,57 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
 
 WEIGHT_UNITS = 10_000
-"""Units of weight per token."""
+"""Units of weight that make one token."""
 BASE_VOCABULARY = "o200k_base"
 
 
 class Bands(msgspec.Struct, frozen=True):
-    """Error bands by kind of text, as shares of the estimate."""
+    """Error bands by kind of text, as shares of the estimate.
+
+    Attributes:
+        any: The band for texts of an unknown kind.
+        short: The band for a text of one token. It decreases with the square root of the tokens.
+        kinds: The band for each `sidecar.counting.text_features.Kind`.
+    """
 
     any: float
-    """For texts of unknown kind."""
     short: float
-    """For a text of one token. It decreases with the square root of the tokens."""
     kinds: dict[str, float]
-    """By `sidecar.counting.text_features.Kind`."""
 
     def percent(self, tokens: int, sample: str = "") -> float:
         """Return the 95 % error band of a count, in percent.
 
         Args:
             tokens: The count.
-            sample: The beginning of the text.
+            sample: The beginning of the text, which determines its kind.
         """
         band = self.kinds.get(kind_of(sample), self.any) if sample else self.any
         return round(100 * math.hypot(band, self.short / math.sqrt(max(1, tokens))), 1)
 
 
 class Approximation(msgspec.Struct, frozen=True):
-    """The estimate for one tokenizer generation."""
+    """The approximation for one tokenizer generation.
+
+    Attributes:
+        weights: In units of `WEIGHT_UNITS`: the weight of a token of the base vocabulary, then the
+            weight of each feature.
+        bands: The error bands.
+        own: Whether the weights were fitted to the generation's own vocabulary rather than to
+            similar ones.
+        method: `calibrated` if the weights were fitted to the counts of the vendor's server, as
+            ctok reconstructs them.
+    """
 
     weights: tuple[int, ...]
-    """In `WEIGHT_UNITS`: per token of the base vocabulary, then per feature."""
     bands: Bands
     own: bool = True
-    """Whether it was fitted to the generation's own vocabulary instead of similar ones."""
     method: Literal["calibrated", "estimate"] = "estimate"
-    """`calibrated` if it was fitted to a server's counts, as ctok reconstructs them."""
 
 
 class _Table(msgspec.Struct, frozen=True):
     generations: dict[str, Approximation]
     estimators: dict[str, Bands]
-    """The bands of each estimator for unknown models."""
+    """The error bands of each estimator, by its name."""
 
 
 @cache
@@ -89,26 +104,28 @@ def approximation_of(generation: str) -> Approximation | None:
 
 
 def generations() -> list[str]:
-    """Return the generations that have an approximation."""
+    """Return the names of the tokenizer generations that have an approximation."""
     return list(_band_table().generations)
 
 
 def bands_of(estimator: str) -> Bands | None:
-    """Return the error bands of an estimator over many vocabularies, or None for a plug-in."""
+    """Return the error bands of a built-in estimator, or None for a plug-in."""
     return _band_table().estimators.get(estimator)
 
 
 _SLICE = 65_536
-"""Characters per step. A step takes 2 ms, in which no other thread runs."""
+"""Characters that one step of the heuristic processes. A step takes 2 ms, and other threads wait
+meanwhile.
+"""
 
 _TABLE = TABLE.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
-"""Classes of features, with several scripts merged into one class."""
+"""The class of each byte. Several scripts share one class."""
 _MASKS = {
     name: bytes(ord("1") if byte == ord(name) else ord("0") for byte in range(256))
     for name in "aA0. tngyopq"
 }
 _SCRIPTS = {
-    # thousandths for each character, and for each run of them
+    # (weight of each character, weight of each run of characters), in thousandths of a token
     "l": (270, 0),
     "k": (1000, 0),
     "g": (300, 500),
@@ -126,15 +143,17 @@ _SCRIPTS = {
     "x": (1260, 0),
 }
 _AFTER_ASCII = 1450
-"""Extra weight of a word that a Latin letter of another block interrupts."""
+"""Extra weight of a word in which a letter of Latin Extended follows an ASCII letter."""
 
 
 HEURISTIC_UNITS = 1020
-"""Units per token. Weights are thousandths, corrected because they were 2 % too high."""
+"""Units of the heuristic's weights that make one token. The weights are thousandths of a token, but
+2 % too high.
+"""
 
 
 def heuristic_units(text: str) -> int:
-    """Return the sum of the weights of `text`. Takes 25 ms per megabyte."""
+    """Return the sum of the heuristic's weights for a text. This takes 25 ms per megabyte."""
     if len(text) <= _SLICE:
         return _units_of_slice(text)
     return sum(
@@ -143,7 +162,9 @@ def heuristic_units(text: str) -> int:
 
 
 def heuristic_tokens(units: int) -> int:
-    """Convert units to tokens, rounded; at least 1 for any text."""
+    """Convert the heuristic's units to tokens. The result is rounded, and at least 1 for
+    any text.
+    """
     return max(1, (units + HEURISTIC_UNITS // 2) // HEURISTIC_UNITS) if units else 0
 
 
@@ -157,7 +178,9 @@ def _units_of_slice(text: str) -> int:
     if not text:
         return 0
     classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, FOLLOWING)
-    units = len(classes) + _ascii(classes)  # a thousandth per class, so no text is free
+    units = len(classes) + _ascii(
+        classes
+    )  # a thousandth per character, so that no text is 0 tokens
     return units if text.isascii() else units + _scripts(classes)
 
 
@@ -166,13 +189,14 @@ def _class_mask(classes: bytes, name: str) -> int:
 
 
 def _run_lengths_beyond(first: int, goes_on: int, most: int) -> list[int]:
-    """Return for k from 0 to `most` the total length of runs beyond k.
+    """Return, for each k from 0 to `most`, how many characters of all runs follow the k-th of their
+    run.
 
     The number of runs longer than k is element k minus element k + 1.
 
     Args:
-        first: A bit per character of the runs.
-        goes_on: A bit per character that is not a run's first.
+        first: Has a bit for each character that is the first of a run.
+        goes_on: Has a bit for each further character of a run.
         most: The largest k.
     """
     found, reached = [first.bit_count()], first
@@ -199,8 +223,8 @@ def _ascii(classes: bytes) -> int:
         + _numbers(_count_runs(digit, 9))
         + _marks(_count_runs(mark, 3))
         + _white(classes, _count_runs(line, 1), digit)
-        - 390 * attached.bit_count()  # a mark joins the word after it,
-        - 1750 * ((mark >> 1) & line).bit_count()  # and line ends join the mark
+        - 390 * attached.bit_count()  # a mark and the word after it share a token
+        - 1750 * ((mark >> 1) & line).bit_count()  # a mark and the line end after it share a token
         + 350 * after_digit.bit_count()
     )
 
@@ -233,7 +257,7 @@ def _white(classes: bytes, lines: list[int], digit: int) -> int:
     return (
         760 * (blanks[1] - blanks[2] + lone_tab.bit_count())
         + 15 * blanks[2]
-        + 1360 * ((space >> 1) & digit).bit_count()  # a space before a number is a token of its own
+        + 1360 * ((space >> 1) & digit).bit_count()  # a space before a number is a separate token
         + 1800 * (lines[0] - lines[1])
         + 30 * lines[1]
     )
@@ -251,27 +275,29 @@ def _scripts(classes: bytes) -> int:
 
 
 ENTRY_POINTS = "token_sidecar.estimators"
-"""The entry-point group. Each entry is an `Estimator`, or a callable that returns one."""
+"""The entry-point group of plug-ins. Each entry is an `Estimator`, or a callable that
+returns one.
+"""
 
 
 class Estimator(Protocol):
-    """An estimator plug-in. Never raises on any `str`. An empty text has 0 tokens."""
+    """An estimator plug-in. It must accept any `str`, and return 0 for an empty text."""
 
     @property
     def name(self) -> str:
-        """The name shown with its counts."""
+        """The name that is shown with the plug-in's counts."""
 
     def estimate(self, text: str) -> int: ...
 
 
 @runtime_checkable
 class TruncatingEstimator(Estimator, Protocol):
-    """An estimator that cuts texts in its own way."""
+    """An estimator plug-in that also shortens texts."""
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str:
-        """Return the beginning ("start"), the end, or both ends ("middle") of `text`.
+        """Return the beginning ("start"), the end ("end") or both ends ("middle") of a text.
 
-        A result with more than `max_tokens` by its own estimate is not used.
+        The result is ignored if the plug-in itself counts more than `max_tokens` in it.
         """
 
 
@@ -289,7 +315,8 @@ _CODE_MARKS = frozenset("{}[];=<>")
 
 
 class Whitespace:
-    """Counts words, half a token per punctuation mark, and as much again per mark of code.
+    """Counts words, half a token per punctuation mark, and another half per mark that is common in
+    code.
 
     The result is at least a quarter of the characters.
     """
@@ -320,12 +347,12 @@ _registry: dict[str, Estimator] = {
 }
 BUILT_IN = frozenset(_registry)
 _unusable: dict[str, str] = {}
-"""Reasons why plug-ins cannot be used, by name."""
+"""The reasons why plug-ins cannot be used, by their names."""
 _plugins_read = False
 
 
 def register(estimator: Estimator, name: str | None = None) -> None:
-    """Add an estimator. It replaces one with the same name."""
+    """Add an estimator. It replaces an estimator of the same name."""
     with _lock:
         _registry[name or estimator.name] = estimator
 
@@ -346,7 +373,9 @@ def unusable_reason(name: str) -> str | None:
     """Return why the estimator of this name cannot be used, or None."""
     if find_estimator(name) is not None and name not in _unusable:
         return None
-    reason = _unusable.get(name) or f"there is none of that name, only {', '.join(names())}"
+    reason = (
+        _unusable.get(name) or f"no estimator has this name; choose one of {', '.join(names())}"
+    )
     return f"estimator {name}: {reason}; using the default instead"
 
 
@@ -366,7 +395,7 @@ def _read_plugins() -> None:
 
     for point in entry_points(group=ENTRY_POINTS):
         if point.name in BUILT_IN:
-            _unusable[f"{point.name} (plug-in)"] = "the name is a built-in one's"
+            _unusable[f"{point.name} (plug-in)"] = "the name is reserved for a built-in estimator"
             continue
         try:
             loaded = point.load()
@@ -384,13 +413,13 @@ def _problem_of(plugin: Estimator) -> str | None:
     if not isinstance(getattr(plugin, "name", None), str):
         return "it has no name"
     if plugin.estimate("") != 0:
-        return "an empty text is not 0 tokens to it"
+        return "it does not return 0 for an empty text"
     int(plugin.estimate("Plug-ins must estimate any text.\n"))
     return None
 
 
 class HeuristicUnits(Tokenizer):
-    """Counts the heuristic's units, which add up over pieces."""
+    """Counts the heuristic's units, which add up over the pieces of a document."""
 
     name = "heuristic units"
     method: Method = "estimate"
@@ -409,7 +438,9 @@ def _built_in_bands(name: str) -> Bands:
 
 
 class EstimatorTokenizer(Tokenizer):
-    """Counts with an estimator. Texts are not cut, because estimates need not add up."""
+    """Counts whole texts with an estimator. Texts are not split, because estimates need
+    not add up.
+    """
 
     method: Method = "estimate"
 
@@ -420,10 +451,10 @@ class EstimatorTokenizer(Tokenizer):
         self.error_percent: float = 100 * (self._bands or _built_in_bands(Chars4.name)).any
 
     def band(self, tokens: int, sample: str = "") -> float:
-        """Return the error band in percent for a text of this kind and size.
+        """Return the error band for a text of this kind and size, in percent.
 
-        The errors of plug-ins are unknown. Their band includes the heuristic's band for the
-        sample, or without a sample that of `chars4`, the coarsest estimator.
+        The error of a plug-in is unknown. Its band contains the heuristic's band for the sample.
+        Without a sample, it is the band of `chars4`, the coarsest estimator.
         """
         if self._bands is not None:
             return self._bands.percent(tokens, sample)
@@ -435,7 +466,7 @@ class EstimatorTokenizer(Tokenizer):
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`. If a plug-in raises, the heuristic counts."""
+        """Count the tokens of a text. The heuristic counts if a plug-in raises an exception."""
         try:
             return max(0, int(self.estimator.estimate(text)))
         except Exception as error:
@@ -445,12 +476,14 @@ class EstimatorTokenizer(Tokenizer):
             return _registry["default"].estimate(text)
 
     def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:
-        """Return the text cut by the plug-in, or None if it fails or keeps too much."""
+        """Return the text as the plug-in shortens it, or None if that fails or the result is too
+        long.
+        """
         if not isinstance(self.estimator, TruncatingEstimator):
             return None
         try:
             kept: object = self.estimator.truncate(text, max_tokens, mode)
         except Exception as error:  # plug-ins may raise anything
-            _unusable[self.name] = f"the plug-in failed to cut ({type(error).__name__})"
+            _unusable[self.name] = f"the plug-in failed to shorten a text ({type(error).__name__})"
             return None
         return kept if isinstance(kept, str) and self.count(kept) <= max_tokens else None

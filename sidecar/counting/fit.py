@@ -1,8 +1,8 @@
-"""Shortens a text to a number of tokens: its beginning, its end, or both ends (`tokens/fit`).
+"""Shortens a text to a number of tokens, and keeps its beginning, its end or both (`tokens/fit`).
 
 Short lines are kept or removed as a whole. A long line is cut between two tokens, never inside a
-character or between a character and its combining marks. Because counts do not add up at
-arbitrary cuts, every result is counted again and shortened until it fits.
+character or between a character and its combining marks. Because counts do not add up at arbitrary
+cuts, every result is counted again and shortened until it fits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _JOINER = "\u200d"
 _MAX_CHARACTER = 64
-"""Longest character in code points. Longer stacks of marks may be cut."""
+"""Most code points of a character with its combining marks. Longer sequences may be split."""
 
 
 def character_boundary(text: str, offset: int, *, forward: bool = False) -> int:
@@ -78,23 +78,29 @@ def _count_flags_before(text: str, cut: int) -> int:
 
 
 Mode = Literal["start", "middle", "end"]
-"""The part of the text to keep: the beginning, both ends, or the end."""
+"""The part of the text to keep: the beginning (`start`), both ends (`middle`) or the end
+(`end`).
+"""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 MARKER = "\n...\n"
 UNMEASURED_ERROR_PERCENT = 25.0
-"""Assumed error if it was not measured."""
+"""Error band that is assumed for tokenizers without a measured one."""
 
 _PIECE_CHARACTERS = 2_048
 _MAX_PIECE = 16 * _PIECE_CHARACTERS
-"""Pieces without a safe cut are cut at this length, because each step counts one piece."""
+"""Most characters of a piece. Longer stretches without a safe split point are split anywhere,
+because each step of the search counts a piece.
+"""
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""How many characters on either side decide whether a cut lies between two tokens."""
+"""Characters on either side of a cut that are counted to find out whether it lies between two
+tokens.
+"""
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05
-"""A line may be cut if it has a larger share of the tokens to keep."""
+"""A line is long if it contains a larger share of the tokens to keep."""
 
 _ROUNDS = 64
 
@@ -104,19 +110,19 @@ class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     text: str
     tokens: int
-    """Of `text`, including the marker."""
+    """The tokens of `text`, including the marker."""
     removed_tokens: int
-    """Tokens before minus tokens after; at least 0."""
+    """The tokens before minus the tokens after shortening, at least 0."""
     removed_lines: int
-    """Lines that were removed completely."""
+    """The number of lines that were removed completely."""
     changed: bool
 
 
 def parse_mode(name: str) -> Mode:
-    """Return the mode of this name.
+    """Return the mode with this name.
 
     Raises:
-        ValueError: There is no such mode.
+        ValueError: No mode has this name.
     """
     for mode in MODES:
         if mode == name:
@@ -125,12 +131,13 @@ def parse_mode(name: str) -> Mode:
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """Return `max_tokens`, reduced by the error band of inexact counts.
+    """Return the number of tokens that a count may have so that the true number stays within a
+    limit.
 
     Args:
         max_tokens: The limit.
-        tokenizer: Counts the text.
-        sample: The beginning of the text.
+        tokenizer: Counts the text. The error band of inexact counts is subtracted.
+        sample: The beginning of the text, which determines the error band.
     """
     if tokenizer.method in ("exact", "endpoint"):
         return max(0, max_tokens)
@@ -148,16 +155,16 @@ def fit(
 ) -> FitResult:
     """Shorten a text to at most `max_tokens` tokens. Never raises.
 
-    A text that fits is unchanged. The work is about that of counting the text twice. An
-    estimator plug-in may cut texts in its own way, without the marker.
+    A text that fits is unchanged. Shortening takes about as long as counting the text twice. An
+    estimator plug-in may shorten texts in its own way, without the marker.
 
     Args:
         text: The text.
         max_tokens: The limit.
-        mode: Which part to keep.
+        mode: The part of the text to keep.
         tokenizer: Counts the text.
-        marker: Stands for the removed text in mode `middle`, and is counted. If it does not fit,
-            only the beginning is kept.
+        marker: Replaces the removed text in mode `middle`; its tokens are counted. If the marker
+            does not fit, only the beginning is kept.
     """
     work = _CountedText(text, tokenizer)
     limit = allowance(max_tokens, tokenizer, text[:SAMPLE_CHARACTERS])
@@ -179,9 +186,8 @@ def fit(
         allowed = allowance(max_tokens, tokenizer, fitted.text[:SAMPLE_CHARACTERS])
         if fitted.tokens <= allowed:
             return fitted
-        limit = min(
-            allowed, limit - 1
-        )  # the remaining text is of a kind whose estimates are less certain
+        # The remaining text is of a kind whose estimates have a wider error band.
+        limit = min(allowed, limit - 1)
 
 
 def _fit_within(work: _CountedText, limit: int, mode: Mode, marker: str) -> FitResult:
@@ -205,16 +211,16 @@ class _CountedText:
         self.sums = [0, *accumulate(map(self.count, pieces))]
         self.line_ends = [match.span() for match in _LINE_END.finditer(text)]
         self.total = self.count(text) if text else 0
-        # Counting loads the vocabulary, and only then is the method certain.
+        # The method is certain only now, because the first count loads the vocabulary.
         self.is_exact = tokenizer.method == "exact"
 
     def tokens_before(self, offset: int) -> int:
-        """Return approximately how many tokens precede `offset`."""
+        """Return approximately how many tokens precede an offset."""
         piece = bisect_right(self.starts, offset) - 1
         return self.sums[piece] + self.count(self.text[self.starts[piece] : offset])
 
     def head_end(self, tokens: int) -> int:
-        """Return approximately where the first `tokens` tokens end."""
+        """Return the approximate offset at which the first `tokens` tokens end."""
         piece = min(bisect_right(self.sums, tokens), len(self.sums) - 1) - 1
         start, end = self.starts[piece], self.starts[piece + 1]
         low, high = start, end
@@ -225,7 +231,7 @@ class _CountedText:
         return low
 
     def tail_start(self, tokens: int) -> int:
-        """Return approximately where the last `tokens` tokens start."""
+        """Return the approximate offset at which the last `tokens` tokens start."""
         skipped = self.sums[-1] - tokens
         piece = max(bisect_left(self.sums, skipped) - 1, 0)
         start, end = self.starts[piece], self.starts[piece + 1]
@@ -248,12 +254,14 @@ class _CountedText:
         return self.line_ends[line][0] if line < len(self.line_ends) else len(self.text)
 
     def is_long(self, line: int, tokens: int) -> bool:
-        """Return whether a line may be cut inside, if `tokens` may be kept."""
+        """Return whether a line is so long that it may be cut, when `tokens` tokens are kept."""
         length = self.tokens_before(self.line_end(line)) - self.tokens_before(self.line_start(line))
         return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 
     def token_boundary(self, offset: int, *, forward: bool = False) -> int:
-        """Return the nearest offset at or before `offset` (or after it) between two tokens."""
+        """Return the nearest offset at or before `offset` (or after it) that lies between two
+        tokens.
+        """
         low, high = max(0, offset - _TOKEN_WINDOW), min(len(self.text), offset + _TOKEN_WINDOW)
         if not self.is_exact or not low < offset < high:
             return offset
@@ -273,7 +281,7 @@ class _FitSearch:
         self.marker_tokens = work.count(marker)
 
     def run(self, limit: int) -> FitResult:
-        """Cut at a target, count, and lower the target until the result is within the limit."""
+        """Return the shortened text. The target is lowered until the result is within the limit."""
         target = limit - self.marker_tokens
         for _ in range(_ROUNDS):
             head, tail = self._find_ends(target)

@@ -1,8 +1,8 @@
-"""Counts documents incrementally: pieces cache their counts, which add up.
+"""Counts documents incrementally: the pieces of a document cache their token counts.
 
-Pieces never change, so any thread can count them while the document is edited, and no count
-becomes stale. Texts are cut only for tokenizers with safe cuts. A tokenizer's `base` counts the
-pieces, and their sum is scaled once.
+Pieces are immutable, so any thread can count them while the document is edited, and no count
+becomes stale. Texts are split only for tokenizers with safe split points. A tokenizer's `base`
+counts the pieces, and the sum of their counts is scaled once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SLOW = 1_000_000
-"""Added to the characters of a slow piece, so that the event loop does not count it."""
+"""Number of characters that a slow piece counts as, so that the event loop does not tokenize it."""
 
 
 def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
@@ -32,9 +32,9 @@ def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
 
 
 def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
-    """Return a document's tokens, or None if more than `most` characters have no count yet.
+    """Return the tokens of a document, or None if more than `most` characters are uncounted.
 
-    Only for tokenizers with safe cuts.
+    The tokenizer must have safe split points.
     """
     missing = doc.uncounted_pieces(base.name)
     if missing and count_uncounted_characters(missing, base, most) > most:
@@ -44,14 +44,14 @@ def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
 
 
 def count_uncounted_characters(pieces: Iterable[Piece], base: Tokenizer, enough: int) -> int:
-    """Return how many characters of these pieces must be tokenized.
+    """Return how many characters of the uncounted pieces must be tokenized.
 
-    A piece that is slow for the tokenizer counts as a million more.
+    A piece that is slow to tokenize counts as a million further characters.
 
     Args:
         pieces: The pieces.
         base: The tokenizer.
-        enough: Stop adding once the number exceeds this.
+        enough: Stop counting once the number of characters exceeds this.
     """
     name, total = base.name, 0
     for piece in pieces:
@@ -67,15 +67,15 @@ def count_pieces(
     tokenizer: Tokenizer,
     should_stop: Callable[[], bool] | None = None,
 ) -> int:
-    """Return the sum over pieces, counting only those without a cached count.
+    """Return the tokens of all pieces. Only pieces without a cached count are tokenized.
 
     Args:
         pieces: The pieces.
-        tokenizer: Counts them.
-        should_stop: Checked before each piece.
+        tokenizer: Counts the pieces.
+        should_stop: Returns whether to stop. It is called before each piece.
 
     Raises:
-        WorkStoppedError: `should_stop` returned true. Counts made so far are kept.
+        WorkStoppedError: `should_stop` returned true. The counts made so far stay cached.
     """
     name = tokenizer.name
     for piece in pieces:
@@ -87,14 +87,14 @@ def count_pieces(
 
 
 def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
-    """Return a text's calibrated count, with its method and error band."""
+    """Return the token count of a text, with its method and error band."""
     return tokenizer.measure_base(count_text(text, tokenizer.base), text)
 
 
 def count_text(
     text: str, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None = None
 ) -> int:
-    """Count a text that is not a document, in pieces where the tokenizer allows it.
+    """Return the token count of a text that is not a document.
 
     Raises:
         WorkStoppedError: `should_stop` returned true.

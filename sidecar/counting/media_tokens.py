@@ -1,8 +1,9 @@
-"""Tokens of pictures, audio, video and files by the vendors' published rules.
+"""Computes the tokens of pictures, audio, video and files by the vendors' published rules.
 
-docs/reference/sources.md names the page of each rule and the day it was read. A rule that is
-published for the model is exact. For other models the nearest rule applies, with a margin that
-covers the possible error. Files and clips of unknown length are assumptions with a wide margin.
+docs/reference/sources.md names the page of each rule and the day on which it was read. A rule that
+is published for the model is exact. Other models are counted by the most similar rule, with a
+margin that covers the possible error. Files and clips of unknown length get an assumed size with a
+wide margin.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from sidecar.messages.media import Clip, Size
 
 UNKNOWN_SIZE = (1024, 1024)
-"""Assumed for pictures of unknown size."""
+"""Width and height that are assumed for pictures of unknown size."""
 _EXTREMES = ((256, 256), (3840, 2160))
-"""Most pictures are between these sizes."""
+"""The sizes between which most pictures are."""
 
 
 class UncertainTokens(NamedTuple):
@@ -66,7 +67,11 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
     (r"gpt-5\.5", _GPT_5_5, 0.0),
     (r"gpt-5\.4", _GPT_5_4, 0.0),
     (r"gpt-5\.2(-pro)?(-20\d\d-\d\d-\d\d)?$", _GPT_5_2, 0.0),
-    (r"gpt-5\.[23]", _GPT_5_2, 0.6),  # codex and chat had 1,536 patches in an earlier edition
+    (
+        r"gpt-5\.[23]",
+        _GPT_5_2,
+        0.6,
+    ),  # an earlier edition of the page gave codex and chat models 1,536 patches
     (r"gpt-5(\.\d)?(-codex)?-mini", _Patches(1.2, _FIRST, _FIRST), 0.35),
     (r"gpt-5(\.\d)?(-codex)?-nano", _Patches(1.5, _FIRST, _FIRST), 0.65),
     (r"gpt-4\.1-mini", _Patches(1.62, _SAME, _SAME), 0.0),
@@ -77,8 +82,12 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
     (r"o[13](-|$)", _Tiles(75, 150), 0.0),
     (r"computer-use", _Tiles(65, 129), 0.0),
     (r"(chat)?gpt-4(o|\.1|\.5)", _Tiles(85, 170), 0.0),
-    (r"gpt-(5\.[7-9]|[6-9])|gpt-chat", _GPT_6, 0.35),  # unpublished: the newest published rule
-    (r"", _Tiles(85, 170), 2.0),  # makers without a published rule: the one most often imitated
+    (
+        r"gpt-(5\.[7-9]|[6-9])|gpt-chat",
+        _GPT_6,
+        0.35,
+    ),  # no rule is published, so the newest published one is used
+    (r"", _Tiles(85, 170), 2.0),  # other makers publish no rule, and most imitate this one
 )
 
 _GEMINI_3 = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
@@ -90,13 +99,13 @@ def image_tokens(
 ) -> UncertainTokens:
     """Return the tokens of a picture.
 
-    A picture of unknown size counts as a square of 1024 pixels, with a margin for sizes from 256
-    x 256 to 3840 x 2160.
+    A picture of unknown size counts as a square of 1024 pixels, with a margin for sizes from 256 x
+    256 to 3840 x 2160.
 
     Args:
-        bare: The model's name.
+        bare: The model's name without provider.
         generation: The model's tokenizer generation.
-        size: Width and height, if known.
+        size: The picture's width and height, if known.
         detail: OpenAI's detail, or Gemini's media resolution.
     """
     if size is not None:
@@ -110,7 +119,9 @@ def image_tokens(
 
 
 def media_resolution(detail: str) -> str:
-    """Return `high` for `MEDIA_RESOLUTION_HIGH` or `media_resolution_high`, "" if unspecified."""
+    """Return Gemini's media resolution in short form, such as `high`, or "" if it is
+    unspecified.
+    """
     name = detail.lower().removeprefix("media_resolution_")
     return "" if name in ("auto", "unspecified") else name
 
@@ -157,7 +168,7 @@ def _shrink_to_patches(width: int, height: int, patches: int) -> Size:
     across, down = width * shrink / 32, height * shrink / 32
     rounding = [math.floor(side) / side for side in (across, down) if side >= 1]
     shrink *= min(rounding, default=1.0)
-    # Floating-point products may just miss a whole number.
+    # The addend compensates for floating-point errors just below a whole number.
     return max(1, int(width * shrink + 1e-6)), max(1, int(height * shrink + 1e-6))
 
 
@@ -188,26 +199,33 @@ def _gemini_image_tokens(bare: str, width: int, height: int, detail: str) -> Unc
         return UncertainTokens(258)
     unit = max(1, math.floor(min(width, height) / 1.5))
     tokens = 258 * math.ceil(width / unit) * math.ceil(height / unit)
-    return UncertainTokens(tokens, tokens // 2)  # the vendor calls its formula rough
+    return UncertainTokens(tokens, tokens // 2)  # Google calls its formula approximate
 
 
 FILE_TOKENS = 1_500
-"""Assumed for a file without text: about a page of a PDF."""
+"""Tokens that are assumed for a file without text: about a page of a PDF."""
 _ASSUMED_FILE = UncertainTokens(FILE_TOKENS, 3 * FILE_TOKENS)
 
 _CLAUDE_PAGE = UncertainTokens(2_250, 750)
 _GEMINI_PAGE = {"low": 280, "medium": 560, "high": 1_120}
 _GEMINI_2_PAGE = 258
 _PAGE_SIZE = (1024, 1325)
-"""Assumed size of a page's picture in pixels."""
+"""Width and height, in pixels, that are assumed for the picture of a page."""
 _PAGE_TEXT = 500
 
 _OPENAI_AUDIO = 10.0
-"""Tokens per second of audio."""
+"""OpenAI's tokens per second of audio."""
 
 
 def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") -> UncertainTokens:
-    """Return the tokens of audio, video or a document. `detail` is Gemini's media resolution."""
+    """Return the tokens of audio, video or a document.
+
+    Args:
+        bare: The model's name without provider.
+        generation: The model's tokenizer generation.
+        clip: The kind and length of the file.
+        detail: Gemini's media resolution.
+    """
     if clip.pages is not None:
         page = _page_tokens(bare, generation, media_resolution(detail))
         return UncertainTokens(clip.pages * page.tokens, clip.pages * page.margin)

@@ -1,16 +1,17 @@
-"""Tokens of messages and tools: one function for status, pruning, preflight and requests.
+"""Counts the tokens of messages and tools, for status, pruning, preflight and requests.
 
-The tokens around the texts belong to the model's template, which is not public. They are added by
-the vendors' published formulas or as in common templates. The method says how reliable that is:
+The tokens around the texts belong to the model's chat template, which is often not public. They are
+counted by the vendors' published formulas, or as in common templates. The method of a count says
+how reliable that is:
 
-* OpenAI's chat formula (3 per message with its role, 1 per name, 3 before the reply) was compared
-  with reported usage by OpenAI's cookbook for gpt-3.5-turbo, gpt-4 and gpt-4o: `calibrated` for
-  those models.
-* Everything else is an `estimate`, and `calibrated` where the texts themselves are.
+* OpenAI's cookbook compared its formula (3 tokens per message with its role, 1 per name, 3 before
+  the reply) with reported usage for gpt-3.5-turbo, gpt-4 and gpt-4o. Counts for these models are
+  `calibrated`.
+* Other counts are `calibrated` if those of the texts are, and otherwise an `estimate`.
 
-The band adds up the texts' own error, half of the tokens around them (a tenth where the formula was
-compared), and the margins of pictures, clips and files. It is None if the texts' error was not
-measured. A count by the server itself (`endpoint`) is more reliable, and reported usage corrects
+The error band contains the error of the texts, half of the tokens around them (a tenth where the
+formula was compared), and the margins of pictures, clips and files. It is None if the error of the
+texts was not measured. Counts by the model's server are more reliable, and reported usage corrects
 these estimates.
 """
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
 
 _TOOL_CHOICE_MARGIN = 130
-"""How many more tokens the prompt may have if the request forces a tool call."""
+"""Further tokens that a prompt may have if the request forces a tool call."""
 
 _CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("opus", (5, 0)): 286,
@@ -53,7 +54,7 @@ _CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("sonnet", (4, 0)): 313,
     ("haiku", (4, 5)): 496,
     ("haiku", (3, 5)): 264,
-    # From an earlier edition of the page, which no longer lists these models.
+    # These models are only in an earlier edition of the page.
     ("sonnet", (3, 7)): 346,
     ("sonnet", (3, 5)): 346,
     ("opus", (3, 0)): 530,
@@ -65,7 +66,9 @@ _NEWEST_PROMPT, _NEWEST_MARGIN = 354, 400
 
 
 def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
-    """Return the tokens of the system prompt that tools add, or 0 if not published."""
+    """Return the tokens of the system prompt that the vendor adds for tools, or 0 if
+    unpublished.
+    """
     if not generation.startswith("claude"):
         return UncertainTokens(0)
     line, version = _CLAUDE_LINE.search(bare), claude_version(bare)
@@ -78,22 +81,25 @@ def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
 
 
 class TemplateTokens(NamedTuple):
-    """How many tokens a template adds to messages and tools."""
+    """The tokens that a chat template adds to messages and tools.
+
+    Attributes:
+        message: For each message, including its role.
+        name: For a message with a name, besides the name itself.
+        priming: Once per request, before the reply.
+        call: For each tool call.
+        result: For each tool result.
+        tool: For each tool's schema.
+        tools: Once for a request with tools, besides `tool_prompt_tokens`.
+    """
 
     message: int
-    """For each message, including its role."""
     name: int
-    """For a name, besides the name itself."""
     priming: int
-    """Once, before the reply."""
     call: int
-    """For each tool call."""
     result: int
-    """For each tool result."""
     tool: int
-    """For each tool's schema."""
     tools: int
-    """Once if there are tools, besides `tool_prompt_tokens`."""
 
 
 _OPENAI = TemplateTokens(message=4, name=1, priming=3, call=7, result=2, tool=7, tools=12)
@@ -103,10 +109,10 @@ _GEMINI = TemplateTokens(message=1, name=1, priming=0, call=5, result=5, tool=3,
 _CHATML = TemplateTokens(message=5, name=1, priming=3, call=8, result=4, tool=3, tools=20)
 
 _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
-"""Models for which OpenAI's cookbook compares the formula with reported usage."""
+"""Models for which OpenAI's cookbook compared its formula with reported usage."""
 
 _TEMPLATE_MARGIN_SHARE = 0.5
-"""Error band of a template's tokens, as a share, without such a comparison."""
+"""Error band of a template's tokens, as a share of them, if its formula was not compared."""
 _COMPARED_MARGIN_SHARE = 0.1
 
 _cache_lock = threading.Lock()
@@ -114,7 +120,7 @@ _tool_sets: LRUCache[tuple[str, str, bytes], Measure] = LRUCache(maxsize=64)
 
 
 def template_tokens(model: str) -> TemplateTokens:
-    """Return the tokens of the model's template, or of the most similar known one."""
+    """Return the tokens of the model's chat template, or of the most similar known template."""
     generation = families.generation_of(model)
     if generation in families.OPENAI_GENERATIONS:
         return _OPENAI_CL100K if generation == "cl100k_base" else _OPENAI
@@ -152,7 +158,7 @@ def count_messages(
 
 
 def message_text(message: Any) -> str:
-    """Return all text of a message, for a server to count in one request. Never raises."""
+    """Return all text of a message, so that a server can count it in one request. Never raises."""
     read = read_message(message)
     calls = [block for block in read.flat() if block.kind == "call"]
     written = [part for call in calls for part in (call.name, call.arguments)]
@@ -162,13 +168,13 @@ def message_text(message: Any) -> str:
 def count_message(
     message: Any, model: str, tokenizer: Tokenizer, counted: int | None = None
 ) -> Measure:
-    """Count one message with the template's tokens. Never raises.
+    """Count one message, including the tokens of the template. Never raises.
 
     Args:
         message: The message, in any vendor's format.
         model: The model's name.
         tokenizer: Counts the texts.
-        counted: Tokens of its text, if the model's server counted them.
+        counted: The tokens of the message's text, if the model's server has counted them.
     """
     read, around = read_message(message), template_tokens(model)
     blocks = list(read.flat())
@@ -180,7 +186,8 @@ def count_message(
     overhead += around.name if read.name else 0
     written = [part for call in calls for part in (call.name, call.arguments)]
     media_tokens, has_known_sizes = _media_tokens(media, model)
-    if counted is not None:  # some templates put twice as much around a message
+    if counted is not None:
+        # The whole overhead is uncertain, because some templates add twice as many tokens.
         tokens = counted + overhead + media_tokens.tokens
         error = _error_percent((), overhead + media_tokens.margin, tokens)
         return Measure(tokens, "estimate", tokenizer.name, error, counted)
@@ -225,11 +232,11 @@ def _method_with_template(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
 
 
 def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> float | None:
-    """Return the error of a sum of `tokens`; None if a part's error was not measured.
+    """Return the error band of a sum in percent, or None if a part's error was not measured.
 
     Args:
-        parts: The measured parts.
-        margin: Tokens that may be wrong besides.
+        parts: The measured parts of the sum.
+        margin: The error of the other parts, in tokens.
         tokens: The sum.
     """
     if any(part.error_percent is None for part in parts):
@@ -241,13 +248,13 @@ def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> floa
 def count_tools(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measure:
     """Count a set of tool schemas. Counts are cached by set. Never raises.
 
-    For OpenAI this is the cookbook's formula. For others it is each schema's compact JSON, and
-    the system prompt that tools add, if its length is published.
+    OpenAI's tools are counted by the formula of its cookbook. Other tools count as their compact
+    JSON, plus the system prompt that the vendor adds for tools, if its length is published.
     """
     if not tools:
         return tokenizer.measure(0)
     digest = hashlib.sha256(as_json(list(tools)).encode("utf-8", "surrogatepass")).digest()
-    # Calibrated and plain estimates have the same name, but different factors and bands.
+    # A calibrated tokenizer has the name of the plain one, but another factor and band.
     version = f"{tokenizer.name} {tokenizer.scale(10**9)} {tokenizer.band(10**9)}"
     key = (version, parse(model).bare, digest)
     with _cache_lock:
@@ -285,9 +292,9 @@ def _tool_as_json(tool: ToolSchema) -> str:
 
 
 def _openai_tool(tool: ToolSchema) -> tuple[list[str], int]:
-    """Return the texts of a tool and the tokens around them, by OpenAI's cookbook.
+    """Return the texts of a tool and the tokens around them, by the formula of OpenAI's cookbook.
 
-    3 tokens per block, property and enum item; an enum starts with 3 less.
+    Each block, property and enum value adds 3 tokens. The first value of an enum adds none.
     """
     texts = [f"{tool.opaque or tool.name}:{tool.description.removesuffix('.')}"]
     overhead = 0

@@ -1,4 +1,4 @@
-"""Describes models, and lists the models to choose from (`models/list`)."""
+"""Describes models, and lists those that a user can choose (`models/list`)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sidecar.models.names import parse
 
 
 class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A model of the catalogue."""
+    """A model of the catalogue, as clients receive it."""
 
     id: str
     provider: str | None
-    """genai-prices' id, or a local provider; null if not known."""
+    """The provider's id in genai-prices, or a local provider; null if unknown."""
     tokenizer: str
-    """A vocabulary, `generation~vocabulary` for an approximation, or an estimator's name."""
+    """The name of a vocabulary or an estimator, or `generation~vocabulary` for an approximation."""
     context_window: int | None
-    """Tokens; null if not known, or not loaded yet."""
+    """The context window in tokens; null if unknown or not loaded yet."""
     max_output: int | None
-    """Tokens of one reply; null if not known."""
+    """The largest number of tokens of a reply; null if unknown."""
     method: Method
 
 
@@ -41,7 +41,7 @@ _CURRENT = re.compile(
 )
 
 Describe = Callable[[str], tuple[str, Method]]
-"""Returns the name and method of a model's tokenizer."""
+"""A function that returns the name and the method of a model's tokenizer."""
 
 
 def _describe_model(model: str) -> tuple[str, Method]:
@@ -49,7 +49,7 @@ def _describe_model(model: str) -> tuple[str, Method]:
 
 
 def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
-    """Return information about a model. The price list is not loaded for this."""
+    """Return the description of a model. The price list is not loaded for this."""
     tokenizer, method = describe(model)
     return ModelInfo(
         id=model,
@@ -64,8 +64,8 @@ def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
 def search(query: str | None = None, describe: Describe = _describe_model) -> list[ModelInfo]:
     """Return the models whose `provider/id` contains every word of `query`, or all models.
 
-    The vendors' own models come first, then OpenRouter's, each sorted by id. Blocking: loads the
-    price list.
+    The vendors' own models come first, then OpenRouter's, each sorted by id. The function blocks
+    while it loads the price list.
     """
     catalogue.warm()
     words = (query or "").lower().split()
@@ -80,9 +80,13 @@ def choices(
 ) -> list[ModelInfo]:
     """Return the models that a user can choose, each name once.
 
-    `id` is a name that every request accepts: the bare id if it is unambiguous, else
-    `provider/id`. The names in `first` come first, then the vendors' current models. Blocking:
-    loads the price list.
+    The id of each model is a name that every request accepts: the bare id if it is unambiguous,
+    else `provider/id`. The function blocks while it loads the price list.
+
+    Args:
+        query: Words that `provider/id` must contain.
+        describe: Returns the name and method of a model's tokenizer.
+        first: Names that come first. The vendors' current models come next.
     """
     catalogue.warm()
     words = (query or "").lower().split()

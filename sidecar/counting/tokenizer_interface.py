@@ -1,4 +1,4 @@
-"""The base class of all tokenizers and estimators."""
+"""The interface of all tokenizers and estimators."""
 
 from __future__ import annotations
 
@@ -13,37 +13,42 @@ if TYPE_CHECKING:
 
 
 INLINE_CHARACTERS = 8_192
-"""How many characters the event loop may tokenize: about a millisecond with any engine."""
+"""Characters that the event loop may tokenize at once. Any engine takes about a millisecond."""
 
 
 SAMPLE_CHARACTERS = 4_096
-"""How many characters determine a text's kind."""
+"""Characters at the beginning of a text that determine its kind."""
 
 
 class Tokenizer(ABC):
-    """Counts tokens. Thread-safe; never raises on any `str`."""
+    """Counts the tokens of texts. Thread-safe. No method raises for any `str`.
+
+    Attributes:
+        name: The usual name of the vocabulary, such as `o200k_base`, or the name of the estimator.
+        method: How counts are made.
+        error_percent: The error band (±%) for any text, or None if it was not measured.
+        has_safe_cuts: Whether the counts of two parts add up if a text is split where
+            `sidecar.text.cuts` allows it.
+        inline_characters: Characters of ordinary text that are counted in about a millisecond.
+    """
 
     name: str
-    """The vocabulary's usual name, such as `o200k_base`, or the estimator's."""
     method: Method = "exact"
     error_percent: float | None = 0.0
-    """Error band (±%) for any text, or None if not measured."""
     has_safe_cuts: bool = False
-    """Whether counts add up where `sidecar.text.cuts` cuts a text."""
     inline_characters: int = INLINE_CHARACTERS
-    """How many characters of ordinary text it counts in about a millisecond."""
 
     @abstractmethod
     def count(self, text: str) -> int:
-        """Count the tokens of `text`. Special tokens in it are ordinary characters."""
+        """Return the token count of a text. Special tokens in it count as ordinary characters."""
 
     @property
     def base(self) -> Tokenizer:
-        """The tokenizer that counts pieces: this one, or the one whose counts it scales."""
+        """The tokenizer that counts pieces: this one, or the one whose counts this one scales."""
         return self
 
     def scale(self, tokens: int) -> int:
-        """Return this tokenizer's count for a sum of `base`'s counts."""
+        """Convert a sum of counts by `base` to a count by this tokenizer."""
         return tokens
 
     def unscale(self, allowance: int) -> int:
@@ -51,20 +56,19 @@ class Tokenizer(ABC):
         return max(0, allowance)
 
     def is_slow(self, text: str) -> bool:  # noqa: ARG002
-        """Return whether `text` may take longer than a millisecond, however short it is."""
+        """Return whether counting a text may take longer than its length suggests."""
         return False
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, counted separately."""
+        """Return the token count of each text."""
         return [self.count(text) for text in texts]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:  # noqa: ARG002
-        """Return the UTF-8 bytes of a text's first `tokens` tokens, or None if that is not
-        possible."""
+        """Return the UTF-8 bytes of the first `tokens` tokens of a text, or None if unsupported."""
         return None
 
     def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:  # noqa: ARG002
-        """Return the text cut to `max_tokens`, or None if the tokenizer cannot cut texts."""
+        """Return a text shortened to `max_tokens` tokens, or None if unsupported."""
         return None
 
     def band(self, tokens: int, sample: str = "") -> float | None:  # noqa: ARG002
@@ -77,7 +81,7 @@ class Tokenizer(ABC):
         return self.error_percent
 
     def measure_base(self, base_tokens: int, text: str = "") -> Measure:
-        """Scale a sum of the base's counts, and add method and error band."""
+        """Return the scaled count for a sum of counts by `base`, with its method and error band."""
         return self.measure(self.scale(base_tokens), text)
 
     def measure(self, tokens: int, text: str = "") -> Measure:
@@ -85,7 +89,7 @@ class Tokenizer(ABC):
 
         Args:
             tokens: The count.
-            text: The text or its beginning, whose kind and size determine the band.
+            text: The text or its beginning, which determines the error band.
         """
         if tokens == 0:
             return Measure(0, "exact", self.name, 0.0)

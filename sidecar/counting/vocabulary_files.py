@@ -1,14 +1,19 @@
-"""Tokenizers from vocabulary files: rank files, tekken, `tokenizer.json`, SentencePiece and GGUF.
+"""Loads tokenizers from vocabulary files: rank files, tekken, `tokenizer.json`, SentencePiece and
+GGUF.
 
 A byte-level BPE vocabulary whose token ids rise in the order of its merges is a list of ranks. If
-its split pattern is known (Llama-3, Qwen, DeepSeek, GPT-2, …), tiktoken runs it: ten times faster
-than the `tokenizers` library, and with proven safe cuts. Other `tokenizer.json` files need the
-extra `[huggingface]`, SentencePiece vocabularies the extra `[sentencepiece]`; their texts are not
-cut.
+its split pattern is known (Llama 3, Qwen, DeepSeek, GPT-2, …), tiktoken runs it, ten times faster
+than the `tokenizers` library and with proven safe split points. Other `tokenizer.json` files need
+the extra `[huggingface]`, and SentencePiece vocabularies the extra `[sentencepiece]`. These
+libraries count whole texts.
 
-Only the header of a GGUF model is read, never the weights. Format:
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Counts
-equal those of llama.cpp for the same file.
+A vocabulary file often does not contain its split pattern, or has it in another library's syntax.
+This module has the patterns in tiktoken's syntax (fancy-regex), with their equivalents in
+`tokenizer.json` files.
+
+Only the header of a GGUF file is read, never the weights. Supported are versions 2 and 3,
+little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Counts equal those of
+llama.cpp for the same file.
 """
 
 from __future__ import annotations
@@ -43,17 +48,20 @@ Ranks = dict[bytes, int]
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A way to split a text before tokens are merged."""
+    """A pattern that splits a text before its parts are merged to tokens.
+
+    Attributes:
+        expression: The pattern in tiktoken's syntax.
+        splits: Equivalent sequences of `Split` expressions in `tokenizer.json` files.
+        nfc: Whether the tokenizer normalises texts to NFC first.
+        has_safe_cuts: Whether `sidecar.text.cuts` is proven for this pattern.
+    """
 
     name: str
     expression: str
-    """In tiktoken's syntax."""
     splits: tuple[tuple[str, ...], ...] = ()
-    """Equivalent sequences of `Split` expressions in `tokenizer.json` files."""
     nfc: bool = False
-    """Whether the tokenizer normalises to NFC first."""
     has_safe_cuts: bool = True
-    """Whether the cuts of `sidecar.text.cuts` are proven for this pattern."""
 
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -90,9 +98,9 @@ _DEEPSEEK_SPLITS = (
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     _DEEPSEEK_REST,
 )
-# The three splits as one expression: the classes of later splits exclude what earlier ones match,
-# and a blank before such a match counts as final, as `(?!\S)` requires. Characters that no split
-# matches (control and unassigned ones) form a piece there, and would be lost here.
+# DeepSeek's three splits as one expression. The classes of later splits exclude what earlier splits
+# match, and a blank before such a match counts as final, as `(?!\S)` requires. The last alternative
+# matches characters that no split matches (control and unassigned characters).
 _DEEPSEEK = (
     rf"\p{{N}}{{1,3}}|[{_CJK}]+"
     r"""|[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
@@ -125,25 +133,25 @@ _BY_RANKS = {
 
 
 def pattern_of_splits(splits: tuple[str, ...]) -> Pattern | None:
-    """Return the known pattern that is equivalent to the splits of a `tokenizer.json`, or None."""
-    # Some files contain line ends instead of their escapes.
+    """Return the known pattern that is equivalent to the `Split` expressions, or None."""
+    # Some files contain line breaks instead of their escapes.
     escaped = tuple(split.replace("\r", r"\r").replace("\n", r"\n") for split in splits)
     return next((pattern for pattern in PATTERNS if escaped in pattern.splits), None)
 
 
 def pattern_of_rank_count(ranks: int) -> Pattern | None:
-    """Return the pattern of a rank file by its number of ranks, or None."""
+    """Return the split pattern of a rank file, which its number of ranks determines, or None."""
     return _BY_RANKS.get(ranks)
 
 
 class VocabularyError(SidecarError, ValueError):
-    """A vocabulary file is missing, unreadable, or of a kind that cannot be run."""
+    """A vocabulary file is missing, unreadable, or of an unsupported kind."""
 
     kind = "config"
 
 
 class BytePairTokenizer(Reference):
-    """An exact byte-level BPE vocabulary. Thread-safe. The first count builds the encoding."""
+    """Counts exactly with a byte-level BPE vocabulary, run by tiktoken. Thread-safe."""
 
     def __init__(self, name: str, ranks: Ranks, pattern: Pattern) -> None:
         super().__init__("o200k_base")
@@ -181,20 +189,22 @@ class BytePairTokenizer(Reference):
 
 
 def read_ranks(data: bytes) -> Ranks:
-    """Return the ranks in a `.tiktoken` file or Llama-3's `tokenizer.model`.
+    """Return the ranks in a `.tiktoken` file or Llama 3's `tokenizer.model`.
 
     Raises:
-        VocabularyError: A line is not base64 and a rank.
+        VocabularyError: A line does not consist of base64 and a rank.
     """
     try:
         pairs = (line.split() for line in data.splitlines() if line)
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except ValueError as error:
-        raise VocabularyError("it is not a rank file (base64 and rank on each line)") from error
+        raise VocabularyError(
+            "it is not a rank file, whose lines contain base64 and a rank"
+        ) from error
 
 
 def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
-    """Load a rank file. The number of ranks determines the split pattern.
+    """Load the tokenizer in a rank file. The number of ranks determines its split pattern.
 
     Raises:
         VocabularyError: The split pattern is unknown.
@@ -204,7 +214,7 @@ def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
     pattern = pattern_of_rank_count(len(ranks))
     if pattern is None:
         raise VocabularyError(
-            f"a rank file of {len(ranks)} ranks is not known; name its tokenizer.json instead"
+            f"a rank file with {len(ranks)} ranks is unknown; configure its tokenizer.json instead"
         )
     return BytePairTokenizer(name, ranks, pattern)
 
@@ -226,7 +236,9 @@ class _Tekken(msgspec.Struct):
 
 
 def load_tekken(path: Path, name: str) -> BytePairTokenizer:
-    """Load one of Mistral's `tekken` files, which contain more tokens than the models use.
+    """Load the tokenizer in one of Mistral's `tekken` files.
+
+    These files contain more tokens than the models use.
 
     Raises:
         VocabularyError: The file is not a tekken file.
@@ -266,13 +278,13 @@ def bytes_by_letter() -> dict[str, int]:
 
 
 def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
-    """Return whether token ids rise with the merges and can therefore serve as ranks.
+    """Return whether token ids rise with the merges, so that they can serve as ranks.
 
-    Ids may repeat, because Llama-3 lists all merges that produce a token.
+    Ids may repeat, because Llama 3 lists all merges that produce a token.
 
     Args:
-        merges: `"a b"` strings or `[a, b]` pairs, as in `tokenizer.json`.
-        vocabulary: Token ids.
+        merges: Strings `a b` or pairs, as in `tokenizer.json`.
+        vocabulary: The token ids.
     """
     parts = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
     ids = [vocabulary.get("".join(part), -1) for part in parts]
@@ -280,16 +292,15 @@ def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Runs a `tokenizer.json` by the `tokenizers` library. Thread-safe."""
+    """Counts with a `tokenizer.json`, run by the `tokenizers` library. Thread-safe."""
 
     inline_characters = 1_000
-    """How many characters it counts in about a millisecond."""
 
     def __init__(self, name: str, data: bytes, dropped: bytes = b"") -> None:
         """Args:
             name: The tokenizer's name.
             data: The contents of a `tokenizer.json`.
-            dropped: Bytes that the model drops. They are tokens in `data` but are not counted.
+            dropped: Bytes that are tokens in `data` but not for the model. They are not counted.
 
         Raises:
             VocabularyError: The library is missing or cannot read `data`.
@@ -301,7 +312,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return self._encode(text)
-        except (UnicodeEncodeError, TypeError):  # depends on the library's version
+        except (UnicodeEncodeError, TypeError):  # the error depends on the library's version
             return self._encode(without_lone_surrogates(text))
 
     def _encode(self, text: str) -> int:
@@ -331,10 +342,10 @@ def _library_tokenizer(data: bytes) -> Any:
 
 
 def load_tokenizer_json(path: Path, name: str) -> BytePairTokenizer | HuggingFaceTokenizer:
-    """Load a `tokenizer.json`, which takes some tenths of a second.
+    """Load the tokenizer in a `tokenizer.json`. This may take half a second.
 
     Raises:
-        VocabularyError: It cannot be run here.
+        VocabularyError: The tokenizer is unsupported.
         OSError: The file is unreadable.
     """
     data = path.read_bytes()
@@ -346,7 +357,7 @@ def load_tokenizer_json(path: Path, name: str) -> BytePairTokenizer | HuggingFac
 
 
 def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
-    """Return an equivalent tokenizer for tiktoken, or None."""
+    """Return a tokenizer for tiktoken that is equivalent to a `tokenizer.json`, or None."""
     model, pattern = _object(spec.get("model")), _known_pattern(spec)
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if pattern is None or model.get("type") != "BPE":
@@ -361,7 +372,7 @@ def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
 
 
 def _known_pattern(spec: dict[str, Any]) -> Pattern | None:
-    """Return the known pattern equivalent to `pre_tokenizer` and `normalizer`, or None."""
+    """Return the known pattern that is equivalent to `pre_tokenizer` and `normalizer`, or None."""
     steps = _steps(spec.get("pre_tokenizer"), "pretokenizers")
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space"):
         return None
@@ -402,13 +413,12 @@ _MODEL_TYPE_BPE = 2
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Counts by the `sentencepiece` library, like llama.cpp. Thread-safe."""
+    """Counts with the `sentencepiece` library, like llama.cpp. Thread-safe."""
 
     inline_characters = 1_000
-    """How many characters it counts in about a millisecond."""
 
     def __init__(self, name: str, model: bytes) -> None:
-        """Load a model.
+        """Load a SentencePiece model.
 
         Raises:
             VocabularyError: The library is missing or cannot read `model`.
@@ -419,7 +429,7 @@ class SentencePieceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return len(self._processor.encode(text))
-        except (UnicodeEncodeError, RuntimeError):  # depends on the library's version
+        except (UnicodeEncodeError, RuntimeError):  # the error depends on the library's version
             return len(self._processor.encode(without_lone_surrogates(text)))
 
 
@@ -432,7 +442,7 @@ def _processor(model: bytes) -> Any:
         ) from error
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except Exception as error:  # RuntimeError, and others for files of another kind
+    except Exception as error:  # the library raises various errors
         raise VocabularyError(f"the sentencepiece library cannot read it: {error}") from error
 
 
@@ -449,12 +459,12 @@ def tokenizer_from_pieces(
     Args:
         name: The tokenizer's name.
         pieces: The pieces.
-        scores: Their scores.
-        types: Their types.
-        space_before: Whether a space is added before a text.
+        scores: The score of each piece.
+        types: The type of each piece.
+        space_before: Whether the tokenizer adds a space before a text.
 
     Raises:
-        VocabularyError: The library is missing or cannot read them.
+        VocabularyError: The library is missing or cannot read the pieces.
     """
     listed = b"".join(
         _bytes_field(
@@ -500,7 +510,7 @@ def _varint(value: int) -> bytes:
 
 
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
-"""`struct` format by GGUF type."""
+"""The `struct` format of each GGUF number type."""
 _STRING, _ARRAY = 8, 9
 _MAX_STRING = 64 * 1024 * 1024
 _MAX_ITEMS = 4_000_000
@@ -516,22 +526,22 @@ _PATTERNS = {
     "gpt-4o": O200K,
     "tekken": TEKKEN,
 }
-"""Pattern by `tokenizer.ggml.pre`."""
+"""The split pattern for each value of `tokenizer.ggml.pre`."""
 
 _SUCCESSIVE_SPLITS = {
     "command-r": (r"\p{N}", GPT2.expression),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2.expression, "[0-9][0-9][0-9]"),
 }
-"""Vocabularies with several split patterns, which are applied in turn."""
+"""The vocabularies that apply several split patterns in turn."""
 
 _NORMAL, _BYTE = 1, 6
 
 
 def load_gguf(path: Path, name: str) -> Tokenizer:
-    """Load the tokenizer of a GGUF file, which takes some tenths of a second.
+    """Load the tokenizer in a GGUF file. This may take half a second.
 
     Raises:
-        VocabularyError: Its vocabulary cannot be run here.
+        VocabularyError: The vocabulary is unsupported.
         OSError: The file is unreadable.
     """
     with path.open("rb") as file:
@@ -546,9 +556,9 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
         return _load_successive_splits(header, name, _SUCCESSIVE_SPLITS[str(pre)])
     pattern = _PATTERNS.get(str(pre)) if kind == "gpt2" else None
     if pattern is None:
-        reason = _REASONS.get(str(kind), "its kind is not known")
+        reason = _REASONS.get(str(kind), "its kind is unknown")
         raise VocabularyError(
-            f"its vocabulary (model {kind}, pre {pre}) cannot be run here: {reason}; "
+            f"its vocabulary (model {kind}, pre {pre}) is not supported: {reason}; "
             "configure the server that runs it as an [[endpoint]] for exact counts"
         )
     vocabulary = _gguf_vocabulary(header)
@@ -558,11 +568,11 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
 
 
 _REASONS = {
-    "gpt2": "no library splits texts as llama.cpp does for it",
-    "bert": "WordPiece is llama.cpp's own here, and no library's",
-    "t5": "a GGUF leaves out how Unigram normalises its texts",
-    "rwkv": "no library has its tokenizer",
-    "no_vocab": "it has none",
+    "gpt2": "no library splits texts for it as llama.cpp does",
+    "bert": "no library implements WordPiece as llama.cpp does",
+    "t5": "the file does not say how Unigram normalises texts",
+    "rwkv": "no library implements its tokenizer",
+    "no_vocab": "the file contains no vocabulary",
 }
 
 
@@ -609,7 +619,7 @@ def _gguf_vocabulary(header: dict[str, Any]) -> dict[str, int]:
 
 
 def read_header(file: BinaryIO) -> dict[str, Any]:
-    """Return the key-value pairs before the weights.
+    """Return the key-value pairs in the header of a GGUF file.
 
     Raises:
         VocabularyError: The file has another format.
@@ -655,14 +665,14 @@ def _array(file: BinaryIO) -> list[Any]:
 
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Larger vocabulary files are refused. The largest known ones are under 40 MB."""
+"""Largest size of a vocabulary file. The largest known files have less than 40 MB."""
 
 
 def load(file: Path, name: str) -> Tokenizer:
-    """Load the tokenizer in a file, which takes some tenths of a second.
+    """Load the tokenizer in a vocabulary file of any kind. This may take half a second.
 
     Raises:
-        VocabularyError: It cannot be run here.
+        VocabularyError: The vocabulary is unsupported.
         OSError: The file is missing or unreadable.
     """
     with file.open("rb") as opened:
@@ -671,7 +681,7 @@ def load(file: Path, name: str) -> Tokenizer:
         return load_gguf(file, name)
     if file.stat().st_size > MAX_BYTES:
         raise VocabularyError("it is too large for a vocabulary (over 256 MB)")
-    # SentencePiece files begin with a piece, in protocol buffers.
+    # SentencePiece files are protocol buffers that begin with a piece.
     if len(head) > 4 and head[0] == head[2] == 0x0A and head[3] <= head[1] - 2:
         return SentencePieceTokenizer(name, file.read_bytes())
     if head.lstrip()[:1] != b"{":

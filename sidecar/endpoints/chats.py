@@ -1,4 +1,4 @@
-"""Converts conversations and tools to the format that each vendor's count takes."""
+"""Converts messages and tools to the formats that the vendors count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROLES = {"model": "assistant", "developer": "system"}
 
 @dataclass
 class PlainMessage:
-    """A message of text, tool calls and tool results, in no vendor's format."""
+    """A message with text, tool calls and tool results, in a format that no vendor determines."""
 
     role: str
     text: str = ""
@@ -31,7 +31,7 @@ class PlainMessage:
 
 
 class ToolResult(NamedTuple):
-    """What a tool returned."""
+    """The result of a tool call."""
 
     id: str
     name: str
@@ -42,7 +42,7 @@ def openai_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Convert messages to OpenAI's chat format.
 
     Raises:
-        EndpointError: A message has something other than text, such as an image.
+        EndpointError: A message contains a part other than text, such as an image.
     """
     return [out for message in messages for out in _openai_message(message)]
 
@@ -102,10 +102,10 @@ def openai_tools(tools: Tools) -> list[dict[str, Any]]:
 
 
 def plain_message(message: ChatMessage) -> PlainMessage:
-    """Read a message in any vendor's format.
+    """Convert a message in any vendor's format.
 
     Raises:
-        EndpointError: It has something other than text, such as an image.
+        EndpointError: The message contains a part other than text, such as an image.
     """
     read = read_message(message)
     role = read.role or "user"
@@ -122,24 +122,26 @@ def plain_message(message: ChatMessage) -> PlainMessage:
 
 
 def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], str]:
-    """Return the messages without system messages, and the text of the system messages."""
+    """Return the messages that are not system messages, and the text of those that are."""
     turns = [plain_message(message) for message in messages]
     system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
     return [turn for turn in turns if turn.role != "system"], system
 
 
 def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> dict[str, Any]:
-    """Build a request body in OpenAI's format, with `more` as further fields.
+    """Build the body of a request in OpenAI's format, with `more` as further fields.
 
     Raises:
-        EndpointError: A message has something other than text, such as an image.
+        EndpointError: A message contains a part other than text, such as an image.
     """
     body = {**more, "messages": openai_messages(messages)}
     return {**body, "tools": openai_tools(tools)} if tools else body
 
 
 def call_arguments(call: Block) -> dict[str, Any]:
-    """Return the arguments of a tool call as an object, which some vendors require."""
+    """Return the arguments of a tool call as an object, because some vendors accept no
+    JSON text.
+    """
     try:
         return typed.decode(call.arguments or "{}", dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -151,7 +153,7 @@ def _text_of_block(block: Block) -> str:
         return ""
     if block.kind != "text":
         raise EndpointError(
-            "unsupported", "a message holds a part that is no text, such as an image"
+            "unsupported", "a message contains a part other than text, such as an image"
         )
     return block.text
 

@@ -1,4 +1,4 @@
-"""An endpoint that the user declared: its connection, and what is known about its models."""
+"""An endpoint in the user's settings, with its connection and what is known about its models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SPECIAL = re.compile(
 
 
 async def has_specials(text: str) -> bool:
-    """Return whether a text contains something that looks like a special token."""
+    """Return whether a text contains strings that look like special tokens."""
     if len(text) > _INLINE_CHARACTERS:
         return bool(await asyncio.to_thread(_SPECIAL.search, text))
     return bool(_SPECIAL.search(text))
@@ -65,12 +65,12 @@ async def has_specials(text: str) -> bool:
 def require_server(binding: ProbeResult) -> Server:
     """Return the recognised server. Raises EndpointError if it is unknown."""
     if binding.server is None:
-        raise EndpointError("unsupported", "the server is of no known kind")
+        raise EndpointError("unsupported", "the kind of server is unknown")
     return binding.server
 
 
 def text_request(text: str) -> BuildRequest:
-    """Return a function that builds the request for counting `text`."""
+    """Return a function that builds the request to count a text."""
 
     def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
         if server.text is None:
@@ -81,7 +81,7 @@ def text_request(text: str) -> BuildRequest:
 
 
 def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
-    """Return a function that builds the request for counting a chat."""
+    """Return a function that builds the request to count messages and tools."""
 
     def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
         if server.chat is None:
@@ -89,7 +89,7 @@ def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
         try:
             return server.chat.request(model, messages, tools), server.chat.read
         except (TypeError, AttributeError, ValueError) as error:
-            reason = f"messages or tools have no known form ({type(error).__name__})"
+            reason = f"messages or tools have an unknown form ({type(error).__name__})"
             raise EndpointError("unsupported", reason) from None
 
     return build
@@ -105,31 +105,28 @@ PROBE_SECONDS = 2.0
 MODELS_KEPT = 256
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
-"""Delays in seconds before a server that cannot count is probed again.
-
-The delay doubles each time.
-"""
+"""Seconds until a server that cannot count is probed again. They double after each failure."""
 LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
-"""How long a probe's result is valid, in seconds. Other results are valid for the session."""
+"""Seconds for which a probe with this status is valid. Other results are valid for the session."""
 
 ALIKE_CHARACTERS = 64
-"""Texts whose lengths differ by less may have the same count."""
+"""Texts whose lengths differ by fewer characters may have the same count."""
 Aspect: TypeAlias = Literal["text", "chat"]
 
 
 class _ServerChangedError(SidecarError):
-    """The server was restarted with other models, so earlier probes are invalid."""
+    """The server was restarted with other models, so that earlier probes are invalid."""
 
 
 class DeclaredEndpoint:
-    """Counts by one endpoint. Methods that count raise only EndpointError."""
+    """Counts with one endpoint. The methods that count raise only EndpointError."""
 
     def __init__(
         self, settings: EndpointSettings, environment: Mapping[str, str], *, counts: bool = True
     ) -> None:
         """Args:
-        settings: The user's declaration.
-        environment: Holds the API key.
+        settings: The `[[endpoint]]` table in the user's settings.
+        environment: The environment variables that contain the API key.
         counts: Whether texts may be sent. Otherwise only context windows are requested.
         """
         self.models, self._counts = settings.models, counts
@@ -144,7 +141,7 @@ class DeclaredEndpoint:
             headers = self._cloud.headers(key) if self._cloud else bearer(key)
         except EndpointError as error:
             self._no_key = error
-        # The environment's proxies are never used for local servers.
+        # Local servers are never reached through the proxies in the environment.
         proxied = self._cloud is not None
         self._connection = Connection(root, headers, proxied, key_from=settings.api_key_env)
         self._sdk = lmstudio.SdkCounter(root)
@@ -165,14 +162,14 @@ class DeclaredEndpoint:
         return self._connection.requests
 
     def is_named(self, url: str) -> bool:
-        """Return whether `url` is this endpoint's address, with or without its secrets."""
+        """Return whether a URL is that of this endpoint, with or without its secrets."""
         return url.rstrip("/") in (self._url.rstrip("/"), self.root)
 
     async def models_to_ask(self) -> list[str]:
-        """Return the models to probe if none is named.
+        """Return the models to probe if the user names none.
 
-        These are models that were asked about before and globs without wildcards, else the first
-        listed model that matches a glob.
+        These are the models that were used before and the declared names without wildcards, or else
+        the first listed model that the endpoint declares.
         """
         named = self.named()
         if named or self._cloud or self._no_key:
@@ -185,35 +182,35 @@ class DeclaredEndpoint:
         return fitting[:1] or [self.models[0]]
 
     def named(self) -> list[str]:
-        """Return the models that were asked about, and the globs without wildcards."""
+        """Return the models that were used, and the declared names without wildcards."""
         plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
         return list(dict.fromkeys([*self._asked, *plain]))
 
     @property
     def matching_models(self) -> list[str]:
-        """The listed models that match a glob."""
+        """The models in the server's list that the endpoint declares."""
         return [name for name in self._offered if matches(name, self.models)]
 
     def result_for(self, model: str) -> ProbeResult | None:
-        """Return the probe's result if it is still valid, else None."""
+        """Return the result of the last probe for a model if it is still valid, else None."""
         return self._bindings.get(model)
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return for how many seconds not to ask an unreachable or loading server, or None."""
+        """Return the seconds for which an unreachable or loading server is not asked, or None."""
         known = self.result_for(model)
         return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the context window that was reported last."""
+        """Return the context window that the server reported last."""
         last = self._asked.get(model)
         return last.limit if last else None
 
     async def refresh_window(self, model: str, tokens: int) -> None:
-        """Ask for the context window again if a reply or another model may have changed it.
+        """Request the context window again if a reply or another model may have changed it.
 
         Args:
             model: The model of the conversation.
-            tokens: Prompt and output tokens of a reply, or 0 without one.
+            tokens: The prompt and output tokens of the reply, or 0 without a reply.
         """
         last = self._asked.get(model)
         if last is None or last.server is None:
@@ -226,12 +223,14 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return a row per model that was asked about, or else per glob."""
+        """Return the capabilities for each model that was used, or else for each declared name."""
         rows = [self._capability_row(model, binding) for model, binding in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
     async def probed(self, model: str) -> ProbeResult:
-        """Return what this endpoint can do for a model. Concurrent callers share one probe."""
+        """Return the result of the last probe for a model, or probe it. Concurrent calls share one
+        probe.
+        """
         known = self._bindings.get(model)
         if known is not None:
             return known
@@ -243,13 +242,13 @@ class DeclaredEndpoint:
         return await self.probed(model)
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
-        """Count a text. Sends one request if the model was probed, and none for an empty text."""
+        """Return the token count of a text. Sends one request if the model was probed before."""
         if not text:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
         binding = await self._require(model, "text")
         server = require_server(binding)
         if server.parses_specials and await has_specials(text):
-            # These servers cannot be told to treat them as plain characters.
+            # These servers cannot count special tokens as plain characters.
             raise EndpointError(
                 "unsupported", f"{server.name} would count special tokens in the text"
             )
@@ -267,7 +266,7 @@ class DeclaredEndpoint:
     async def count_chat(
         self, model: str, messages: Sequence[ChatMessage], tools: Tools
     ) -> EndpointCount:
-        """Count a whole request, messages and tools, with the model's own template."""
+        """Return the token count of a whole request, with the chat template of the model."""
         tokens = await self._count(model, "chat", chat_request(messages, tools))
         size = sum(len(str(message.get("content"))) for message in messages)
         await self._check_varies(model, "chat", size, tokens)
@@ -276,7 +275,7 @@ class DeclaredEndpoint:
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
 
     async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
-        """Probe again if texts of different sizes got the same count.
+        """Probe again if texts of different sizes had the same count.
 
         Raises:
             EndpointError: The server returns the same count for all texts.
@@ -372,7 +371,7 @@ class DeclaredEndpoint:
         if not server.text_by_chat:
             return await self._count(model, "text", text_request(text))
         if model not in self._message_costs:
-            # A full stop is one token in every vocabulary; the rest is the message's overhead.
+            # A full stop is one token in every vocabulary, so the rest belongs to the template.
             extra_tokens = await self._count(model, "chat", chat_request(single_message("."), ()))
             self._message_costs[model] = extra_tokens - 1
         token_count = await self._count(model, "chat", chat_request(single_message(text), ()))
@@ -386,7 +385,7 @@ class DeclaredEndpoint:
             raise
 
     async def _count(self, model: str, what: Aspect, build: BuildRequest) -> int:
-        """Count. If the server has been replaced, try once more."""
+        """Send a counting request, and repeat it once if the server was replaced."""
         for _ in range(2):
             binding = await self._require(model, what)
             request, read = build(require_server(binding), binding.model)
@@ -419,7 +418,7 @@ class DeclaredEndpoint:
             return
         try:
             listed = list_models(await self._connection.get("/v1/models"))
-        except BaseException:  # also when cancelled: the next count probes again
+        except BaseException:  # also after a cancellation, so that the next count probes again
             self._bindings.clear()
             raise
         if digest(listed) != binding.listed:
@@ -447,7 +446,7 @@ class DeclaredEndpoint:
 
 
 def reconnect_delay(failures: int) -> float:
-    """Return how many seconds to wait after so many failures in a row."""
+    """Return the seconds to wait after a number of failures in a row."""
     return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
@@ -456,8 +455,9 @@ def _expiry_of(_: str, binding: ProbeResult, now: float) -> float:
 
 
 def _result_after_failure(binding: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
-    """Return the result after a failed count. The window stays valid if the server is only
-    unavailable.
+    """Return the result after a failed count.
+
+    The context window stays known if the server is only unavailable.
     """
     failed = ProbeResult.failed(model, error, binding.server)
     away = error.status in ("unreachable", "loading")

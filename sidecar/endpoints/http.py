@@ -1,9 +1,9 @@
-"""An HTTP connection to one endpoint: JSON out, JSON in, with limits on everything.
+"""Connects to an endpoint over HTTP, with limits for time and size.
 
-Redirects are not followed, bodies have a maximum size, and each request has a time limit.
-Requests are sent one at a time, the newest first, so that a slow server does not answer
-abandoned requests before the current one. httpx is imported on a thread, because that takes too
-long for the event loop.
+Bodies are JSON. Redirects are not followed, answers have a maximum size, and each request has a
+time limit. Requests are sent one at a time, the newest first, so that a slow server does not answer
+abandoned requests before the current one. httpx is imported on a thread, because the import would
+block the event loop.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
 BASES = (*_REQUESTS, "/v1", "/api")
-"""Endings of addresses that clients use: request paths, and the base paths of OpenAI and Ollama."""
+"""Endings of configured URLs to remove: request paths, and the base paths of OpenAI and Ollama."""
 
 _SET_IT = "set it to the server's key where the editor or the shell is started"
 
 
 def host_of(url: str) -> str:
-    """Return the host of an address, or "" if it has none."""
+    """Return the host of a URL, or "" if it has none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -44,7 +44,7 @@ def host_of(url: str) -> str:
 
 
 def root_of(url: str, suffixes: Sequence[str]) -> str:
-    """Return the address without an ending such as `/v1`. Request paths are appended to it."""
+    """Return a URL without an ending such as `/v1`. Request paths are appended to the result."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     for suffix in suffixes:
@@ -55,18 +55,18 @@ def root_of(url: str, suffixes: Sequence[str]) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return an address without user, password, query and fragment, which may be secret."""
+    """Return a URL without user, password, query and fragment, which may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return "an invalid address"
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    # Without `//` user and password are part of the path.
+    # In a URL without `//`, user and password are part of the path.
     return printable(bare if parts.netloc else bare.rpartition("@")[2])
 
 
 def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
-    """Return the API key in an environment variable, or "" if no variable is named.
+    """Return the API key in an environment variable, or "" if `variable` is None.
 
     Raises:
         EndpointError: The variable is not set, or its value cannot be sent in a header.
@@ -77,14 +77,14 @@ def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
     if not key:
         raise EndpointError("auth", f"{named} (api-key-env) is not set", _SET_IT)
     if not (key.isascii() and key.isprintable()):
-        raise EndpointError("auth", f"{named} holds no usable key", _SET_IT)
+        raise EndpointError("auth", f"{named} contains no usable key", _SET_IT)
     return key
 
 
 # The order of requests
 
 IsWanted: TypeAlias = Callable[[], bool]
-"""Returns whether the caller still waits for the answer."""
+"""A function that returns whether the caller still waits for the answer."""
 
 
 def always() -> bool:
@@ -96,7 +96,7 @@ _is_wanted: ContextVar[IsWanted] = ContextVar("wanted", default=always)
 
 @contextmanager
 def abandon_unless(wanted: IsWanted) -> Iterator[None]:
-    """Let tasks that start in this block send nothing once `wanted` returns False."""
+    """Prevent tasks that start in this block from sending requests once `wanted` returns False."""
     token = _is_wanted.set(wanted)
     try:
         yield
@@ -105,7 +105,7 @@ def abandon_unless(wanted: IsWanted) -> Iterator[None]:
 
 
 def detach_from_caller() -> None:
-    """Keep sending the running task's requests even if its caller stops waiting."""
+    """Let the running task send requests even if its caller stops waiting."""
     _is_wanted.set(always)
 
 
@@ -149,7 +149,7 @@ class RequestQueue:
             if one in self._waiting:
                 self._waiting.remove(one)
             elif one.slot.done() and not one.slot.cancelled() and not one.slot.exception():
-                self._release()  # abandoned just as it got the connection
+                self._release()  # cancelled after the connection was granted
             raise
 
     def _release(self) -> None:
@@ -170,7 +170,9 @@ REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
 _IDLE_SECONDS = 4.0  # below the 5 s after which llama.cpp and uvicorn close an idle connection
 _INLINE_BYTES = 64 * 1024  # JSON up to this size is read and written on the event loop
-_MAX_CONTAINERS = 150_000  # in an answer: an empty one takes 2 bytes of JSON and 64 of memory
+_MAX_CONTAINERS = (
+    150_000  # in an answer: an empty container has 2 bytes of JSON but 64 bytes of memory
+)
 
 _deadline: ContextVar[float] = ContextVar("until", default=math.inf)
 
@@ -178,14 +180,14 @@ _deadline: ContextVar[float] = ContextVar("until", default=math.inf)
 def set_deadline(seconds: float) -> None:
     """Limit the total time of all requests of the running task, in seconds.
 
-    Only the request itself checks the remaining time: two timeouts at once would leave the
-    socket open.
+    Only the request checks the remaining time, because two nested timeouts would leave the socket
+    open.
     """
     _deadline.set(asyncio.get_running_loop().time() + seconds)
 
 
 def time_left() -> float:
-    """Return the seconds until the deadline; infinite without one."""
+    """Return the seconds until the deadline of the running task; infinite without a deadline."""
     return _deadline.get() - asyncio.get_running_loop().time()
 
 
@@ -198,25 +200,27 @@ class Answer:
     body: object
     """The decoded JSON, or None if the body is not JSON."""
     text: str
-    """The first characters, for servers that greet in plain text."""
+    """The first characters of the body, because some servers answer in plain text."""
     reconnected: bool
-    """Whether a new connection was needed unexpectedly, so that the server may have changed."""
+    """Whether a new connection was opened unexpectedly, so that the server may have been
+    replaced.
+    """
     key_from: str | None = None
-    """The environment variable of the key that was sent."""
+    """The environment variable of the API key in the request."""
 
 
 @dataclass
 class Connection:
-    """Sends requests to `root` over one connection."""
+    """Sends requests to one server over one connection."""
 
     root: str
     headers: Mapping[str, str]
     trust_environment: bool = False
-    """Whether to use the environment's proxies, which local servers never need."""
+    """Whether to use the proxies in the environment, which local servers never need."""
     key_from: str | None = None
-    """The environment variable of the key in `headers`."""
+    """The environment variable of the API key in `headers`."""
     requests: int = 0
-    """Number of sent requests."""
+    """The number of requests that were sent."""
     _client: httpx.AsyncClient | None = None
     _turns: RequestQueue = field(default_factory=RequestQueue)
     _new_connection_expected: bool = True
@@ -235,7 +239,7 @@ class Connection:
         self._closed = True
         if self._client is not None:
             await self._client.aclose()
-            await asyncio.sleep(0)  # lets the event loop close the socket
+            await asyncio.sleep(0)  # the event loop closes the socket
 
     async def _request(self, method: str, path: str, content: bytes | None) -> Answer:
         async with self._turns.slot():
@@ -257,7 +261,7 @@ class Connection:
             try:
                 return await self._send_request(client, method, path, content)
             except ended:
-                # A kept connection may close just as it is reused: try once more on a new one.
+                # The server may have closed the idle connection, so try once more on a new one.
                 return await self._send_request(client, method, path, content)
         except failed as error:
             reason = f"{without_secrets(self.root)} cannot be reached ({type(error).__name__})"
@@ -290,14 +294,17 @@ class Connection:
         )
 
     async def open(self) -> httpx.AsyncClient:
-        """Return the HTTP client, which the first call creates. Raises EndpointError once
-        closed."""
+        """Return the HTTP client, which the first call creates.
+
+        Raises:
+            EndpointError: The connection was closed.
+        """
         if self._closed:
             raise EndpointError(
                 "unreachable", f"the connection to {without_secrets(self.root)} was closed"
             )
         if self._client is None:
-            # In a thread: importing httpx and reading the certificates is slow.
+            # On a thread, because importing httpx and reading certificates is slow.
             self._client = await asyncio.to_thread(self._make_client)
         return self._client
 
@@ -325,7 +332,7 @@ async def _read_body(response: httpx.Response, root: str) -> bytes:
         raise EndpointError("unsupported", f"{root} redirects; redirects are not followed")
     if is_encoded(response.headers):
         raise EndpointError(
-            "unsupported", f"{root} compresses its answers though it was asked not to"
+            "unsupported", f"{root} compresses its answers, although the request forbids it"
         )
     parts: list[bytes] = []
     size = 0

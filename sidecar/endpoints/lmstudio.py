@@ -1,4 +1,4 @@
-"""Counts by LM Studio's own SDK over a WebSocket, because its HTTP interface cannot count."""
+"""Counts with LM Studio's SDK over a WebSocket, because LM Studio cannot count over HTTP."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ def sdk_is_installed() -> bool:
 
 
 class SdkCounter:
-    """Counts by LM Studio's SDK, for loaded models only.
+    """Counts with LM Studio's SDK, for models in memory only.
 
-    The same task must enter and leave the SDK's client, so one task holds it until it is
-    stopped.
+    The same task must enter and leave the SDK's client, so one task keeps it open until `aclose`.
     """
 
     def __init__(self, root: str) -> None:
@@ -35,7 +34,11 @@ class SdkCounter:
         self._opened: asyncio.Future[Any] | None = None
 
     async def count(self, model: str, text: str) -> int:
-        """Count the tokens of `text`. Raises EndpointError."""
+        """Return the token count of a text.
+
+        Raises:
+            EndpointError: The model is not in memory, or the SDK failed.
+        """
         try:
             async with asyncio.timeout(min(SDK_SECONDS, time_left())):
                 handle = await self._loaded_model(model)

@@ -1,4 +1,4 @@
-"""The results of asking an endpoint: a count, or the reason why there is none."""
+"""The results of a request to an endpoint: a count, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from sidecar.text.printable import printable
 
 BIG_BYTES = 128 * 1024
 LARGEST_CHARACTERS = 500_000
-"""Longer texts are never sent."""
+"""Most characters of a text that is sent to an endpoint."""
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]
-"""`unsupported`: 404, an unexpected shape, or an error in a 200. `auth`: the key is missing or
-refused. `loading`: a 503 that says so. `unreachable`: 5xx, 429, a reset or a timeout. `lying`:
-the counts cannot be true. `unknown`: not asked yet, or the server has another model loaded."""
+"""Whether an endpoint can count. `unsupported`: HTTP 404, an unexpected answer, or an error in an
+answer with HTTP 200. `auth`: the key is missing or was refused. `loading`: the server is loading
+the model. `unreachable`: HTTP 5xx or 429, a reset or a timeout. `lying`: the counts cannot be true.
+`unknown`: not probed yet, or another model is loaded.
+"""
 
 MissKind: TypeAlias = Literal[
     AbilityStatus, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
 ]
-"""Why there is no count, besides the statuses of `AbilityStatus`.
+"""Why there is no count, besides the values of `AbilityStatus`.
 
-`off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint names the model. `special-tokens`:
-the server would interpret special tokens in the text. `late`: the time limit has passed, but the
-request may still be running.
+`off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint declares the model. `too-large`:
+the text is too long. `special-tokens`: the server would interpret special tokens in the text.
+`late`: the time limit has passed, but the request may still be running. `closed`: the server is
+shutting down.
 """
 
 
 class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A number of tokens, as the model's server counts them."""
+    """The token count of a text or a chat by the model's server."""
 
     tokens: int
     server: str
@@ -41,12 +44,12 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def name(self) -> str:
-        """The tokenizer's name: server and model."""
+        """The name of the tokenizer, which consists of the server and the model."""
         return f"{self.server}:{self.model}"
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """The reason why there is no count. It contains neither text nor key."""
+    """The reason why an endpoint gave no count. It contains no text and no key."""
 
     reason: str
     kind: MissKind
@@ -66,17 +69,17 @@ _STEPS: dict[MissKind, str] = {
 
 
 URL_IN_DOUBT = f"is its url right? If it is, {_STEPS['unsupported']}"
-"""The next step if no known model server answers."""
+"""The advice for an address at which no known model server answers."""
 
 
 def explain(kind: MissKind, reason: str, step: str = "") -> str:
-    """Append the next step to a reason: `step`, or the usual one for this kind of failure."""
+    """Append advice to a reason: `step`, or the usual advice for this kind of failure."""
     step = step or _STEPS.get(kind, "")
     return f"{reason}: {step}" if step else reason
 
 
 def undeclared_reason(model: str) -> str:
-    """Return the reason for a model that no endpoint names."""
+    """Return the reason why no endpoint counts for a model that none declares."""
     return explain("undeclared", printable(f"no endpoint is configured for {model}"))
 
 
@@ -89,7 +92,7 @@ NO_ENDPOINT = (
 
 
 class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The capabilities of an endpoint for a model."""
+    """The capabilities of an endpoint for one model, as clients receive them."""
 
     endpoint: str
     model: str
@@ -97,15 +100,15 @@ class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: AbilityStatus
     chat: AbilityStatus
     limit: int | None
-    """The allocated context window, in tokens."""
+    """The context window that the server allocates, in tokens; null if unknown."""
     checked_at: str | None
-    """RFC 3339 in UTC; null before the first request."""
+    """The time of the last probe, as RFC 3339 in UTC; null before the first probe."""
     reason: str | None = None
-    """Why texts or chats are not counted, with the next step; null if both are."""
+    """Why texts or chats cannot be counted, with advice; null if both can."""
 
 
 class EndpointError(SidecarError):
-    """An endpoint gave no count. `Endpoints` turns it into a `Miss`."""
+    """An endpoint gave no count. `Endpoints` returns a `Miss` instead of raising it."""
 
     kind = "endpoint"
 
@@ -113,7 +116,7 @@ class EndpointError(SidecarError):
         """Args:
         status: The kind of failure.
         reason: The reason, for the user.
-        step: What to do, if that is more than `status` implies.
+        step: The advice, if the usual advice for the status does not fit.
         """
         super().__init__(reason)
         self.status: AbilityStatus = status
@@ -121,12 +124,12 @@ class EndpointError(SidecarError):
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether another request may succeed, because this one was malformed or too large."""
+        """Whether other requests may succeed, because this one was malformed or too large."""
         return self.status == "unsupported" and "HTTP 4" in self.reason
 
 
 class RequestAbandonedError(EndpointError):
-    """The caller stopped waiting, so the request was not sent."""
+    """The request was not sent, because its caller stopped waiting."""
 
     def __init__(self) -> None:
         super().__init__("unknown", "the request was not sent: its caller stopped waiting")
@@ -145,5 +148,5 @@ class EndpointTimeoutError(EndpointError):
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether the request was so large that even a healthy server may be slow."""
+        """Whether the request is so large that a healthy server may exceed the time limit."""
         return self.sent_bytes > BIG_BYTES

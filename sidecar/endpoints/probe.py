@@ -1,7 +1,7 @@
-"""Finds out what an endpoint can do for one model, in at most eight requests.
+"""Determines the capabilities of an endpoint for one model, with at most eight requests.
 
 The server is recognised by its list of models, its greeting or the form of its counts. Then it
-counts two known texts, which exposes servers that return constants or nonsense.
+counts two known texts, which reveals servers that return constants or nonsense.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ PROBE_TEXTS = (
     "The quick brown fox jumps over the lazy dog, 24 times in 2048 steps;\n"
     "def answer(question: str) -> int:\n    return 42 if question else 0\n",
 )
-"""Two texts for which every tokenizer returns clearly different counts."""
+"""Two texts whose token counts differ clearly with every tokenizer."""
 
-_SPECIALS = 4  # tokens that a server may add around a text
-_BYTES_PER_TOKEN = 512  # longer than any vocabulary's tokens; runs of blanks reach about 128
+_SPECIALS = 4  # most tokens that a server may add around a text
+_BYTES_PER_TOKEN = 512  # no vocabulary has longer tokens; runs of blanks have about 128 bytes
 
 
 def check_texts(counts: Sequence[int], server: str) -> None:
-    """Raise EndpointError if the counts are not plausible for `PROBE_TEXTS`."""
+    """Raise EndpointError if the counts of `PROBE_TEXTS` are not plausible."""
     for text, tokens in zip(PROBE_TEXTS, counts, strict=True):
         if not is_possible_count(text, tokens):
             raise EndpointError(
@@ -57,13 +57,13 @@ def check_texts(counts: Sequence[int], server: str) -> None:
 
 
 def is_possible_count(text: str, tokens: int) -> bool:
-    """Return whether a tokenizer could return this count: at most one token per byte."""
+    """Return whether a tokenizer can return this count: at most one token per byte."""
     size = len(text.encode("utf-8", "surrogatepass"))
     return size // _BYTES_PER_TOKEN <= tokens <= size + _SPECIALS
 
 
 def check_chats(counts: Sequence[int], server: str) -> None:
-    """Raise EndpointError unless these can be counts of one-message chats of `PROBE_TEXTS`."""
+    """Raise EndpointError if these cannot be the counts of a chat with each of `PROBE_TEXTS`."""
     short, long = counts
     if long < short + 8:
         raise EndpointError(
@@ -78,7 +78,7 @@ _OWNERS: Mapping[str, Server] = {
     "koboldcpp": servers.KOBOLDCPP,
     "library": servers.OLLAMA,
 }
-# A proxy that starts the server of a request's model, so that counting would load models.
+# A proxy that starts the server of the requested model, so that a count would load the model.
 _LOADS_WHEN_ASKED = ("llama-swap",)
 
 
@@ -94,7 +94,7 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
         return servers.LITELLM
     for owner in {entry.owned_by for entry in listed if entry.owned_by}:
         if owner in _LOADS_WHEN_ASKED:
-            raise EndpointError("unsupported", f"{owner} loads a model when it is asked to count")
+            raise EndpointError("unsupported", f"{owner} would load a model in order to count")
         if owner in _OWNERS:
             return _OWNERS[owner]
     if any(entry.id.startswith("koboldcpp/") for entry in listed):
@@ -104,26 +104,26 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
 
 @dataclass(frozen=True)
 class RecognisedServer:
-    """A kind of server, and its count of the first probe text if that identified it."""
+    """A recognised kind of server, and its count of the first probe text if that identified it."""
 
     server: Server
     first_count: int | None = None
 
 
 async def recognise_server(connection: Connection, model: str, greets: bool) -> RecognisedServer:
-    """Recognise a server by its greeting, or else by POST requests.
+    """Recognise a server by its greeting, or else by its answers to counting requests.
 
     Raises:
-        EndpointError: No known way of counting works.
+        EndpointError: The server does not count in any known way.
     """
     greeted = await server_from_greeting(connection) if greets else None
     return RecognisedServer(greeted) if greeted else await _server_from_count(connection, model)
 
 
 async def server_from_greeting(connection: Connection) -> Server | None:
-    """Recognise servers that must not get a POST request.
+    """Recognise the servers to which a POST request must not be sent.
 
-    LM Studio answers 200 to everything, and LocalAI loads the model that a request names.
+    LM Studio answers every request with HTTP 200, and LocalAI loads the model that a request names.
     """
     greeting = await connection.get("/lmstudio-greeting")
     if isinstance(greeting.body, Mapping) and greeting.body.get("lmstudio") is True:
@@ -138,7 +138,7 @@ async def server_from_greeting(connection: Connection) -> Server | None:
 
 
 async def _server_from_count(connection: Connection, model: str) -> RecognisedServer:
-    """Recognise llama.cpp, vLLM or TGI by the answer to a request that all three accept."""
+    """Recognise llama.cpp, vLLM or TGI by their answer to a request that all three accept."""
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
         if server.text:
@@ -169,7 +169,7 @@ async def _server_from_path(connection: Connection, model: str) -> Server:
             answer = await connection.post(request.path, request.body)
             if answer.status == 200 and isinstance(answer.body, Mapping):
                 return server
-    reason = f"{without_secrets(connection.root)} answers no known request that counts"
+    reason = f"{without_secrets(connection.root)} does not answer any known counting request"
     raise EndpointError("unsupported", reason, URL_IN_DOUBT)
 
 
@@ -179,12 +179,12 @@ def _utc_now() -> str:
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether texts or chats can be counted, or why not."""
+    """Whether texts or chats can be counted, and the reason if they cannot."""
 
     status: AbilityStatus
     reason: str = ""
     step: str = ""
-    """What to do about it, if that is more than the status implies."""
+    """The advice, if the usual advice for the status does not fit."""
 
     @classmethod
     def failed(cls, error: EndpointError) -> Ability:
@@ -194,7 +194,7 @@ class Ability:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What is known about a model at an endpoint."""
+    """The capabilities of an endpoint for one model."""
 
     model: str
     """The server's own name for the model."""
@@ -203,24 +203,24 @@ class ProbeResult:
     chat: Ability = Ability("unknown", "not asked yet")
     limit: int | None = None
     listed: bytes = b""
-    """Digest of the server's list of models; empty without a list."""
+    """A digest of the server's list of models; empty without a list."""
     listed_models: tuple[str, ...] = ()
-    """The first models in that list."""
+    """The first models in the server's list."""
     extra_tokens: int = 0
     """Tokens that the server adds to the count of each text."""
     lifetime: float = math.inf
-    """How long the result is valid, in seconds."""
+    """The number of seconds for which the result is valid."""
     checked_at: str = field(default_factory=_utc_now)
 
     @classmethod
     def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:
-        """Return a result in which neither texts nor chats can be counted."""
+        """Return a result after which neither texts nor chats can be counted."""
         ability = Ability.failed(error)
         return cls(model=model, server=server, text=ability, chat=ability)
 
 
 async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> ProbeResult:
-    """Probe a known vendor. A single GET request checks the key and the model."""
+    """Probe a vendor's API. A single GET request checks the key and the model."""
     path = cloud.show_path(model)
     limit = None
     if path:
@@ -243,7 +243,9 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
 
 
 async def probe(connection: Connection, model: str) -> ProbeResult:
-    """Probe another endpoint: list its models, recognise it, and count two texts and two chats."""
+    """Probe a server that is not a vendor's API: recognise it, and count two texts and
+    two chats.
+    """
     server: Server | None = None
     listed: list[ListedModel] = []
     try:
@@ -255,7 +257,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
             raise EndpointError("unknown", f"the server has {_names_of(listed)}, not {model}")
         first = None
         if server is None:
-            # The servers that greet (LM Studio, Ollama, LocalAI) all list their models.
+            # All servers with a greeting (LM Studio, Ollama, LocalAI) list their models.
             name = named.id if named else model
             recognised = await recognise_server(connection, name, greets=bool(listed))
             server, first = recognised.server, recognised.first_count
@@ -278,7 +280,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
 
 
 async def probe_window(connection: Connection, model: str) -> ProbeResult:
-    """Find out the context window only. Counts nothing and sends only the model's name."""
+    """Determine only the context window. No text is sent."""
     server: Server | None = None
     try:
         answer = await connection.get("/v1/models")
@@ -300,10 +302,10 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
 
 
 def list_models(answer: Answer) -> list[ListedModel]:
-    """Return the models of `/v1/models`; empty if the server has no list.
+    """Return the models in the answer to `/v1/models`, or an empty list if the server has none.
 
     Raises:
-        EndpointError: The server needs a key, is loading, or is broken.
+        EndpointError: The server needs a key, is loading a model, or failed.
     """
     if answer.status in (404, 405, 501):
         return []
@@ -313,7 +315,7 @@ def list_models(answer: Answer) -> list[ListedModel]:
 
 
 OFFERED = 100
-"""How many of a server's models a picker offers."""
+"""Most models of a server to offer in a picker."""
 
 
 def _listed_names(listed: Sequence[ListedModel]) -> tuple[str, ...]:
@@ -321,13 +323,13 @@ def _listed_names(listed: Sequence[ListedModel]) -> tuple[str, ...]:
 
 
 def digest(listed: Sequence[ListedModel]) -> bytes:
-    """Return 16 bytes that identify a list of models; empty for an empty list."""
+    """Return a digest of a list of models with 16 bytes; empty for an empty list."""
     written = msgspec.json.encode(listed)
     return blake2b(written, digest_size=16).digest() if listed else b""
 
 
 def find(model: str, loaded: Sequence[ListedModel]) -> ListedModel | None:
-    """Return the loaded model with this id or alias. An exact match takes precedence."""
+    """Return the listed model with this id or alias, or None. An exact match takes precedence."""
     for entry in loaded:
         if model in entry.names:
             return entry
@@ -397,7 +399,11 @@ async def _try_chat(connection: Connection, server: Server, binding: ProbeResult
 
 
 async def ask(connection: Connection, request: Request, read: ReadTokens) -> int:
-    """Send a counting request and return the count. Raises EndpointError."""
+    """Send a counting request and return the count.
+
+    Raises:
+        EndpointError: The server gave no count.
+    """
     answer = await connection.post(request.path, request.body)
     refuse_unless_ok(answer, without_secrets(connection.root))
     return read(answer.body)

@@ -1,4 +1,4 @@
-"""The user's endpoints: counts, context windows, and what each server can do.
+"""The endpoints in the user's settings: their counts, context windows and capabilities.
 
 No method raises. Nothing is sent while `use_endpoint` is off, and text is sent only to endpoints
 that declare the model.
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Endpoints:
-    """Counts and context windows from the user's endpoints."""
+    """Counts and finds context windows with the endpoints in the user's settings."""
 
     def __init__(
         self,
@@ -53,10 +53,11 @@ class Endpoints:
         window: bool = False,
     ) -> None:
         """Args:
-        endpoints: The user's declarations.
+        endpoints: The `[[endpoint]]` tables in the user's settings.
         use_endpoint: Whether texts may be sent.
-        environment: Holds the API keys; by default the process's.
-        window: Whether windows may be requested even if `use_endpoint` is off.
+        environment: The environment variables that contain API keys; by default those of the
+            process.
+        window: Whether context windows may be requested even if `use_endpoint` is off.
         """
         variables = os.environ if environment is None else environment
         self._use, self._asks = use_endpoint, use_endpoint or window
@@ -71,11 +72,11 @@ class Endpoints:
         return sum(endpoint.requests for endpoint in self._endpoints)
 
     def serves(self, model: str) -> bool:
-        """Return whether a usable endpoint declares this model. Sends nothing."""
+        """Return whether a usable endpoint declares a model. Sends nothing."""
         return self._use and any(self._endpoints_for(model))
 
     def reports_window(self, model: str) -> bool:
-        """Return whether an endpoint may be asked for the model's window. Sends nothing."""
+        """Return whether an endpoint may be asked for a model's context window. Sends nothing."""
         return self._asks and any(self._endpoints_for(model))
 
     async def count_text(
@@ -85,16 +86,17 @@ class Endpoints:
         seconds: float = DEFAULT_SECONDS,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Count a text by a server that has the model loaded.
+        """Return the token count of a text by a server that has the model in memory.
 
-        Sends one request if the model was probed. A request that was sent is completed even
-        after the time limit, so that a failure of the server is noticed.
+        One request is sent if the model was probed before. A request that was sent is completed
+        even after the time limit, so that a failure of the server is noticed.
 
         Args:
             model: The model's name.
-            text: The text. Longer ones than `LARGEST_CHARACTERS` are not sent.
-            seconds: How long to wait.
-            wanted: Checked before the request is sent.
+            text: The text. Texts longer than `LARGEST_CHARACTERS` are not sent.
+            seconds: How long to wait for the answer.
+            wanted: Returns whether the count is still needed. It is called before the request is
+                sent.
         """
         if len(text) > LARGEST_CHARACTERS:
             return Miss(f"the text is longer than {LARGEST_CHARACTERS} characters", "too-large")
@@ -109,13 +111,13 @@ class Endpoints:
         tools: Tools | None = None,
         seconds: float = DEFAULT_SECONDS,
     ) -> EndpointCount | Miss:
-        """Count a whole request, messages and tools, with the model's own template."""
+        """Return the token count of a whole request, with the chat template of the model."""
         return await self._count_at_first(
             model, lambda e: e.count_chat(model, messages, tools or ()), seconds
         )
 
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
-        """Return the window that a server has allocated to the model, or None."""
+        """Return the context window that a server allocates to a model, or None."""
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             binding = await self._await_within(partial(endpoint.probed, model), seconds)
             if not isinstance(binding, Miss) and binding.limit:
@@ -123,23 +125,24 @@ class Endpoints:
         return None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the known window without a request."""
+        """Return the known context window of a model, without a request."""
         known = (endpoint.known_limit(model) for endpoint in self._endpoints_for(model))
         return next((limit for limit in known if limit), None)
 
     def is_window_due(self, model: str) -> bool:
-        """Return whether to ask a server for the model's window. Sends nothing."""
+        """Return whether a server should be asked for a model's context window. Sends nothing."""
         if not self._asks or self._closed:
             return False
         declared = self._endpoints_for(model)
         return any(one.result_for(model) is None and not one.known_limit(model) for one in declared)
 
     async def refresh_window(self, model: str, tokens: int = 0) -> None:
-        """Ask again for windows that a reply or a change of model may have changed.
+        """Request context windows again that may have changed after a reply or a change of the
+        model.
 
         Args:
             model: The model of the conversation.
-            tokens: Prompt and output tokens of a reply, or 0 without one.
+            tokens: The prompt and output tokens of the reply, or 0 without a reply.
         """
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             await self._await_within(
@@ -147,9 +150,9 @@ class Endpoints:
             )
 
     def fingerprint(self, model: str) -> Hashable | None:
-        """Return a value that identifies the endpoint which counts for the model, or None.
+        """Return a value that identifies the endpoint that counts for a model, or None.
 
-        It changes when the endpoint is probed again.
+        The value changes when the endpoint is probed again.
         """
         for endpoint in self._endpoints_for(model) if self._use else ():
             binding = endpoint.result_for(model)
@@ -158,7 +161,7 @@ class Endpoints:
         return None
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return after how many seconds to ask an unavailable server again.
+        """Return the seconds until a model's unavailable server should be asked again.
 
         Returns None if no server of the model is unavailable, or if another one counts. Sends
         nothing.
@@ -169,12 +172,12 @@ class Endpoints:
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def retry_delay(self, model: str, kind: MissKind, tries: int) -> float | None:
-        """Return after how many seconds to repeat a missed count, or None for never.
+        """Return the seconds until a failed count should be repeated, or None for never.
 
         Args:
             model: The model's name.
-            kind: Why there was no count.
-            tries: How often in a row it was missed.
+            kind: The reason for the failure.
+            tries: The number of failures in a row.
         """
         away = self.unavailable_for(model)
         if away is not None or kind not in _PASSING:
@@ -182,18 +185,18 @@ class Endpoints:
         return reconnect_delay(tries)
 
     async def probe_if_due(self, model: str) -> None:
-        """Probe a model's servers if their last result is no longer valid."""
+        """Probe the servers of a model whose last result is no longer valid."""
         for endpoint in self._endpoints_for(model) if self._use and not self._closed else ():
             await self._await_within(partial(endpoint.probed, model), DEFAULT_SECONDS)
 
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
     ) -> list[Capability]:
-        """Probe every endpoint, or the named one, even if the last result is still valid.
+        """Probe every endpoint, or the named one, even if its last result is still valid.
 
-        Without a model, probes the models that were asked about or declared in full, else the
-        first one that the server lists. While endpoints are off, nothing is sent and every row
-        is `unknown`.
+        Without a model, the models are probed that were used before or are declared without
+        wildcards, or else the first model that the server lists. While endpoints are disabled,
+        nothing is sent, and every status is `unknown`.
         """
         chosen = [each for each in self._endpoints if endpoint is None or each.is_named(endpoint)]
         if self._asks and not self._closed:
@@ -201,17 +204,17 @@ class Endpoints:
         return [row for each in chosen for row in each.capabilities()]
 
     def models(self) -> list[str]:
-        """Return the models that were asked about, declared in full, or listed by the servers."""
+        """Return the models that were used, declared without wildcards, or listed by a server."""
         names = [name for endpoint in self._endpoints for name in endpoint.named()]
         listed = [name for endpoint in self._endpoints for name in endpoint.matching_models]
         return list(dict.fromkeys([*names, *listed]))
 
     def capabilities(self) -> list[Capability]:
-        """Return what is known, without a request."""
+        """Return the known capabilities of all endpoints, without a request."""
         return [row for endpoint in self._endpoints for row in endpoint.capabilities()]
 
     async def aclose(self) -> None:
-        """Close all connections. Later counts are misses."""
+        """Close all connections. Later counts return a `Miss`."""
         self._closed = True
         await self._asking.aclose()
         await asyncio.gather(*(endpoint.aclose() for endpoint in self._endpoints))
@@ -226,7 +229,9 @@ class Endpoints:
         seconds: float,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Count by the first endpoint that can, or return why the last one could not."""
+        """Return the count of the first endpoint that can count, or the reason why the last one
+        cannot.
+        """
         if not self._use:
             return Miss(ENDPOINTS_OFF, "off")
         if self._closed:
@@ -249,7 +254,7 @@ class Endpoints:
                 return Miss(unsent.reason, "late")
             except EndpointError as error:
                 miss = Miss(explain(error.status, error.reason, error.step), error.status)
-            except Exception as error:  # unexpected errors are misses too: a count never raises
+            except Exception as error:  # a count never raises
                 log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss
@@ -257,9 +262,9 @@ class Endpoints:
     async def _await_within(
         self, work: Callable[[], Awaitable[T]], seconds: float, wanted: IsWanted = always
     ) -> T | Miss:
-        """Start work and await it for at most `seconds`.
+        """Start work and wait for it for at most `seconds`.
 
-        After that, a request that was sent is completed, but nothing more is sent.
+        A request that was sent is then completed, but no further request is sent.
         """
         is_waiting, caller = True, asyncio.current_task()
 

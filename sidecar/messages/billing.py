@@ -1,15 +1,15 @@
-"""What decides a call's price besides the tokens that `usage` reads: tier, modalities, searches.
+"""Reads what determines a call's price besides its tokens: service tier, modalities and searches.
 
-Searches are counted by each vendor's own rule (docs/reference/sources.md names the pages):
+Searches are counted by each vendor's rule (docs/reference/sources.md names the pages):
 
 * Anthropic: `server_tool_use.web_search_requests`.
-* OpenAI: each `web_search_call` of a reply whose action is a search (opening pages is free), and
-  each `file_search_call`; a chat completion that cites pages searched once.
-* Gemini: since version 3 each query, before that one per grounded prompt.
+* OpenAI: each `web_search_call` whose action is a search (opening pages is free), and each
+  `file_search_call`. A chat completion that cites pages has searched once.
+* Gemini: each query since version 3. Before that, one search per grounded prompt.
 * xAI: web and X searches, or the sources of Live Search. Perplexity: `num_search_queries`.
 
-Other tools have no price in any list: code that a vendor runs, pictures that a tool makes, and
-grounding in Google Maps. They are counted so that their cost is not taken for zero.
+Other tools (code that a vendor runs, pictures that a tool makes, grounding in Google Maps) have no
+price in any list. They are counted, so that their cost is reported as unknown instead of zero.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Larger amounts are ignored, because Decimal's arithmetic has limits too."""
+"""Larger amounts are limited to this one, because the arithmetic of Decimal has limits too."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -32,11 +32,11 @@ _ANYWHERE = frozenset({"global", "not_available"})
 
 
 def reported_cost(obj: object) -> Decimal | None:
-    """Return the USD that a reply or its usage reports, or None.
+    """Return the cost in USD that a reply or its usage reports, or None.
 
-    OpenRouter reports `cost`. With the user's own key (`is_byok`) this is only the fee, and the
-    upstream vendor's bill is added. LiteLLM reports `response_cost`, xAI ticks of 1e-10 USD
-    (docs.x.ai/developers/cost-tracking), and Perplexity `cost.total_cost`.
+    OpenRouter reports `cost`. If the user's own key was used (`is_byok`), this is only OpenRouter's
+    fee, and the upstream vendor's bill is added. LiteLLM reports `response_cost`, xAI ticks of
+    1e-10 USD (docs.x.ai/developers/cost-tracking), and Perplexity `cost.total_cost`.
     """
     if not isinstance(obj, Mapping):
         return None
@@ -55,9 +55,9 @@ def reported_cost(obj: object) -> Decimal | None:
 def service_tier(raw: object) -> str:
     """Return the service tier of a usage, reply or stream, or "" for the standard tier.
 
-    OpenAI, Anthropic and Groq send `service_tier`, Bedrock `serviceTier.type`, and Anthropic's
-    fast mode `speed`. If `inference_geo` confines a call to a region, the tier ends with it:
-    `@us`, `fast@us`.
+    OpenAI, Anthropic and Groq send `service_tier`, Bedrock `serviceTier.type`, and Anthropic's fast
+    mode `speed`. If `inference_geo` confines a call to a region, the region is appended, as in
+    `@us` or `fast@us`.
     """
     named = [tiers for usage in usages_in(raw) if (tiers := _tiers(usage))]
     tier = next(filter(None, named[-1]), "") if named else ""
@@ -85,7 +85,7 @@ def normal_tier(name: object) -> str:
 
 
 def five_minute_writes(raw: object) -> int:
-    """Return the tokens of cache writes that live for five minutes."""
+    """Return the tokens that a call wrote to a cache for five minutes."""
     usage = _usage(raw)
     tiers = part(usage, "cache_creation") or part(
         part(usage, "prompt_tokens_details"), "cache_creation_token_details"
@@ -126,7 +126,7 @@ _MODALITIES = ("audio", "image", "video")
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """Tokens other than text. The usage's numbers for each direction include them."""
+    """Tokens of a call that are not text. They are part of the usage's input and output tokens."""
 
     audio_input: int = 0
     audio_cache_read: int = 0
@@ -142,11 +142,11 @@ class Modalities(msgspec.Struct, frozen=True):
 
 
 def modalities(raw: object) -> Modalities:
-    """Return the modalities in a usage, or in the reply or stream that carries it.
+    """Return the tokens of other modalities in a usage, reply or stream.
 
     OpenAI (chat, Responses, realtime, images) and xAI send `audio_tokens` and `image_tokens` in the
-    details of each direction; Gemini lists `modality` and `tokenCount`. Of a stream's usages, the
-    one with the most tokens counts.
+    details of input and output. Gemini lists `modality` and `tokenCount`. If a stream contains
+    several usages, the one with the most tokens counts.
     """
     found = (_of_usage(usage) for usage in usages_in(raw))
     return max(found, key=lambda one: one.total, default=Modalities())
@@ -206,18 +206,20 @@ _DONE = "response.output_item.done"
 
 
 class Searches(NamedTuple):
-    """Searches and other tool uses of one call."""
+    """The searches and other tool uses of a call that the vendor bills separately."""
 
     web: int = 0
     files: int = 0
     others: int = 0
-    """Uses of tools without a list price."""
+    """Uses of tools that have no list price."""
 
 
 def searches(raw: object, *, by_query: bool = True) -> Searches:
-    """Return the searches in a usage, reply or stream.
+    """Return the billed searches in a usage, reply or stream.
 
-    `by_query` says whether each of Gemini's queries counts, or a prompt's queries together.
+    Args:
+        raw: The usage, reply or list of stream events.
+        by_query: Whether each of Gemini's queries counts, rather than each grounded prompt.
     """
     holders, items = list(holders_in(raw)), _streamed(raw)
     web = [_reported(usage) for usage in usages_in(raw)]
@@ -262,7 +264,7 @@ def _in_output(holder: JsonObject, kind: str) -> int:
 
 
 def _streamed(raw: object) -> list[str]:
-    """Return the searches among the finished items of an OpenAI Responses stream."""
+    """Return the kinds of the searches among the finished items of an OpenAI Responses stream."""
     events = raw if isinstance(raw, list | tuple) else ()
     done = [event for event in _mappings(events) if event.get("type") == _DONE]
     items = [part(event, "item") for event in done]
@@ -290,7 +292,7 @@ def _grounded_searches(holder: JsonObject, by_query: bool) -> int:
     for metadata in _groundings(holder):
         queries = metadata.get("webSearchQueries", metadata.get("web_search_queries"))
         asked = sum(bool(query) for query in queries) if isinstance(queries, list) else 0
-        if _sources(metadata) != {"maps"}:  # Maps queries are listed there too
+        if _sources(metadata) != {"maps"}:  # the queries of Google Maps are in the same list
             found = max(found, asked if by_query else min(asked, 1))
     return found
 
@@ -305,7 +307,7 @@ def _groundings(holder: JsonObject) -> Iterator[JsonObject]:
 
 
 def _sources(metadata: JsonObject) -> set[str]:
-    """Return the kinds of sources that an answer is based on, such as `web` and `maps`."""
+    """Return the kinds of sources that a grounded answer uses, such as `web` and `maps`."""
     chunks = metadata.get("groundingChunks", metadata.get("grounding_chunks"))
     return {key for chunk in _mappings(chunks) for key in ("web", "maps") if part(chunk, key)}
 

@@ -1,8 +1,7 @@
-"""Splits messages of any vendor into blocks. No other module reads their content.
+"""Splits messages of any vendor into blocks. No other module reads the content of messages.
 
-A message may have the format of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI
-SDK or this protocol. Ids and signatures do not count as text. Unknown blocks count as their
-JSON.
+A message may have the format of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK
+or this protocol. Ids and signatures do not count as text. Unknown blocks count as their JSON.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from sidecar.messages.media import Clip, Size, clip_of, size_of
 from sidecar.messages.tool_schemas import as_json
 
 BlockKind = Literal["text", "thinking", "call", "result", "picture", "file", "nothing", "other"]
-"""The kind of a block.
-
-`nothing` is a marker for the vendor, such as a cache point. `other` is read as its JSON.
+"""The kind of a block. `nothing` is a marker for the vendor, such as a cache point. `other` is an
+unknown block.
 """
 Place = Literal["block", "field", "turn"]
-"""Where a block is: in `content`, in `toolCalls`, or the whole message (role `tool`)."""
+"""The place of a block in its message: in `content`, in `toolCalls`, or the whole message (role
+`tool`).
+"""
 
 RESULT_ROLES = frozenset({"tool", "function"})
 
@@ -45,7 +45,9 @@ _TYPES: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "image_url": ("picture", (), ()),
     "input_image": ("picture", (), ()),
 }
-"""Blocks identified by `type`: kind, keys of the id, keys of the tool's name."""
+"""The blocks that `type` identifies: their kind, the keys of their id and the keys of the tool's
+name.
+"""
 
 _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "toolUse": ("call", ("toolUseId",), ("name",)),
@@ -55,7 +57,9 @@ _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "functionResponse": ("result", ("id",), ("name",)),
     "function_response": ("result", ("id",), ("name",)),
 }
-"""Blocks identified by their only key (Bedrock, Gemini)."""
+"""The blocks of Bedrock and Gemini that their only key identifies, with the same values as
+`_TYPES`.
+"""
 
 _TEXTS = ("text", "thinking", "reasoning", "refusal", "transcript")
 _ARGUMENTS = ("arguments", "input", "args")
@@ -65,31 +69,37 @@ _DATA = frozenset(("data", "bytes", "file_data", "fileData", "inlineData", "inli
 
 
 class Picture(NamedTuple):
-    """A picture in a message."""
+    """The size and detail of a picture in a message."""
 
     size: Size | None
     detail: str
 
 
 class Block(NamedTuple):
-    """One part of a message, parsed when accessed."""
+    """One part of a message. Its properties are parsed when they are accessed.
+
+    Attributes:
+        kind: The kind of the block.
+        body: A text, or the vendor's object.
+        place: The place of the block in its message.
+        at: The index at that place, or 0 for a whole message.
+        id: The id of the tool call, or of the call that a result answers, or "".
+        name: The tool's name, or "".
+        by_vendor: Whether the vendor runs the tool, so that no result is expected.
+    """
 
     kind: BlockKind
     body: Any
     """A text, or the vendor's object."""
     place: Place = "block"
     at: int = 0
-    """Index of the entry or block, or 0 for a whole message."""
     id: str = ""
-    """Id of the call, or of the call that a result answers, or ""."""
     name: str = ""
-    """The tool's name."""
     by_vendor: bool = False
-    """Whether the vendor runs the tool, so that no result is expected."""
 
     @property
     def text(self) -> str:
-        """The text that the model reads of a text, thinking or unknown block."""
+        """The text that the model reads in a text, thinking or unknown block."""
         if isinstance(self.body, str):
             return self.body
         if isinstance(self.body, Mapping) and self.body.get("type") == "redacted_thinking":
@@ -99,14 +109,14 @@ class Block(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """A call's arguments as JSON, or ""."""
+        """The arguments of a tool call as JSON, or ""."""
         inner = _function(self.body)
         given = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), "")
         return given if isinstance(given, str) else as_json(given)
 
     @property
     def inner(self) -> list[Block]:
-        """The blocks of a tool result, or of a file with text."""
+        """The blocks inside a tool result, or inside a file with text."""
         if self.kind == "file":
             return _file(self.body)
         if self.kind != "result":
@@ -124,18 +134,18 @@ class Block(NamedTuple):
 
     @property
     def picture(self) -> Picture:
-        """A picture's detail, and its size if known."""
+        """The size and detail of a picture block. The size may be unknown."""
         source = self.body["image"] if isinstance(self.body.get("image"), Mapping) else self.body
         return Picture(size_of(source), self.detail)
 
     @property
     def clip(self) -> Clip:
-        """The kind and length of a file without text."""
+        """The kind and length of a file block without text."""
         return clip_of(self.body)
 
     @property
     def detail(self) -> str:
-        """OpenAI's `detail` or Gemini's media resolution, else `auto`."""
+        """OpenAI's `detail` or Gemini's media resolution of a block, by default `auto`."""
         inside = self.body.get("image_url")
         detail = (inside if isinstance(inside, Mapping) else self.body).get("detail")
         level = self.body.get("mediaResolution") or self.body.get("media_resolution")
@@ -145,7 +155,7 @@ class Block(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message split into blocks."""
+    """A message, split into blocks."""
 
     role: str
     name: str
@@ -157,12 +167,12 @@ class Message(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """Everything that the model reads as text, except tool calls."""
+        """All texts that the model reads, except tool calls."""
         return [block.text for block in self.flat() if block.kind in ("text", "thinking", "other")]
 
 
 def read_message(message: Any) -> Message:
-    """Split a message, which is a mapping or a msgspec Struct, into blocks. Never raises."""
+    """Return the blocks of a message, which is a mapping or a msgspec Struct. Never raises."""
     if isinstance(message, msgspec.Struct):
         message = msgspec.to_builtins(message)
     fields = message if isinstance(message, Mapping) else {"content": message}
@@ -181,12 +191,12 @@ def read_message(message: Any) -> Message:
 
 
 def result_turn(content: Any, call_id: str, name: str) -> Block:
-    """Return the block of a message that is a tool result."""
+    """Return the block of a message whose whole content is a tool result."""
     return Block("result", {"content": content}, "turn", 0, call_id, name)
 
 
 def call_entries(calls: Any) -> list[Block]:
-    """Return the entries of a message's `toolCalls`, in this protocol's form or OpenAI's."""
+    """Return the blocks of a message's `toolCalls`, in this protocol's or OpenAI's form."""
     entries = enumerate(calls if isinstance(calls, list) else ())
     return [
         Block("call", call, "field", at, _first(call, ("id",)), _first(_function(call), ("name",)))
@@ -196,7 +206,7 @@ def call_entries(calls: Any) -> list[Block]:
 
 
 def blocks_of(content: Any) -> list[Block]:
-    """Return the blocks of a message's or a result's content."""
+    """Return the blocks in the content of a message or of a tool result."""
     if content is None or content == "":
         return []
     if not isinstance(content, list | tuple):

@@ -1,6 +1,7 @@
-"""Determines the size of media in a message from their first and last bytes. Fetches nothing.
+"""Reads the size of pictures, audio, video and PDFs in messages. Nothing is fetched.
 
-Pictures have a width and a height, audio and video a length, and PDFs a number of pages.
+Pictures have a width and a height, audio and video a length in seconds, and PDFs a number of pages.
+They are read from the first and last bytes of the data.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 _HEAD_CHARACTERS = 262_144
-"""How much base64 to read. A JPEG may have a large preview before its size."""
+"""Characters of base64 to read of a picture. A JPEG may contain a large preview before its size."""
 
 Size = tuple[int, int]
 
 
 def size_of(source: Any) -> Size | None:
-    """Return a picture's width and height from any vendor's block, or None. Never raises.
+    """Return the width and height of a picture in any vendor's block, or None. Never raises.
 
-    Uses the block's `width` and `height`, else the data (base64 or a data URL, in any format
-    that imagesize knows).
+    The block's `width` and `height` take precedence over the data, which is base64 or a data URL in
+    any format that imagesize supports.
     """
     if isinstance(source, Mapping):
         width, height = source.get("width"), source.get("height")
@@ -53,7 +54,7 @@ def _size_of_text(text: str) -> Size | None:
 
 
 def _size_of_bytes(data: bytes) -> Size | None:
-    if data[:1] == b"<":  # SVG: vendors refuse it, and it would be parsed as XML
+    if data[:1] == b"<":  # SVG, which vendors refuse and imagesize would parse as XML
         return None
     import imagesize  # takes 40 ms, so only when there is a picture
 
@@ -67,13 +68,13 @@ def _size_of_bytes(data: bytes) -> Size | None:
 _MOST_PAGES = 100_000
 _MOST_STREAMS = 64
 _MOST_INFLATED = 1 << 20
-"""Bytes per object stream."""
+"""Most bytes to decompress of an object stream."""
 _AROUND = 65_536
-"""How many bytes around `/Type /Pages` to search for the page count."""
+"""Bytes before and after `/Type /Pages` in which the page count is searched."""
 _AROUND_PACKED = 4_096
-"""The same for object streams, in which nothing marks the ends of objects."""
+"""The same number of bytes in object streams, in which nothing marks the end of an object."""
 _MOST_NODES = 256
-"""Most nodes of the page tree to read per part."""
+"""Most nodes of the page tree to read in each part of the file."""
 _MOST_INFLATED_IN_ALL = 8 << 20
 
 _TREE = re.compile(rb"/Type\s*/Pages\b")
@@ -88,12 +89,12 @@ _STREAM = re.compile(rb"/Type\s*/ObjStm\b.{0,512}?stream\r?\n", re.DOTALL)
 def pages_in(parts: tuple[bytes, ...]) -> int | None:
     """Return the number of pages of a PDF, or None. Never raises.
 
-    The page tree has it: `/Type /Pages … /Count N`, where the root has the largest N. It is in
-    plain objects or in compressed object streams; a file made for the web has it in its first
-    object.
+    The root of the page tree contains it: of all `/Type /Pages … /Count N`, the root has the
+    largest N. The page tree is in plain objects or in compressed object streams. The first object
+    of a file that is optimised for the web contains the number too.
 
     Args:
-        parts: Known parts of the file; the first is its beginning.
+        parts: The known parts of the file. The first part is its beginning.
     """
     if not parts[0].startswith(b"%PDF"):
         return None
@@ -106,7 +107,9 @@ def pages_in(parts: tuple[bytes, ...]) -> int | None:
 
 
 def _nodes(part: bytes) -> Iterator[tuple[bytes, re.Match[bytes]]]:
-    """Yield each mention of the page tree, in a part and in its object streams."""
+    """Yield each node of the page tree with the objects around it, in a part and its object
+    streams.
+    """
     for objects in chain((part,), _packed(part)):
         yield from ((objects, node) for node in _TREE.finditer(objects))
 
@@ -120,7 +123,7 @@ def _counts(objects: bytes, node: re.Match[bytes]) -> Iterator[int]:
 
 
 def _bounds(objects: bytes, start: int, end: int) -> tuple[int, int]:
-    """Return where the object around `start` and `end` begins and ends."""
+    """Return the beginning and end of the object around a match."""
     first = objects.rfind(b"obj", max(0, start - _AROUND), start)
     last = objects.find(b"endobj", end, end + _AROUND)
     return (
@@ -154,26 +157,26 @@ def _packed(part: bytes) -> Iterator[bytes]:
 Media: TypeAlias = Literal["audio", "video", "document"]
 
 _ENDS_CHARACTERS = 262_144
-"""How much base64 to read at either end. An MP4 may have its length last."""
+"""Characters of base64 to read at both ends of a clip. An MP4 may have its length at the end."""
 _KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0)
 _OFFSET = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 class Clip(NamedTuple):
-    """Audio, video or a document in a message."""
+    """An audio, a video or a document in a message."""
 
     media: Media
     seconds: float | None
     fps: float = 1.0
-    """Frames per second that the model samples."""
+    """Frames per second that the model reads of a video."""
     pages: int | None = None
 
 
 def clip_of(block: Mapping[str, Any]) -> Clip:
-    """Return what a file block contains. Never raises.
+    """Return the kind and length of a file block. Never raises.
 
-    If `videoMetadata` selects a part, its length counts, else that of the data (WAV, MP4, MP3 of
-    constant bitrate).
+    If `videoMetadata` selects a part of a video, the length is that of the part. Otherwise it is
+    read from the data (WAV, MP4, MP3 with constant bitrate).
     """
     source = _source(block)
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")
@@ -218,7 +221,7 @@ def _seconds(offset: object) -> float | None:
 
 
 def _ends(text: str) -> tuple[bytes, bytes]:
-    """Decode the first and last bytes. Raises binascii.Error or ValueError."""
+    """Return the first and last decoded bytes of base64. Raises binascii.Error or ValueError."""
     whole = len(text) // 4 * 4
     head = base64.b64decode(text[: min(whole, _ENDS_CHARACTERS)])
     return head, base64.b64decode(text[max(0, whole - _ENDS_CHARACTERS) : whole])
@@ -270,7 +273,7 @@ def _mp4(part: bytes) -> float | None:
     at = part.find(b"mvhd")
     if at < 0:
         return None
-    if part[at + 4]:  # version 1: times of 64 bits
+    if part[at + 4]:  # version 1 has times of 64 bits
         scale, length = struct.unpack_from(">IQ", part, at + 24)
     else:
         scale, length = struct.unpack_from(">II", part, at + 16)

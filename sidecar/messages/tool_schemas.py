@@ -19,7 +19,7 @@ class ToolSchema(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: Mapping[str, Any] = {}
     opaque: str = ""
-    """The JSON of a tool that the vendor runs itself. Such tools have no schema."""
+    """The JSON of a tool without a schema, which the vendor runs itself."""
 
     @property
     def required(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Turns as clients send them, and the tool calls and results in them."""
+"""The turns of a conversation as clients send them, with their tool calls and results."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 ASSISTANT_ROLES = frozenset({"assistant", "model"})
 
 NO_OUTPUT = "(no output)"
-"""Replaces an empty tool result, because no message may be empty."""
+"""Text that replaces an empty tool result, because vendors reject empty messages."""
 
 
 class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A message of a conversation, in any vendor's form."""
+    """A message of a conversation, in any vendor's format."""
 
     role: str
     content: str | list[Any] | None = None
-    """A string, a list of a vendor's blocks, or null."""
+    """A text, a list of a vendor's blocks, or null."""
     name: str | UnsetType | None = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType | None = UNSET
-    """`{id, name, arguments}` each, or OpenAI's `{id, function: {name, arguments}}`."""
+    """The tool calls: `{id, name, arguments}`, or OpenAI's `{id, function: {name, arguments}}`."""
     tool_call_id: str | UnsetType | None = UNSET
-    """The call that this turn is the result of."""
+    """The id of the tool call whose result this turn is."""
     openai_tool_calls: list[dict[str, Any]] | UnsetType | None = msgspec.field(
         name="tool_calls", default=UNSET
     )
-    """`toolCalls` as OpenAI's API spells it."""
+    """The tool calls under OpenAI's name of the field."""
     openai_tool_call_id: str | UnsetType | None = msgspec.field(name="tool_call_id", default=UNSET)
-    """`toolCallId` as OpenAI's API spells it."""
+    """The id of the tool call under OpenAI's name of the field."""
 
 
 def is_system(turn: Turn) -> bool:
@@ -52,7 +52,7 @@ def is_assistant(turn: Turn) -> bool:
 
 
 def parts(turn: Turn) -> list[Block]:
-    """Return the tool calls and results of a turn, in order."""
+    """Return the tool calls and tool results of a turn, in order."""
     if isinstance(turn.content, str) and turn.role not in RESULT_ROLES and not field_calls(turn):
         return []
     blocks = [*call_entries(field_calls(turn)), *_listed(turn)]
@@ -64,7 +64,7 @@ def parts(turn: Turn) -> list[Block]:
 
 
 def field_calls(turn: Turn) -> list[dict[str, Any]]:
-    """Return the entries of `toolCalls` in either spelling."""
+    """Return the tool calls in the field `toolCalls` or `tool_calls`."""
     return turn.tool_calls or turn.openai_tool_calls or []
 
 
@@ -73,7 +73,7 @@ def is_empty(turn: Turn) -> bool:
 
 
 def has_own_text(turn: Turn) -> bool:
-    """Return whether a turn with tool results has other text too."""
+    """Return whether a turn contains text besides tool results."""
     if isinstance(turn.content, list):
         taken = {part.at for part in parts(turn) if part.place == "block"}
         rest = [block for index, block in enumerate(turn.content) if index not in taken]
@@ -82,12 +82,17 @@ def has_own_text(turn: Turn) -> bool:
 
 
 def starts_exchange(turn: Turn) -> bool:
-    """Return whether the turn is a user's message rather than only tool results."""
+    """Return whether a turn is a message of the user rather than only tool results."""
     return turn.role == "user" and (has_own_text(turn) or not parts(turn))
 
 
 def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
-    """Return the turn without the parts at these (place, index)."""
+    """Return a turn without some of its tool calls and results.
+
+    Args:
+        turn: The turn.
+        gone: The place and index of each part to remove.
+    """
     if ("turn", 0) in gone:
         return msgspec.structs.replace(turn, content=None)
     changes: dict[str, Any] = {}

@@ -1,4 +1,6 @@
-"""The reported usage of a call, in the same disjoint parts for every vendor."""
+"""Reads the usage of a call, which every vendor reports in another form, as numbers that do not
+overlap.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +30,35 @@ _NESTED = ("response", "message", "metadata")
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The tokens of one call: `prompt_tokens` = `input_tokens` + cache reads + cache writes."""
+    """The tokens of one call. `prompt_tokens` is the sum of `input_tokens`, cache reads and cache
+    writes.
+    """
 
     input_tokens: int
-    """Input that was neither read from nor written to a prompt cache."""
+    """Input tokens that were neither read from nor written to a prompt cache."""
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens", default=0)
-    """The part of `cache_write_tokens` that is kept for an hour, which Anthropic bills
-    separately."""
+    """The part of `cache_write_tokens` that is cached for an hour. Anthropic bills it
+    separately.
+    """
     output_tokens: int = 0
-    """All output, including reasoning."""
+    """All output tokens, including reasoning."""
     reasoning_tokens: int = 0
     prompt_tokens: int = 0
-    """All input."""
+    """All input tokens."""
 
 
 def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
-    """Read a usage object of any vendor, alone or inside the reply that contains it.
+    """Read the usage object of any vendor, alone or inside a reply.
 
-    The shape decides. `format` (a format of `context/response`) only settles what the shape
-    leaves open. Returns None if nothing in it is a usage.
+    Args:
+        obj: The usage or the reply.
+        format: A format of `context/response`. It matters only if the fields do not identify the
+            vendor.
+
+    Returns:
+        The usage, or None if `obj` contains none.
 
     Raises:
         VendorFormatError: A number of tokens is not a whole number from 0 to `MOST_TOKENS`.
@@ -70,7 +80,7 @@ def _find_usage(obj: object, format: str | None, depth: int) -> Usage | None:
 
 
 def holders_in(raw: object) -> Iterator[JsonObject]:
-    """Yield objects that may contain a usage: a reply, a stream's events, and what they wrap."""
+    """Yield the objects of a reply or stream that may contain a usage."""
     for one in raw if isinstance(raw, list | tuple) else (raw,):
         if isinstance(one, Mapping):
             yield one
@@ -78,7 +88,7 @@ def holders_in(raw: object) -> Iterator[JsonObject]:
 
 
 def usages_in(raw: object) -> Iterator[JsonObject]:
-    """Yield every object that may be a usage."""
+    """Yield the objects of a reply or stream that may be a usage."""
     holders = list(holders_in(raw))
     for holder in holders:
         yield from (inner for name in _WRAPPERS if (inner := part(holder, name)))
@@ -120,7 +130,9 @@ def _with_xai_total(usage: JsonObject) -> JsonObject:
 
 
 def _input_output(usage: JsonObject) -> Usage:
-    """Read `input_tokens` and `output_tokens` of OpenAI (cached tokens included) or Anthropic."""
+    """Read `input_tokens` and `output_tokens`, which OpenAI (including cached tokens) and Anthropic
+    use.
+    """
     details = part(usage, "input_tokens_details") or part(usage, "input_token_details")
     cached = _first_number(details, "cached_tokens") or _first_number(usage, "cached_input_tokens")
     output = _first_number(usage, "output_tokens", "total_output_tokens")
@@ -169,7 +181,7 @@ def _bedrock(usage: JsonObject) -> Usage:
 
 
 def _gemini(usage: JsonObject) -> Usage:
-    """Read Gemini's form. The prompt excludes tool use, and the output excludes thoughts."""
+    """Read Gemini's usage. Its prompt excludes tool use, and its output excludes thoughts."""
     thoughts = _first_number(usage, "thoughtsTokenCount", "thoughts_token_count")
     return usage_from_prompt(
         _first_number(usage, "promptTokenCount", "prompt_token_count")
@@ -195,14 +207,16 @@ def _lmstudio(usage: JsonObject) -> Usage:
 
 
 def _cohere(usage: JsonObject) -> Usage:
-    """Read Cohere's form: `tokens` is what the model read, `billed_units` what is billed."""
+    """Read Cohere's usage. `tokens` is what the model read, and `billed_units` what is billed."""
     tokens = part(usage, "tokens") or part(usage, "billed_units")
     prompt, read = _first_number(tokens, "input_tokens"), _first_number(usage, "cached_tokens")
     return usage_from_prompt(prompt, read, 0, 0, _first_number(tokens, "output_tokens"), 0)
 
 
 def _llamacpp_timings(usage: JsonObject) -> Usage:
-    """Read llama.cpp's timings: `prompt_n` was evaluated, `cache_n` came from the cache."""
+    """Read llama.cpp's timings. `prompt_n` tokens were evaluated, and `cache_n` came from the
+    cache.
+    """
     read = _first_number(usage, "cache_n")
     return usage_from_parts(
         _first_number(usage, "prompt_n"), read, 0, 0, _first_number(usage, "predicted_n"), 0
@@ -244,7 +258,7 @@ _READERS: tuple[tuple[tuple[str, ...], _Reader], ...] = (
 def usage_from_prompt(
     prompt: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return usage from a `prompt` that includes cache reads and writes."""
+    """Return a usage from a number of prompt tokens that includes cache reads and writes."""
     read = min(read, prompt)
     write = min(write, prompt - read)
     return usage_from_parts(prompt - read - write, read, write, write_1h, output, reasoning)
@@ -253,7 +267,7 @@ def usage_from_prompt(
 def usage_from_parts(
     fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return usage from parts that do not overlap."""
+    """Return a usage from numbers of tokens that do not overlap."""
     return Usage(
         input_tokens=fresh,
         cache_read_tokens=read,
@@ -292,7 +306,7 @@ def _check_token_number(value: object, name: str) -> int:
 
 
 def part(usage: JsonObject, name: str) -> JsonObject:
-    """Return the object at `name`, or an empty one."""
+    """Return the object in a field, or an empty object."""
     value = usage.get(name)
     return value if isinstance(value, Mapping) else {}
 

@@ -1,8 +1,7 @@
-"""The model catalogue: from a model's name to its provider and context window.
+"""Looks up the provider and the context window of a model by its name, offline.
 
-Windows come from the price list (`sidecar.models.price_list`), whose import takes most of a
-second. `warm` loads it on a worker thread; until then a window is None. Nothing here uses the
-network.
+Windows come from the price list (`sidecar.models.price_list`), whose import takes most of a second.
+`warm` loads the list on a worker thread. Until then, windows are None.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from sidecar.models.limits import input_limit, overruling_window, published_wind
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import price_list
 
-_LONG = 60  # longest name, in characters, that is checked for misspellings
-_NEAR = 0.8  # similarity; 1 is identical
-_FAR = 0.5  # similarity, if the name clearly belongs to a family
+_LONG = 60  # most characters of a name that is compared with known names
+_NEAR = 0.8  # smallest similarity of a suggested name; identical names have 1
+_FAR = 0.5  # the same for names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
@@ -31,13 +30,15 @@ _similar: dict[str, tuple[str, ...] | None] = {}
 
 
 def warm() -> None:
-    """Load the price list. Blocking, 0.2 to 0.8 s the first time. Never raises."""
+    """Load the price list. The first call blocks for 0.2 to 0.8 s. Never raises."""
     global _prices
     with _lock:
         if _prices is None:
             try:
                 _prices = price_list(state_dir() / STORED_LIST)
-            except Exception:  # a broken or incompatible version: no windows, but counting works
+            except (
+                Exception
+            ):  # counting works without windows if the package is broken or incompatible
                 _prices = ()
 
 
@@ -55,8 +56,8 @@ def provider_name(named: str) -> str:
 def billing_provider(named: str, model: str) -> str:
     """Return the provider that bills a call.
 
-    That is the named provider, or the model's vendor if the named one is not in the price list,
-    such as a proxy.
+    That is the named provider if it is in the price list. Otherwise, for example for a proxy, it is
+    the model's vendor.
     """
     known = KNOWN_PROVIDERS.get(named.lower())
     return known or provider_of(model) or named
@@ -68,40 +69,42 @@ def loaded() -> bool:
 
 
 def providers() -> Sequence[Any]:
-    """Return the providers of genai-prices with their models; empty until `warm` has run."""
+    """Return the providers of the price list with their models, or an empty list before `warm`."""
     return getattr(_prices, "providers", ())
 
 
 def known_window(model: str) -> int | None:
-    """Return the context window in tokens, or None if unknown or not loaded. Never waits."""
+    """Return a model's context window in tokens, or None if it is unknown or not loaded. Never
+    blocks.
+    """
     return None if _prices is None else window_of(model)
 
 
 def window_of(model: str) -> int | None:
-    """Return the context window in tokens, or None if unknown. Loads the price list."""
+    """Return a model's context window in tokens, or None. The first call loads the price list."""
     if model not in _windows:
         warm()
-        if len(_windows) > 4096:  # bounded: a client may send random names
+        if len(_windows) > 4096:  # bounded, because clients may send any names
             _windows.clear()
         _windows[model] = _look_up(model)
     return _windows[model]
 
 
 def is_other(said: str, asked: str) -> bool:
-    """Return whether a reply names a different model than the request.
+    """Return whether the model that a reply names is another one than the requested model.
 
-    A release date makes no difference, and unknown names are never different, because local
-    servers use their own names. Loads the price list.
+    Names that differ only in a release date are the same. Unknown names are not compared, because
+    local servers use names of their own. The first call loads the price list.
     """
     names = {families.undated(parse(model).bare).replace(".", "-") for model in (said, asked)}
     return len(names) > 1 and window_of(said) is not None
 
 
 def similar_models(model: str) -> tuple[str, ...] | None:
-    """Return the known models with the most similar names, or None for a known name.
+    """Return the known models with the most similar names, or None if the name is known.
 
-    A local model, a listed one, one of a known family, or one that differs from a listed one
-    only in its numbers is known. Loads the price list.
+    Known are local models, listed models, models of known families, and names that differ from a
+    listed one only in their numbers. The first call loads the price list.
     """
     if model not in _similar:
         if len(_similar) > 4096:
@@ -111,9 +114,10 @@ def similar_models(model: str) -> tuple[str, ...] | None:
 
 
 def similar_if_known(model: str) -> tuple[str, ...] | None:
-    """Return `similar_models` if it is cached. Never waits.
+    """Return the cached result of `similar_models`. Never blocks.
 
-    Otherwise returns () for a name that is misspelt by its form, and None for any other.
+    Without a cached result, returns () if the form of the name shows that it is misspelt, else
+    None.
     """
     name = parse(model)
     is_wrong = name.provider not in LOCAL_PROVIDERS and families.is_misspelt(name.bare)
@@ -154,7 +158,7 @@ def prompt_limit_of(model: str) -> int | None:
 def _look_up(model: str) -> int | None:
     name = parse(model)
     if name.provider in LOCAL_PROVIDERS:
-        return None  # a local server's window depends on how it was started
+        return None  # the window depends on how the local server was started
     if (window := overruling_window(name.bare)) is not None:
         return window
     for provider, reference in _lookup_candidates(model):
@@ -177,17 +181,17 @@ def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
 def _window_at(provider: str | None, reference: str) -> int | None:
     try:
         _found, info = _prices.find_provider_model(reference, None, provider, None)
-    except Exception:  # LookupError for an unknown model; other errors mean the same
+    except Exception:  # the library raises LookupError and others for unknown models
         return None
     window = info.context_window
     return window if isinstance(window, int) and window > 0 else None
 
 
 def usual_window(bare: str) -> int | None:
-    """Return the window that most providers give a model, or of two equally common ones the
-    smaller.
+    """Return the context window that most providers give a model, or None.
 
-    Falls back to the vendor's published window, or None.
+    If two windows are equally common, the smaller one is returned. Models that no provider lists
+    have the window that their vendor publishes.
     """
     windows = _windows_by_name().get(bare) or _windows_by_name().get(families.undated(bare))
     if not windows:

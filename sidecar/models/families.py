@@ -1,13 +1,11 @@
-"""Tokenizer families: from a model's name to the vocabulary it was trained with, by a small table.
+"""Determines a model's tokenizer generation from its name, with a small table.
 
-The table answers at once (genai-prices, which knows windows and prices, takes most of a second to
-import), so that a first count never waits for it. A row is a *generation*: models whose texts cost
-the same number of tokens. Calibration is kept by generation, and approximations have one factor
-for each.
+Models of one generation have the same number of tokens for the same text. Calibrations are stored
+by generation, and each generation has an approximation. The table needs no import of genai-prices,
+which takes most of a second, so that a first count never waits for it.
 
-Sources: tiktoken's `model.py` for OpenAI; the makers' published vocabularies for open models; for
-Claude, whose tokenizer is not published, the two generations that its count endpoint shows
-(before Opus 4.7, and since).
+Sources: tiktoken's `model.py` for OpenAI, and the published vocabularies of open models. Claude's
+tokenizer is not published; its count endpoint shows two generations, before and since Opus 4.7.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from sidecar.models.names import compiled, first_inside, parse
 OPENAI_GENERATIONS = frozenset(
     ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
 )
-"""Generations of OpenAI models, whose chat templates and formulas are published."""
+"""Generations of OpenAI's models, whose chat templates and formulas are published."""
 UNKNOWN = "unknown"
-"""The generation of a model that no row matches."""
+"""The generation of models that no row of the table matches."""
 
 _ROWS: tuple[tuple[str, str, str | None], ...] = (
-    # (pattern that the bare name begins with, generation, the maker's own provider id)
+    # (pattern at the start of the bare name, generation, provider id of the vendor's API)
     (r"gpt-oss", "o200k_harmony", None),
     (r"gpt-?(4|3\.?5)-?t(urbo)?|gpt-?3\.?5|gpt-4(-|$)", "cl100k_base", "openai"),
     (r"text-embedding-(3|ada-002)|(davinci|babbage)-002", "cl100k_base", "openai"),
@@ -90,10 +88,10 @@ _FAMILY_WORDS = frozenset(
         *("deepseek", "llama", "codellama", "vicuna", "mistral", "mixtral", "ministral"),
         *("devstral", "magistral", "codestral", "pixtral", "voxtral", "mathstral", "qwen"),
         *("codeqwen", "grok", "kimi", "moonshot", "glm", "chatglm", "minimax", "command"),
-        "llava",  # a family of its own, one letter from another
+        "llava",  # a family whose name differs from llama in one letter
     )
 )
-"""Words that makers use in model names."""
+"""Words in model names that identify a family."""
 _TIER_WORDS = frozenset(
     (
         *("turbo", "flash", "ultra", "code", "codex", "coder", "audio", "image", "vision"),
@@ -101,19 +99,21 @@ _TIER_WORDS = frozenset(
         *("search", "research", "latest"),
     )
 )
-"""Words of four letters or more in the names of closed models."""
+"""Words of four or more letters that occur in the names of closed models."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
-"""Families without fine-tunes by others, whose names could contain any word."""
+"""Families whose models nobody else fine-tunes. The name of a fine-tune may contain any word."""
 _GLUED = re.compile(
     r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
 )
-"""A version without its dash (`grok4`), or with letters that no version has (`gpt-4oo`)."""
+"""A version without a hyphen before it (`grok4`), or with letters that no version has
+(`gpt-4oo`).
+"""
 _MISSPELT = 0.8
-"""Similarity (0 to 1) from which a word counts as misspelt."""
+"""Smallest similarity (0 to 1) to a known word from which a word counts as misspelt."""
 _MISSPELT_TIER = 0.75
-"""The same for Claude's few tiers, whose names may differ in one letter of four."""
+"""The same similarity for Claude's tiers, which may differ in one of four letters."""
 _SHORTEST = 4
-"""Shorter words are not compared."""
+"""Fewest letters of a word that is checked for misspellings."""
 _TWO_DIGITS = re.compile(
     r"""(?!gpt-?35)
     (?:(?:chat)?gpt|(?:claude|gemini)(?:-[a-z]+)?|grok|(?:zai-|chat)?glm|deepseek-v|kimi-k
@@ -122,41 +122,41 @@ _TWO_DIGITS = re.compile(
     -?\d\d(?![\d.]|[bm](?![a-z\d]))""",
     re.VERBOSE,
 )
-"""A version without its dot, such as `gpt-55`.
-
-Two digits before `b` or `m` are a number of parameters.
+"""A version without its dot, such as `gpt-55`. Two digits before `b` or `m` are a number of
+parameters.
 """
 _CLAUDE_WITHOUT_VERSION = re.compile(
     r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
 )
-"""Claude names without a version number. A name with a number may be a future model."""
+"""Claude names without a version number. A name with a number may be that of a future model."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
-"""First version with the new Claude tokenizer: Opus 4.7."""
+"""The first version with Claude's new tokenizer, Opus 4.7."""
 
 
 def generation_of(model: str) -> str:
     """Return the tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
 
-    Returns `unknown` if no row matches the name or it is misspelt.
-    `sidecar.counting.model_tokenizers` chooses the tokenizer that counts for a generation.
+    The generation is `unknown` if no row of the table matches the name, or if the name is misspelt.
     """
     return _find_row(parse(model).bare)[0]
 
 
 def undated(bare: str) -> str:
-    """Return a bare name without its release date, such as `claude-sonnet-4-5`."""
+    """Return a model name without its release date, such as `claude-sonnet-4-5`."""
     return _DATE.sub("", bare)
 
 
 def maker_of(model: str) -> str | None:
-    """Return the provider id of the vendor's own API, for a name without a provider."""
+    """Return the provider id of the API of a model's vendor, or None if it is unknown."""
     return _find_row(parse(model).bare)[1]
 
 
 @lru_cache(maxsize=4096)
 def is_misspelt(bare: str) -> bool:
-    """Return whether a name is nearly that of a family: `gpt-55`, `gpt-5-trubo`."""
+    """Return whether a name is a misspelt name of a known family, such as `gpt-55` or
+    `gpt-5-trubo`.
+    """
     if _TWO_DIGITS.match(bare) or _GLUED.match(bare) or _is_no_claude(bare):
         return True
     first, *rest = re.findall("[a-z]+", bare) or [""]
@@ -172,7 +172,7 @@ def is_misspelt(bare: str) -> bool:
 def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
     if len(word) < _SHORTEST or word in _FAMILY_WORDS or word in known or not known:
         return False
-    from difflib import get_close_matches  # takes 10 ms, and ordinary names do not need it
+    from difflib import get_close_matches  # imported only here, because it takes 10 ms
 
     return bool(get_close_matches(word, known, 1, likeness))
 
@@ -196,7 +196,7 @@ def _find_row(bare: str) -> tuple[str, str | None]:
 
 
 def _claude_generation(bare: str) -> str:
-    """Return `claude` up to Opus 4.6 and its contemporaries, else `claude-4.7`."""
+    """Return `claude` for models before Opus 4.7, else `claude-4.7`."""
     version = claude_version(bare)
     if version is None:
         return "claude" if re.search(r"claude-(v1|instant)", bare) else "claude-4.7"
@@ -204,11 +204,11 @@ def _claude_generation(bare: str) -> str:
 
 
 def claude_version(bare: str) -> tuple[int, int] | None:
-    """Return (4, 5) for `claude-sonnet-4-5-20250929`, or None without a version."""
+    """Return the version in a Claude name, such as (4, 5) for `claude-sonnet-4-5`, or None."""
     found = _CLAUDE_VERSION.search(_DATE.sub("", bare))
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def counts_as_gemini_3(bare: str) -> bool:
-    """Return whether a Gemini counts media like version 3 and later, as unversioned names do."""
+    """Return whether a Gemini model counts media like version 3. Names without a version do."""
     return _GEMINI_BEFORE_3.match(bare) is None

@@ -1,6 +1,6 @@
-"""Parses model names as people and APIs write them, and looks them up in tables of patterns.
+"""Parses model names in the forms that APIs, gateways, local runners and people use.
 
-Every form handled here is used by some API, gateway or local runner. Anything else is unchanged.
+Parts of a name in an unknown form stay as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 LOCAL_PROVIDERS = frozenset(
     ("ollama", "llamacpp", "lmstudio", "vllm", "sglang", "tgi", "localai", "koboldcpp")
 )
-"""Providers that run on the user's own machine and are in no price list."""
+"""Providers that run on the user's own machine and are not in the price list."""
 
 CREDIT_PROVIDERS = frozenset(("github-copilot",))
 """Providers that bill in credits of their own."""
@@ -49,8 +49,8 @@ HOSTS = {
     "huggingface": "huggingface",
     "openai-codex": "openai",
 }
-"""First path segments that name a provider. Makers (`openai/…`, `anthropic/…`) are not listed:
-`vendor/model` is OpenRouter's notation and means OpenRouter.
+"""First path segments that name a provider. `vendor/model`, such as `openai/gpt-5`, is OpenRouter's
+notation and means OpenRouter, so vendors are not listed.
 """
 
 _MAKERS = (
@@ -69,7 +69,7 @@ KNOWN_PROVIDERS = (
         "moonshot": "moonshotai",
     }
 )
-"""Provider names that people and agents use, and the price list's name for each."""
+"""The price list's id of each provider, by the names that people and agents use."""
 
 _QUANTISATION = re.compile(
     r"""[-._](?:ud[-_])?
@@ -95,15 +95,15 @@ class Name(msgspec.Struct, frozen=True):
     """The parts of a model name."""
 
     provider: str | None
-    """The provider if the name contains it: an id of genai-prices or a local provider."""
+    """The provider that the name contains: an id of genai-prices or a local provider, or None."""
     bare: str
-    """The model without provider, route, quantisation and file ending; lower case."""
+    """The model in lower case, without provider, route, quantisation and file ending."""
     host_id: str
-    """The model's id at that provider, as in its price list."""
+    """The model's id in the provider's price list."""
 
 
 def parse(model: str) -> Name:
-    """Parse a model name. Never raises. Unrecognised parts stay in `bare`.
+    """Parse a model name. Never raises.
 
     Only the first `MAX_LENGTH` characters are read, because names may come from untrusted files.
     """
@@ -135,17 +135,17 @@ def short_name(model: str) -> str:
 
 
 def same_model(asked: str, loaded: str) -> bool:
-    """Return whether both names mean the same model, as far as tokens are concerned.
+    """Return whether two names mean models with the same tokens.
 
-    Case, folder, provider, `.gguf`, shard, quantisation and `:latest` make no difference.
+    Case, folder, provider, `.gguf`, shard, quantisation and `:latest` are ignored.
     """
     return bool(_name_forms(asked) & _name_forms(loaded))
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
-    """Return whether one of a setting's globs matches the model, ignoring case.
+    """Return whether one of a setting's globs matches a model. Case is ignored.
 
-    The globs are tried against the full name, the part after the last slash, and the bare model:
+    The globs are compared with the full name, the part after the last slash, and the bare name:
     `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`.
     """
     return matches_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
@@ -211,9 +211,8 @@ def _bare_name(name: str) -> str:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern when it is first used.
-
-    Compiling all patterns takes 30 ms, and most names need only a few.
+    """Return a compiled pattern. Compiling all patterns at once would take 30 ms, and most names
+    need few.
     """
     return re.compile(pattern)
 

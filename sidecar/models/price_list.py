@@ -1,7 +1,7 @@
-"""Windows and prices from genai-prices, read offline.
+"""Reads context windows and prices from the package genai-prices, offline.
 
-Prices are computed here, because genai-prices would treat the sum of many calls as one huge
-prompt. The choice between prices follows genai-prices.
+Prices are computed here, because genai-prices would treat the sum of many calls as one huge prompt.
+The price of a call is chosen as in genai-prices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REGIONAL_FACTOR = {"us": Decimal("1.1")}
 Source: Anthropic's pricing page, "Data residency pricing".
 """
 _HOUR_TO_INPUT = 2
-"""A one-hour cache write costs twice the input price (Anthropic), unless the list has a price."""
+"""Price of a one-hour cache write relative to input (Anthropic), unless the list has its price."""
 
 
 _lock = threading.Lock()
@@ -37,10 +37,10 @@ _loaded: dict[tuple[ListFile, int], DataSnapshot] = {}
 
 
 def price_list(file: ListFile = None) -> DataSnapshot:
-    """Return the price list that `update-prices` stored in `file`, else the bundled one.
+    """Return the price list that `update-prices` stored in `file`, or the bundled one.
 
-    An unusable file is renamed and logged. Blocking, 0.2 to 0.8 s the first time; afterwards the
-    list is cached until the file changes.
+    An unusable file is renamed and logged. The first call blocks for 0.2 to 0.8 s. The list is
+    cached until the file changes.
     """
     with _lock:
         key = (file, stored_prices.version(file))
@@ -61,10 +61,10 @@ def _load_list(file: ListFile) -> DataSnapshot:
 
 
 def parse_list(data: bytes) -> DataSnapshot:
-    """Parse a price list in genai-prices' JSON form.
+    """Parse a price list in the JSON format of genai-prices.
 
     Raises:
-        ValueError: the data is not a price list.
+        ValueError: The data is not a price list.
     """
     import warnings
 
@@ -74,9 +74,9 @@ def parse_list(data: bytes) -> DataSnapshot:
     try:
         raw = typed.decode(data, list[dict[str, Any]])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # units of a later version, which no call uses here
+            warnings.simplefilter("ignore")  # a newer list may contain unknown units
             providers = _providers_from_raw(raw)
-    except Exception as error:  # the library validates little: any error means an invalid list
+    except Exception as error:  # any error of the library means that the list is invalid
         raise ValueError("this is not a price list in the format of genai-prices") from error
     if not providers:
         raise ValueError("the price list is empty")
@@ -84,7 +84,13 @@ def parse_list(data: bytes) -> DataSnapshot:
 
 
 def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTariff | None:
-    """Return the listed prices of a model, or None. An empty provider is derived from the model."""
+    """Return the listed prices of a model, or None.
+
+    Args:
+        snapshot: The price list.
+        model: The model's id.
+        provider: The provider's id. If it is empty, the model's id determines the provider.
+    """
     try:
         found, info = snapshot.find_provider_model(model, None, provider or None, None)
     except LookupError:
@@ -93,11 +99,11 @@ def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTari
 
 
 class ListedTariff:
-    """The prices of one model in genai-prices."""
+    """The prices of one model in the price list."""
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._model = model
-        # A model resold by another provider does not have the original service tiers.
+        # A provider that resells a model does not offer the service tiers of its vendor.
         own = any(model is listed for listed in provider.models)
         self._variants = (model.price_variants or []) if own else []
         constraints = [*self._constraints()]
@@ -112,7 +118,9 @@ class ListedTariff:
         """Prices by the id of the listed prices and the number of exceeded thresholds."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call at this time, in this service tier, with this prompt size."""
+        """Return the prices of a call by its time, service tier and prompt size, or None if
+        unknown.
+        """
         tier, confined, place = tier.partition("@")
         found = self._prices_in_tier(at, tier, prompt_tokens)
         if not confined or found is None:
@@ -154,11 +162,11 @@ class ListedTariff:
 
 
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
-    """Return the unit prices for one prompt size.
+    """Return the unit prices of a model for one prompt size.
 
-    Without a listed price, cached tokens cost as much as input, and pictures and video as much
-    as text, as vendors bill them. Audio without a price is unpriced. For models billed per call,
-    searches are included.
+    If the list has no price for them, cached tokens cost as much as input, and pictures and video
+    as much as text, as vendors bill them. Audio without a price is unpriced. The price per call of
+    models that are billed by call includes searches.
     """
     fresh = _price_of_key(listed, "input_mtok", prompt_tokens)
     output = _price_of_key(listed, "output_mtok", prompt_tokens)
@@ -213,8 +221,9 @@ def _unit_price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | N
 
 
 def _price_of_key(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    """Return the price of one key. Once a tier's threshold is exceeded, it applies to the whole
-    prompt."""
+    """Return the price in one field. Above a tier's threshold, its price applies to the whole
+    prompt.
+    """
     value: Any = getattr(listed, key, None)
     if value is None or isinstance(value, Decimal):
         return value

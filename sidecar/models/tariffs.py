@@ -1,4 +1,4 @@
-"""Unit prices of a model, and when they change."""
+"""The unit prices of a model, and when they change."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _EACH = ("call", "search", "file_search", "other_tool")
 
 
 class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
-    """USD per million tokens of each bucket; None if the price is unknown."""
+    """Prices in USD per million tokens, or per call or search; None if unknown."""
 
     input: Decimal | None
     cache_read: Decimal | None
     cache_write: Decimal | None
-    """For five minutes, or for an unknown lifetime."""
+    """The price of cache writes that live for five minutes or for an unknown time."""
     cache_write_1h: Decimal | None
     output: Decimal | None
     reasoning: Decimal | None
     call: Decimal = Decimal(0)
-    """USD per call, whatever its size."""
+    """USD per call of any size."""
     search: Decimal | None = None
     """USD per web search."""
     file_search: Decimal | None = None
     """USD per search in stored files."""
     other_tool: Decimal | None = None
-    """USD per use of another tool of the vendor."""
+    """USD per use of another tool that the vendor runs."""
     audio_input: Decimal | None = None
     audio_cache_read: Decimal | None = None
     audio_output: Decimal | None = None
@@ -44,8 +44,7 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     video_input: Decimal | None = None
 
     def times(self, factor: Decimal) -> UnitPrices:
-        """Return these prices with token prices multiplied. Prices per call and search are
-        unchanged."""
+        """Return a copy with multiplied token prices. Prices per call and search stay the same."""
         prices = msgspec.structs.asdict(self)
         tokens = {
             name: price * factor
@@ -56,11 +55,11 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tariff(Protocol):
-    """The prices of one model at one provider, over time."""
+    """The prices of one model at one provider over time."""
 
     @property
     def changes(self) -> frozenset[int]:
-        """Days (UTC, since 1970) on which a price changes."""
+        """The days on which a price changes, as numbers of days since 1970 in UTC."""
 
     @property
     def by_clock(self) -> bool:
@@ -68,17 +67,16 @@ class Tariff(Protocol):
 
     @property
     def thresholds(self) -> frozenset[int]:
-        """Prompt sizes in tokens above which other prices apply."""
+        """The prompt sizes in tokens above which other prices apply."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call at this time, in this service tier, with this prompt size.
-
-        Returns None if the list does not have the tier.
+        """Return the prices of a call by its time, service tier and prompt size, or None if
+        unknown.
         """
 
 
 class OwnTariff:
-    """A user's `[[price]]`, which is always the same."""
+    """The prices of a `[[price]]` entry in the user's settings, which never change."""
 
     changes: frozenset[int] = frozenset()
     by_clock = False

@@ -1,15 +1,15 @@
-r"""A document as an editor sends it: LSP positions, edits that cost O(edit), countable pieces.
+r"""An open document: positions, edits and countable pieces.
 
-A document is a list of immutable pieces between safe cuts (see `sidecar.text.cuts`). An edit
-replaces the pieces that it touches, and only those are counted again. Small pieces are joined
-later, and their known counts added.
+A document is a list of immutable pieces between safe split points (see `sidecar.text.cuts`). An
+edit replaces the pieces that it touches, and only the new pieces are counted. Small pieces are
+joined later, and their counts added.
 
-Lines end on `\\n`, `\\r\\n` and `\\r` only. Positions are clamped: past the end of a line to the
-line's end, past the last line to the document's end, negative ones to the start, and positions
-inside a character (a surrogate pair, a multi-byte sequence) to its start. A range whose end
-precedes its start is reversed.
+Lines end with `\n`, `\r\n` or `\r`. Positions are clamped: after the end of a line to its end,
+after the last line to the end of the document, negative positions to the start, and positions
+inside a character (a surrogate pair or a multi-byte sequence) to its start. If the end of a range
+precedes its start, they are swapped.
 
-A document belongs to one thread; any thread may read and count its `pieces`.
+A document belongs to one thread, but any thread may read and count its `pieces`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 SPARE_PIECES = 64
-"""How many more pieces than expected a document may have before small ones are joined."""
+"""Number of pieces above the expected number from which small pieces are joined."""
 TIDY_PIECES = 32
-"""How many pieces one edit may examine in order to join some."""
+"""Most pieces that are examined after an edit in order to join small ones."""
 
 
 class TextDocument(SplitText):
     """An open document. `version` and `language_id` are the client's.
 
     Attributes:
-        is_synced: False after a change that could not be applied, until the client sends the
-            complete text.
-        edition: A new object after each edit; the client's version may repeat or be missing.
+        is_synced: Whether the text is the client's. False after a change that could not be applied,
+            until the client sends the whole text.
+        edition: An object that identifies the text. Each edit replaces it, because the client's
+            version may repeat or be missing.
     """
 
     edition: object
@@ -98,7 +99,7 @@ class TextDocument(SplitText):
         return self._list.tally(tokenizer_name).uncounted()
 
     def token_total(self, tokenizer_name: str) -> int | None:
-        """Return a tokenizer's count of the document, or None if pieces are uncounted."""
+        """Return the document's tokens by a tokenizer, or None if pieces are uncounted."""
         return self._list.tally(tokenizer_name).total()
 
     @property
@@ -108,14 +109,14 @@ class TextDocument(SplitText):
 
     @property
     def line_count(self) -> int:
-        """The number of lines. A final line ending starts an empty last line."""
+        """The number of lines. A line ending at the end of the text starts an empty last line."""
         return self._list.line_ends + 1
 
     def line(self, index: int) -> str:
-        """Return line `index` (from 0) without its line ending.
+        """Return a line without its line ending. The first line has index 0.
 
         Raises:
-            IndexError: There is no such line.
+            IndexError: The document has no such line.
         """
         if not 0 <= index < self.line_count:
             raise IndexError(f"line {index} of a document of {self.line_count} lines")
@@ -129,8 +130,10 @@ class TextDocument(SplitText):
         return line.removesuffix("\n").removesuffix("\r")
 
     def pieces_in(self, span: Range) -> list[Piece]:
-        """Return the pieces of a range, whose counts add up. Whole pieces are the document's
-        own."""
+        """Return the pieces of a range, whose token counts add up.
+
+        Pieces that are completely in the range are the document's own.
+        """
         start, end = self.offsets(span)
         first, last = self._pieces_at_ends(start, end)
         inner = self._list.between(first.piece_index, last.piece_index)
@@ -139,7 +142,7 @@ class TextDocument(SplitText):
             return split_pieces(inner[0].text[tail:head], self._piece_characters)
         left = inner[0] if tail == 0 else Piece(inner[0].text[tail:])
         right = inner[-1] if head == len(inner[-1]) else Piece(inner[-1].text[:head])
-        # The cut before the last piece may depend on a visible character after the range.
+        # The split point before the last piece may depend on a visible character after the range.
         before = inner[-2] if len(inner) > 2 else left
         if is_cut(before.text, right.text):
             return [left, *inner[1:-1], right]
@@ -149,7 +152,7 @@ class TextDocument(SplitText):
     # Positions
 
     def offset_at(self, position: Position) -> int:
-        """Return the offset in code points of a position, clamped to the document."""
+        """Return the offset of a position in code points, clamped to the document."""
         if position.line < 0:
             return 0
         if position.line >= self.line_count:
@@ -159,8 +162,7 @@ class TextDocument(SplitText):
     def position_at(self, offset: int) -> Position:
         """Return the position of an offset in code points, clamped to the document.
 
-        An offset between `\\\\r` and `\\\
-        ` becomes the end of the line.
+        An offset between a carriage return and a line feed becomes the end of the line.
         """
         offset = max(0, min(offset, self.characters))
         place = self._list.at_offset(offset)
@@ -173,7 +175,7 @@ class TextDocument(SplitText):
         return Position(line, self._units_between(start, local_start, place, local))
 
     def offsets(self, span: Range) -> tuple[int, int]:
-        """Return a range's start and end in code points, clamped, and swapped if reversed."""
+        """Return the start and end of a range in code points, clamped, and swapped if reversed."""
         start = self.offset_at(span.start)
         end = start if span.end == span.start else self.offset_at(span.end)
         return min(start, end), max(start, end)
@@ -181,7 +183,7 @@ class TextDocument(SplitText):
     # Edits
 
     def apply(self, span: Range | None, text: str) -> None:
-        """Replace a range by `text`, or the whole text if the range is None."""
+        """Replace a range by a text, or the whole document if the range is None."""
         if span is None:
             self._replace_all(join_surrogates(text))
             self.is_synced = True
@@ -191,7 +193,9 @@ class TextDocument(SplitText):
             self._replace(start, end, join_surrogates(text))
 
     def _replace_all(self, text: str) -> None:
-        """Replace only what differs, so that equal pieces keep their counts."""
+        """Replace only the part of the document that differs, so that equal pieces keep their
+        counts.
+        """
         pieces, start, end = self.pieces, 0, len(text)
         first, last = 0, len(pieces)
         while first < last and text.startswith(pieces[first].text, start):
@@ -219,13 +223,14 @@ class TextDocument(SplitText):
         self._join_small_pieces()
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
-        """Include neighbours until there are safe cuts on both sides of `text`.
+        """Include neighbouring pieces until there are safe split points on both sides of a text.
 
-        The right side comes first, because a cut on the left may depend on all blanks in the new
-        text.
+        The right side comes first, because a split point on the left may depend on all blanks in
+        the new text.
 
         Returns:
-            The indices of the first and last piece, and the texts included before and after.
+            The indices of the first and last piece, and the texts that were included before and
+                after.
         """
         left, right = "", ""
         if not text and first > 0:

@@ -1,8 +1,8 @@
-"""Globs: paths use the syntax of `.gitignore` (pathspec), model names that of fnmatch.
+"""Matches paths with globs in the syntax of `.gitignore`, and model names in the syntax of fnmatch.
 
-RE2 compares a path with all patterns in linear time. Where google-re2 has no wheel, Python's
-regular expressions are used. They may backtrack exponentially, so patterns with many wildcards
-are rejected. Does no I/O.
+pathspec compiles the globs for paths, and RE2 compares a path with all of them in linear time.
+Where google-re2 has no wheel, Python's regular expressions are used. They may backtrack
+exponentially, so patterns with many wildcards are rejected. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathspec import PathSpec, RegexPattern
 
-MAX_LENGTH = 1_000  # characters of a pattern
-MAX_WILDCARDS = 50  # stars, question marks and brackets of a pattern
+MAX_LENGTH = 1_000  # most characters of a pattern
+MAX_WILDCARDS = 50  # most stars, question marks and brackets of a pattern
 MAX_WILDCARDS_WITHOUT_RE2 = 3
-"""Most wildcards of a pattern without RE2.
-
-With four, Python takes a quarter of a second for a name of 255 characters; with five, 30
-seconds.
+"""Most wildcards of a pattern without RE2. With four, Python takes a quarter of a second for a name
+of 255 characters, and with five, 30 seconds.
 """
-MAX_PATTERNS = 1_000  # patterns of one setting
+MAX_PATTERNS = 1_000  # most patterns of one setting
 _COMPILED_TOGETHER = 10_000
 """Most characters of patterns to compile into one set, far below RE2's memory limit."""
 
 _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
-"""Brackets that pathspec reads differently than git, such as negated ones."""
+"""Brackets that pathspec interprets differently from git, such as negated ones."""
 _ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
-"""Endings of pathspec's expressions that also match a folder's contents, and replacements."""
+"""The endings of pathspec's expressions that also match the contents of a folder, and their
+replacements.
+"""
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
 _ESCAPES: dict[int, int] = {
     ord("\n"): 0xFFFFF,
     **{0xD800 + number: 0xF0000 + number for number in range(0x800)},
 }
-"""Characters that expressions cannot contain: a line feed, and surrogates, which stand for bytes
-that are not UTF-8.
+"""Replacements for characters that expressions cannot contain: a line feed, and surrogates, which
+stand for bytes that are not UTF-8.
 """
 
 
 def glob_problem(pattern: str) -> str | None:
-    """Return what is wrong with a glob for names or paths, or None."""
+    """Return the reason why a glob for names or paths is invalid, or None."""
     if len(pattern) > MAX_LENGTH:
         return f"a pattern has more than {MAX_LENGTH:,} characters"
     if _count_wildcards(pattern) > MAX_WILDCARDS:
@@ -54,7 +54,7 @@ def glob_problem(pattern: str) -> str | None:
 
 
 def path_glob_problem(pattern: str) -> str | None:
-    """Return what is wrong with a line of a `.gitignore` or a glob for paths, or None."""
+    """Return the reason why a glob for paths, or a line of a `.gitignore`, is invalid, or None."""
     if (problem := glob_problem(pattern)) is not None:
         return problem
     if _count_wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
@@ -75,15 +75,17 @@ def path_glob_problem(pattern: str) -> str | None:
 def matches_any(globs: Iterable[str], names: Iterable[str]) -> bool:
     """Return whether one of the globs matches one of the names. Case is ignored.
 
-    `*` matches any text including slashes, `?` one character, `[a-c]` one of these, `[!a-c]` any
-    other. An unclosed bracket and a backslash match themselves.
+    `*` matches any text including slashes, `?` one character, `[a-c]` one of these characters, and
+    `[!a-c]` any other character. An unclosed bracket and a backslash match themselves.
     """
     lower = [name.lower() for name in names]
     return any(fnmatchcase(name, glob.lower()) for glob in globs for name in lower)
 
 
 class PathGlobs:
-    """Globs for paths. The last match decides, and `!` excludes."""
+    """Globs for paths. The last glob that matches a path decides, and a glob with `!`
+    excludes it.
+    """
 
     def __init__(self, globs: Iterable[str]) -> None:
         from pathspec import PathSpec
@@ -100,10 +102,10 @@ class PathGlobs:
 
 
 class IgnoreGlobs:
-    """The lines of a `.gitignore`, for paths relative to its folder, with git's semantics.
+    """The lines of a `.gitignore`, with git's semantics, for paths relative to its folder.
 
-    pathspec's `GitIgnoreSpec` differs: with `node_modules/`, `/*` and `!/src/` it does not
-    ignore `src/node_modules/`.
+    pathspec's `GitIgnoreSpec` differs from git: with `node_modules/`, `/*` and `!/src/`, it does
+    not ignore `src/node_modules/`.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -117,7 +119,7 @@ class IgnoreGlobs:
     def verdict(self, path: str, *, folder: bool) -> bool | None:
         """Return whether a path is ignored, or None if no line matches.
 
-        Assumes that no parent folder is ignored.
+        The parent folders of the path must not be ignored.
         """
         return _verdict_of(self._specs, f"{path}/" if folder else path)
 
@@ -154,7 +156,9 @@ def _last_first(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _as_matched(line: str) -> str:
-    """Return a line with git's meaning. In pathspec, `a/**` also matches the folder `a`."""
+    """Return a line with the meaning that it has in git. In pathspec, `a/**` also matches the
+    folder `a`.
+    """
     return _INSIDE.sub(r"/**/*\1", _without_special(line))
 
 

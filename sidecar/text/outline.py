@@ -1,6 +1,6 @@
-"""The parts of a text: Markdown sections, marked regions, top-level blocks of code.
+r"""Finds the parts of a text: Markdown sections, marked regions and top-level blocks of code.
 
-Lines end on `\\n`, `\\r\\n` or `\\r` only, as in LSP. All functions take linear time.
+Lines end with `\n`, `\r\n` or `\r`, as in LSP. All functions take linear time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Part(msgspec.Struct, frozen=True):
     Attributes:
         end_line: The line after the last one.
         end: The offset after the last character.
-        path: The titles of the headings around a section, its own last.
+        level: The level of a section's heading, from 1.
+        path: The titles of the headings around a section, followed by its own title.
         limit: The token limit of a marked region.
     """
 
@@ -42,12 +43,12 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def path_text(self) -> str:
-        """The heading path as in budget rules, such as `Plan > Recent diffs`."""
+        """The heading path in the form of budget rules, such as `Plan > Recent diffs`."""
         return " > ".join(self.path)
 
 
 class Lines:
-    """A text's lines without line endings, and the offsets of their starts."""
+    """The lines of a text without line endings, and the offsets of their starts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -68,7 +69,7 @@ class Lines:
     def part(
         self, kind: PartKind, title: str, start_line: int, end_line: int, level: int = 1
     ) -> Part:
-        """Return the part from `start_line` to before `end_line`."""
+        """Return the part from line `start_line` to before line `end_line`."""
         start, end = self.starts[start_line], self.starts[end_line]
         return Part(kind, title[:TITLE_LENGTH], start_line, end_line, start, end, level)
 
@@ -81,9 +82,10 @@ _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?
 
 
 def find_marked_regions(lines: Lines) -> list[Part]:
-    """Return marked regions, sorted by their first lines. They include both marks.
+    """Return the marked regions of a text, sorted by their first lines.
 
-    Regions may be nested. A region without an end continues to the end of the text.
+    Regions include their marks and may be nested. A region without an end mark continues to the end
+    of the text.
     """
     if MARK_START not in lines.text:
         return []
@@ -99,7 +101,7 @@ def find_marked_regions(lines: Lines) -> list[Part]:
 
 
 def has_ignore_mark(text: str) -> bool:
-    """Return whether one of the first ten lines exempts the file from budgets."""
+    """Return whether a mark in the first ten lines exempts the file from budgets."""
     if IGNORE_MARK.split()[0] not in text:
         return False
     head = re.split(r"\r\n|\n|\r", text, maxsplit=FIRST_LINES)[:FIRST_LINES]
@@ -107,7 +109,7 @@ def has_ignore_mark(text: str) -> bool:
 
 
 def find_ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
-    """Return the sections that a mark below their heading exempts from budgets."""
+    """Return the sections that contain a mark that exempts them from budgets."""
     if MARK_START not in lines.text:
         return []
     marked = [number for number, _, word in _find_marks(lines) if word == "ignore"]
@@ -153,18 +155,22 @@ _COMMENT = re.compile(r" {0,3}<!--")
 _INDENTED = re.compile(r" {0,3}\t| {4}")
 _MARKUP = re.compile(r"[*`]+")
 _SPECIAL = frozenset("#=-+*_<>`~0123456789")
-"""First characters of lines that are more than a paragraph's text."""
+"""First characters of lines that may be more than the text of a paragraph."""
 
 _SPACES = re.compile(r"\s+")
 _STEP = re.compile(r"(?<!\s)\s++>\s++")
-"""Separates the headings of a path. Possessive, so that matching takes linear time."""
+"""Separates the headings of a path. The pattern is possessive, so that matching takes
+linear time.
+"""
 
 Heading = tuple[int, int, str]
-"""First line, level, title."""
+"""The first line, the level and the title of a heading."""
 
 
 def find_sections(lines: Lines) -> Iterator[Part]:
-    """Yield the section of each heading, up to the next heading of the same or a higher level."""
+    """Yield the section of each heading. It ends before the next heading of the same or a higher
+    level.
+    """
     scan = _HeadingScan(lines)
     number = _after_front_matter(lines)
     while number < len(lines):
@@ -186,7 +192,7 @@ def normalize_heading_path(written: str) -> str:
 
 
 def has_path(part: Part, path: str) -> bool:
-    """Return whether a section's path ends with `path`, as `normalize_heading_path` returns it."""
+    """Return whether the path of a section ends with a path from `normalize_heading_path`."""
     own = part.path_text
     return own == path or own.endswith(f" > {path}")
 
@@ -205,12 +211,14 @@ class _HeadingScan:
     def __init__(self, lines: Lines) -> None:
         self.headings: list[Heading] = []
         self._lines = lines
-        self._paragraph: int | None = None  # first line; an underline turns it into a heading
-        self._lazy = False  # paragraphs of quotes and lists continue without a marker
-        self._item = 0  # indent of the text that belongs to the list item above
+        self._paragraph: int | None = (
+            None  # its first line, which an underline turns into a heading
+        )
+        self._lazy = False  # whether a paragraph of a quote or list may continue
+        self._item = 0  # the indent of text in the list item above
 
     def read_line(self, number: int) -> int:
-        """Read a line, or a whole fence or comment. Returns the number of the next line."""
+        """Read a line, or a whole fence or comment, and return the number of the next line."""
         line = self._lines.texts[number]
         bare = line.lstrip(" \t")
         if not bare:
@@ -336,25 +344,25 @@ _MARKDOWN_SUFFIXES = frozenset(
 
 
 def is_markdown(name: str, language_id: str = "") -> bool:
-    """Return whether a file is Markdown, by its name, URI or language."""
+    """Return whether a file is Markdown, by its name or URI or its language."""
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
     return language_id in _MARKDOWN_LANGUAGES or suffix in _MARKDOWN_SUFFIXES
 
 
 def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
-    """Return a document's Markdown sections, or the top-level blocks of another language."""
+    """Return the Markdown sections of a document, or the top-level blocks in another language."""
     if is_markdown(name, language_id):
         return tuple(find_sections(Lines(text)))
     return tuple(find_blocks(Lines(text)))
 
 
 def find_blocks(lines: Lines) -> Iterator[Part]:
-    """Yield top-level blocks of any language, found by indentation.
+    """Yield the top-level blocks of code in any language, which indentation determines.
 
-    A block begins at an unindented line after a blank line, or after a block with an indented
-    body. Closing brackets belong to the block they close. Consecutive imports are therefore one
-    block, and a decorator or comment belongs to the definition below. The title is the last line
-    before the body.
+    A block begins at an unindented line after a blank line, or after a block with an indented body.
+    A closing bracket belongs to the block that it closes. Consecutive imports are therefore one
+    block, and a decorator or comment belongs to the definition below it. The title of a block is
+    the last line before its body.
     """
     texts = lines.texts
     start: int | None = None

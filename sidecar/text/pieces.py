@@ -1,8 +1,8 @@
-"""Immutable pieces of a text, whose token counts add up to the count of the text.
+"""Splits texts into immutable pieces, whose token counts add up to the count of the text.
 
-A `PieceList` keeps running sums over a document's pieces for offsets and lines. An edit
-invalidates only the sums after it, and a look-up extends them only as far as needed, so typing
-in one place takes as long in a long document as in a short one.
+A `PieceList` has running sums over a document's pieces, to find offsets and lines. An edit
+invalidates only the sums after it, and a look-up extends them only as far as necessary. Typing in
+one place therefore takes as long in a long document as in a short one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 PIECE_CHARACTERS = 2_048
-"""Approximate length of a piece, which takes a tenth of a millisecond to count."""
+"""Approximate number of characters of a piece, which takes 0.1 ms to count."""
 MAX_SEARCH = 65_536
-"""How far to search for a safe cut. A longer search would block other threads for too long."""
+"""Characters to search for a safe split point. A longer search would block other threads."""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class Piece:
-    """A stretch of text between two safe cuts, with its token counts by tokenizer name.
+    """A part of a text between two safe split points, with its token counts by tokenizer name.
 
     The text never changes, so any thread may add a count at any time.
     """
@@ -45,7 +45,7 @@ class Piece:
     def __len__(self) -> int:
         return len(self.text)
 
-    def __repr__(self) -> str:  # without the text: it may end up in a log
+    def __repr__(self) -> str:  # without the text, because logs must not contain it
         return f"Piece(characters={len(self.text)}, line_ends={self.line_ends})"
 
     @property
@@ -59,7 +59,7 @@ class Piece:
         """Return the end of the line that contains `start`.
 
         Returns:
-            The offset of its line ending, and whether that is in this piece.
+            The offset of the line's end, and whether the line ends in this piece.
         """
         starts = self.line_starts
         following = bisect_right(starts, start)
@@ -71,7 +71,7 @@ class Piece:
 
 
 class SplitText:
-    """A text in pieces. The whole text is joined when first needed."""
+    """A text in pieces. The whole text is joined at its first use."""
 
     _text: str | None = None
     _whole: Piece | None = None
@@ -88,7 +88,7 @@ class SplitText:
 
     @property
     def whole(self) -> Piece:
-        """The whole text as one piece, for tokenizers without safe cuts."""
+        """The whole text as one piece, for tokenizers without safe split points."""
         if self._whole is None:
             self._whole = Piece(self.text)
         return self._whole
@@ -101,10 +101,11 @@ def _count_line_ends(text: str) -> int:
 
 
 def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Yield `text` in parts, each cut at the first safe cut after `characters` characters.
+    """Yield the parts of a text, each split at the first safe split point after `characters`
+    characters.
 
-    Yields at least one string. If there is no safe cut within `MAX_SEARCH`, the rest is one
-    string.
+    At least one part is yielded. If there is no safe split point within `MAX_SEARCH` characters,
+    the rest of the text is one part.
     """
     start = 0
     while len(text) - start > characters:
@@ -117,12 +118,12 @@ def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Return the pieces of a text, at least one. Takes 20 ms for 10 MB."""
+    """Return the pieces of a text, at least one. This takes 20 ms for 10 MB."""
     return [Piece(part) for part in split(text, characters)]
 
 
 def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Join small neighbours into pieces of at most `characters`, and add their counts.
+    """Join small neighbouring pieces to pieces of at most `characters`, and add their counts.
 
     Pieces are joined only if both have a count by the same tokenizer.
     """
@@ -139,7 +140,7 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
 def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
     if len(left) + len(right) > characters:
         return None
-    right_counts = right.counts.copy()  # another thread may add to them
+    right_counts = right.counts.copy()  # copied, because another thread may add counts
     counts = {
         name: tokens + right_counts[name]
         for name, tokens in left.counts.copy().items()
@@ -151,7 +152,7 @@ def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
 
 
 _STEP = 256
-"""By how many pieces a running sum is extended at a time."""
+"""Number of pieces by which a running sum is extended at a time."""
 
 
 class PiecePlace(NamedTuple):
@@ -166,7 +167,7 @@ class PiecePlace(NamedTuple):
 
 
 class TokenTally:
-    """The tokens of a document's pieces for one tokenizer: a sum, and the uncounted pieces."""
+    """The tokens of a document's pieces for one tokenizer: their sum, and the uncounted pieces."""
 
     __slots__ = ("_name", "_total", "_uncounted")
 
@@ -184,7 +185,7 @@ class TokenTally:
         self._uncounted.update(dict.fromkeys(new))
 
     def uncounted(self) -> Collection[Piece]:
-        """Add new counts to the sum, and return the pieces that still have none."""
+        """Add new counts to the sum, and return the pieces that have no count yet."""
         name, uncounted = self._name, self._uncounted
         for piece in [piece for piece in uncounted if name in piece.counts]:
             self._total += piece.counts[name]
@@ -192,7 +193,7 @@ class TokenTally:
         return uncounted.keys()
 
     def total(self) -> int | None:
-        """Return the tokens of all pieces, or None while some are uncounted."""
+        """Return the tokens of all pieces, or None if pieces are uncounted."""
         return None if self.uncounted() else self._total
 
 
@@ -233,7 +234,7 @@ class _RunningSums:
 
 
 class PieceList:
-    """The pieces of a document, with its length, lines and token counts. Never empty."""
+    """The pieces of a document, with its length, lines and token counts. It is never empty."""
 
     def __init__(self, pieces: Sequence[Piece], encoding: Encoding) -> None:
         self._pieces, self._encoding = list(pieces), encoding
@@ -270,31 +271,34 @@ class PieceList:
         )
 
     def at_offset(self, offset: int) -> PiecePlace:
-        """Return the piece with the character after `offset`, or the last piece."""
+        """Return the piece that contains the character after `offset`, or the last piece."""
         return self.place_at(min(self._offsets.find_larger_sum(offset), len(self)) - 1)
 
     def before_offset(self, offset: int) -> PiecePlace:
-        """Return the piece with the character before `offset`, or the first piece."""
+        """Return the piece that contains the character before `offset`, or the first piece."""
         return self.place_at(max(0, self._offsets.find_sum(offset) - 1))
 
     def before_line(self, line: int) -> PiecePlace:
-        """Return the piece with the line end before line `line`, which is at least 1."""
+        """Return the piece that contains the line end before a line, which is at least line 1."""
         return self.place_at(self._lines.find_sum(line) - 1)
 
     def between(self, first: int, last: int) -> list[Piece]:
-        """Return the pieces from index `first` to index `last`, both included."""
+        """Return the pieces from index `first` to index `last`, including both."""
         return self._pieces[first : last + 1]
 
     def units_between(self, first: int, last: int) -> int:
-        """Return the length in code units of the pieces from `first` to before `last`."""
+        """Return the code units of the pieces from index `first` to before index `last`."""
         return self._units.sum_before(last) - self._units.sum_before(first)
 
     def skip_units(self, index: int, units: int) -> tuple[int, int]:
-        """Skip pieces without a line end, from `index` on, while they have at most `units` in
-        total.
+        """Skip pieces without a line end while they have at most `units` code units together.
+
+        Args:
+            index: The index of the first piece to skip.
+            units: The number of code units.
 
         Returns:
-            The index after them, and the remaining units.
+            The index after the skipped pieces, and the remaining code units.
         """
         before = self._units.sum_before(index)
         by_line = self._lines.find_larger_sum(self._lines.sum_before(index)) - 1

@@ -1,4 +1,4 @@
-"""Escapes untrusted text so that no terminal, log, CI or editor interprets it.
+"""Escapes untrusted text, so that no terminal, log, CI or editor interprets it.
 
 File names, TOML keys, model ids and session ids may come from a repository, an endpoint or a
 client. They are escaped before they are shown. Data for programs, such as JSON values, is not
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 _ACTIVE = (
-    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: terminals interpret them
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1, which terminals interpret
+    # characters that reorder text or are invisible
     "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-    # the above reorder text or are invisible
     "\u2028\u2029"  # line separators
-    "\ud800-\udfff"  # not encodable
+    "\ud800-\udfff"  # surrogates, which cannot be encoded
 )
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
@@ -42,19 +42,23 @@ _LINK = re.compile(r"\](?=\()")
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with control characters, invisible ones and line ends escaped."""
+    """Return a text on one line, with control characters, invisible characters and line ends
+    escaped.
+    """
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text
     return _COMMAND.sub(_escape_command, _unprintable().sub(_escape_character, text))
 
 
 def printable_lines(text: str) -> str:
-    """Escape a text of several lines: like `printable`, but line feeds stay."""
+    """Escape a text like `printable`, but keep its line feeds."""
     return _COMMAND.sub(_escape_command, _unprintable_in_lines().sub(_escape_character, text))
 
 
 def markdown(text: str) -> str:
-    """Escape `text` for a line of Markdown: no links, images, table cells, HTML or emphasis."""
+    """Escape a text for a line of Markdown, without links, images, table cells, HTML or
+    emphasis.
+    """
     return _MARKUP.sub(r"\\\g<0>", printable(text))
 
 
@@ -65,12 +69,12 @@ def json_text(value: object) -> str:
 
 
 def message(text: str) -> str:
-    """Escape `text` for an editor's message, where `[label](command:…)` would become a link."""
+    """Escape a text for an editor's message, in which `[label](command:…)` would become a link."""
     return _LINK.sub("] ", printable_lines(text))
 
 
 def counted(number: int, noun: str) -> str:
-    """Format a number with its noun: `1 file`, `2,431 files`."""
+    """Format a number with its noun, such as `1 file` or `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""Tables and bars for plain text."""
+"""Formats tables and bars as plain text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Return one line per row: `left` columns aligned left, the others right, the last unaligned.
+    """Return one line per row of a table.
 
-    All rows have the same number of cells.
+    Args:
+        rows: The rows, all with the same number of cells.
+        left: The number of columns to align left. Further columns are aligned right, except the
+            last one.
     """
     widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -25,14 +28,14 @@ def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """Return how many terminal cells a text takes."""
+    """Return the number of terminal cells that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def draw_bar(share: float, width: int) -> str:
-    """Return a bar for a share of 0 to 1, in eighths of a cell. Any positive share is visible."""
+    """Return a bar for a share from 0 to 1, in eighths of a cell. Any positive share is visible."""
     eighths = round(share * width * 8)
     if share > 0:
         eighths = max(1, eighths)

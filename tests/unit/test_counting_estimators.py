@@ -261,7 +261,10 @@ _ready = _Halves()
         ("_make", None),
         ("_ready", None),
         ("_NoName", "estimator mine: the plug-in cannot be used: it has no name"),
-        ("_NotEmpty", "estimator mine: the plug-in cannot be used: an empty text is not 0 tokens"),
+        (
+            "_NotEmpty",
+            "estimator mine: the plug-in cannot be used: it does not return 0 for an empty text",
+        ),
         ("_Broken", "estimator mine: the plug-in cannot be used (RuntimeError)"),
         ("_absent", "estimator mine: the plug-in cannot be used (AttributeError)"),
     ],

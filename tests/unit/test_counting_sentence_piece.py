@@ -136,7 +136,7 @@ def test_a_damaged_model_is_refused(cut: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [("bert", "WordPiece"), ("t5", "Unigram"), ("newest", "not known")]
+    ("kind", "why"), [("bert", "WordPiece"), ("t5", "Unigram"), ("newest", "is unknown")]
 )
 def test_what_cannot_be_run_says_why(kind: str, why: str, tmp_path: Path) -> None:
     def string(text: str) -> bytes:

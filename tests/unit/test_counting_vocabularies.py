@@ -226,7 +226,7 @@ def test_a_rank_file_is_known_by_its_length(
         ("tekken.json", b"{}", "not a tekken file"),
         ("model.gguf", b"GGUF" + bytes(4), "damaged"),
         ("model.gguf", b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 2 or 3"),
-        ("model.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "cannot be run here"),
+        ("model.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "is not supported"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(

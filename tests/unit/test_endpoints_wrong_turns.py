@@ -40,7 +40,7 @@ async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
         (None, {}, "the server needs a key (HTTP 401)", "name it in api-key-env"),
         (KEY, {KEY: "wrong"}, "refused the key (HTTP 401)", f"does {KEY} hold the server's key?"),
         (KEY, {}, f"{KEY} (api-key-env) is not set", "where the editor or the shell is started"),
-        (KEY, {KEY: "a\nb"}, "holds no usable key", "where the editor or the shell is started"),
+        (KEY, {KEY: "a\nb"}, "contains no usable key", "where the editor or the shell is started"),
     ],
 )
 async def test_a_key_that_is_missing_is_not_one_that_is_wrong(
