@@ -34,7 +34,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The number of tokens of a text, as clients receive it."""
+    """The number of tokens of a text, and how they were counted."""
 
     tokens: int
     method: Method

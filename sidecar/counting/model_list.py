@@ -18,7 +18,7 @@ from sidecar.models.names import parse
 
 
 class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A model of the catalogue, as clients receive it."""
+    """A model of the catalogue."""
 
     id: str
     provider: str | None

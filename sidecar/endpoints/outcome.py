@@ -92,7 +92,7 @@ NO_ENDPOINT = (
 
 
 class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The capabilities of an endpoint for one model, as clients receive them."""
+    """The capabilities of an endpoint for one model."""
 
     endpoint: str
     model: str

@@ -103,7 +103,7 @@ export interface CapabilitiesParams {
 }
 
 /**
- * The capabilities of an endpoint for a model.
+ * The capabilities of an endpoint for one model.
  */
 export interface Capability {
   endpoint: string;
@@ -346,7 +346,7 @@ export interface CostTotals {
 }
 
 /**
- * The number of tokens of a text, with the way it was counted.
+ * The number of tokens of a text, and how they were counted.
  */
 export interface Count {
   tokens: number;
@@ -597,7 +597,7 @@ export interface ProbeParams {
 }
 
 /**
- * A half-open span: `end` is the first position after it.
+ * A half-open range of positions. `end` is the first position after it.
  */
 export interface Range {
   start: Position;
@@ -774,7 +774,7 @@ export interface TextDocumentIdentifier {
 }
 
 /**
- * A message of a conversation, in any vendor's form.
+ * A message of a conversation, in any vendor's format.
  */
 export interface Turn {
   role: string;
@@ -795,7 +795,8 @@ export interface UndoParams {
 }
 
 /**
- * The tokens of one call: `prompt_tokens` = `input_tokens` + cache reads + cache writes.
+ * The tokens of one call. `prompt_tokens` is the sum of `input_tokens`, cache reads and cache
+ *     writes.
  */
 export interface Usage {
   inputTokens: number;

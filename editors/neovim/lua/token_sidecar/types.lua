@@ -79,7 +79,7 @@
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 
---- The capabilities of an endpoint for a model.
+--- The capabilities of an endpoint for one model.
 ---@class token_sidecar.Capability
 ---@field endpoint string
 ---@field model string
@@ -268,7 +268,7 @@
 ---@field unpricedTokens integer
 ---@field costText string
 
---- The number of tokens of a text, with the way it was counted.
+--- The number of tokens of a text, and how they were counted.
 ---@class token_sidecar.Count
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -459,7 +459,7 @@
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 
---- A half-open span: `end` is the first position after it.
+--- A half-open range of positions. `end` is the first position after it.
 ---@class token_sidecar.Range
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
@@ -591,7 +591,7 @@
 ---@class token_sidecar.TextDocumentIdentifier
 ---@field uri string
 
---- A message of a conversation, in any vendor's form.
+--- A message of a conversation, in any vendor's format.
 ---@class token_sidecar.Turn
 ---@field role string
 ---@field content? string|table
@@ -606,7 +606,8 @@
 ---@field workspace? string
 ---@field session? string
 
---- The tokens of one call: `prompt_tokens` = `input_tokens` + cache reads + cache writes.
+--- The tokens of one call. `prompt_tokens` is the sum of `input_tokens`, cache reads and cache
+---     writes.
 ---@class token_sidecar.Usage
 ---@field inputTokens integer
 ---@field cacheReadTokens integer
