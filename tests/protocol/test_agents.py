@@ -46,7 +46,7 @@ def home(tmp_path: Path) -> ClaudeHome:
     return made
 
 
-async def test_costs_are_known_once_nobody_types(
+async def test_costs_are_recorded_while_the_user_is_idle(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 0.05)
@@ -60,7 +60,7 @@ async def test_costs_are_known_once_nobody_types(
     assert sum(row["calls"] for row in rows) == len(home.truth.calls)
 
 
-async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
+async def test_costs_of_the_shown_session_are_recorded_without_a_request(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While another process reads the session files, the cost is "being read" and not "unpriced"."""
@@ -92,7 +92,7 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
     assert (await bare.request("cost/detail", {}))["note"] == ""
 
 
-async def test_costs_of_sessions_that_are_not_shown_follow_their_calls(
+async def test_costs_of_hidden_sessions_are_updated(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of sessions shows their costs next to the cost of the pinned session."""
@@ -126,7 +126,7 @@ async def test_costs_of_sessions_that_are_not_shown_follow_their_calls(
     assert {row["id"] for row in rows if row["shown"]} == {pinned.id}
 
 
-async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
+async def test_calls_of_agents_that_delete_sessions_are_recorded_at_once(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gemini CLI may delete a session when it starts again."""
@@ -144,7 +144,7 @@ async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
     assert calls_in_the_ledger() == len(gemini.truth.calls) == 1
 
 
-async def test_unread_costs_are_not_zero_while_another_agent_is_recorded(
+async def test_unrecorded_costs_are_not_shown_as_zero(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1_000.0)
@@ -182,7 +182,7 @@ def calls_in_the_ledger() -> int:
         return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
 
 
-async def test_reading_the_rest_can_be_cancelled_and_goes_on(
+async def test_background_recording_can_be_cancelled_and_resumed(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The calls of the requested workspace are recorded before those of other workspaces."""
@@ -239,7 +239,7 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     bare.ignore("status/update", "context/warning")
 
 
-async def test_a_session_that_is_listed_first_is_shown_too(
+async def test_session_found_by_a_request_is_shown(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     """A request for all sessions may find a session before the file watcher reports it."""
@@ -269,7 +269,7 @@ def old_sessions(home: ClaudeHome, root: Path) -> list[str]:
     return names
 
 
-async def test_an_old_session_that_is_listed_can_be_asked_about_and_shown(
+async def test_old_session_can_be_queried_and_selected(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     old, _ = old_sessions(home, tmp_path)
@@ -297,7 +297,7 @@ async def test_an_old_session_that_is_listed_can_be_asked_about_and_shown(
         await bare.request("context/select", {"session": "nobody's"})
 
 
-async def test_a_session_that_is_not_shown_changes_the_number_of_the_list(
+async def test_hidden_session_changes_the_revision_of_the_list(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     first = home.session(tmp_path)
@@ -325,7 +325,7 @@ async def test_a_session_that_is_not_shown_changes_the_number_of_the_list(
     assert not rows[first.id]["shown"]
 
 
-async def test_no_file_of_an_agent_is_opened_while_they_are_disabled(
+async def test_no_agent_file_is_opened_while_agents_are_disabled(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     config_file().write_text("[agents]\nenabled = false\n")
@@ -352,7 +352,7 @@ def verdict(finding: Finding | ReportedFinding) -> tuple[object, ...]:
     return finding.code, finding.rule, finding.tokens, finding.over, finding.model, finding.message
 
 
-async def test_an_agents_session_changes_no_verdict(
+async def test_agent_session_does_not_affect_budgets(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     rules = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 100\nwarn-at = 0.1\n'
@@ -393,7 +393,7 @@ async def test_an_agents_session_changes_no_verdict(
     assert "| Window | 400,000 tokens (from the model catalogue), " in sent.document.tooltip
 
 
-async def test_a_model_that_the_user_chose_judges(
+async def test_budgets_use_the_model_that_the_user_chose(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     rule = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 5\n'
@@ -409,7 +409,7 @@ async def test_a_model_that_the_user_chose_judges(
 
 
 @pytest.mark.parametrize("first", ["plugin", "file"])
-async def test_a_call_that_a_plugin_reports_and_an_agents_file_has_counts_once(
+async def test_call_reported_by_a_plugin_and_an_agent_counts_once(
     bare: Client, home: ClaudeHome, tmp_path: Path, first: str
 ) -> None:
     session = home.session(tmp_path)
@@ -429,7 +429,7 @@ async def test_a_call_that_a_plugin_reports_and_an_agents_file_has_counts_once(
     assert (totals["calls"], totals["outputTokens"]) == (1, reply["usage"]["output_tokens"])
 
 
-async def test_the_cost_follows_where_no_event_names_the_file(
+async def test_cost_is_updated_without_a_reported_file_name(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slow poll and the creation of a folder report no file names."""
@@ -446,7 +446,7 @@ async def test_the_cost_follows_where_no_event_names_the_file(
     bare.ignore("status/update", "context/warning")
 
 
-async def test_one_reading_of_a_change_gives_size_and_costs(
+async def test_changed_file_is_read_once_for_size_and_costs(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare.server.watcher.start_seconds = 3600
@@ -475,7 +475,7 @@ async def test_one_reading_of_a_change_gives_size_and_costs(
     bare.ignore("status/update", "context/warning")
 
 
-async def test_the_cost_follows_what_is_appended_while_history_is_read(
+async def test_calls_appended_during_recording_are_recorded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1.0)  # The files are watched by then.
@@ -535,7 +535,7 @@ def has_other_sums(before: Any) -> Callable[[Any], bool]:
     return lambda one: bool(one["cost"]) and one["cost"]["tooltip"] != before["cost"]["tooltip"]
 
 
-async def test_what_is_about_to_be_sent_is_added_to_an_agents_session(
+async def test_preflight_adds_the_prompt_to_an_agents_session(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     session = home.session(tmp_path)
@@ -574,7 +574,7 @@ def costs_more_than(before: Any) -> Callable[[Any], bool]:
     return lambda one: bool(one["cost"]) and one["cost"]["costUsd"] > before["cost"]["costUsd"]
 
 
-async def test_a_prompt_file_is_counted_for_one_model_whoever_asks(
+async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     """The editor counted the file for the session's model, and the command line for the model in

@@ -35,7 +35,7 @@ async def still_counts(client: Client) -> None:
 
 
 @pytest.mark.parametrize("answer", [{"result": None}, {"error": {"code": 1, "message": "no"}}, {}])
-async def test_a_response_does_not_disturb_the_request_of_the_same_id(
+async def test_response_does_not_affect_a_request_with_the_same_id(
     client: Client, answer: Message
 ) -> None:
     working, after = promise(client, 900), promise(client, 901)
@@ -48,7 +48,7 @@ async def test_a_response_does_not_disturb_the_request_of_the_same_id(
         assert client.orphans == []
 
 
-async def test_a_second_request_with_the_id_of_one_in_work_is_refused(client: Client) -> None:
+async def test_duplicate_id_of_a_running_request_is_refused(client: Client) -> None:
     client.send(request(900, text=BIG))
     client.send(request(900, text="hello world"))
     assert client.orphans[-1]["error"]["code"] == -32600
@@ -59,7 +59,7 @@ async def test_a_second_request_with_the_id_of_one_in_work_is_refused(client: Cl
     assert (await again)["result"]["tokens"] == 2
 
 
-async def test_a_cancelled_request_keeps_its_id_until_it_is_answered(client: Client) -> None:
+async def test_cancelled_request_keeps_its_id_until_answered(client: Client) -> None:
     client.send(request("same", text=BIG))
     client.notify("$/cancelRequest", {"id": "same"})
     client.send(request("same", text="hello world"))
@@ -67,7 +67,7 @@ async def test_a_cancelled_request_keeps_its_id_until_it_is_answered(client: Cli
     assert (await promise(client, "same"))["error"]["code"] == -32800
 
 
-async def test_an_id_of_ours_is_no_id_of_the_clients(client: Client) -> None:
+async def test_client_and_server_may_use_the_same_ids(client: Client) -> None:
     """A client may use the same ids for its requests as the server does for its own."""
     params = types.ShowMessageRequestParams(types.MessageType.Info, "What to do?")
     asked = client.server.protocol.send_request_async(
@@ -84,7 +84,9 @@ async def test_an_id_of_ours_is_no_id_of_the_clients(client: Client) -> None:
 
 @pytest.mark.parametrize("depth", [201, 967, 5_000, 200_000])
 @pytest.mark.parametrize("pair", ["[]", "{}"])
-async def test_a_deep_request_is_refused_by_its_id(client: Client, depth: int, pair: str) -> None:
+async def test_deeply_nested_request_is_refused_with_its_id(
+    client: Client, depth: int, pair: str
+) -> None:
     opening = "[" if pair == "[]" else '{"a":'
     deep = opening * depth + "1" + pair[1] * depth
     answer = promise(client, 900)
@@ -95,7 +97,7 @@ async def test_a_deep_request_is_refused_by_its_id(client: Client, depth: int, p
     await still_counts(client)
 
 
-async def test_content_as_deep_as_is_taken_is_fitted(client: Client) -> None:
+async def test_content_of_the_maximum_depth_is_fitted(client: Client) -> None:
     client.ignore("status/update")
     content: Any = "deep"
     for _ in range((MAX_DEPTH - 6) // 2):
@@ -108,7 +110,7 @@ async def test_content_as_deep_as_is_taken_is_fitted(client: Client) -> None:
 @pytest.mark.parametrize(
     "number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 5_000, "[1,}"]
 )
-async def test_numbers_that_are_none_are_refused(client: Client, number: str) -> None:
+async def test_infinite_and_nan_numbers_are_refused(client: Client, number: str) -> None:
     answer = promise(client, 900)
     params = f'{{"text":"a","range":{number}}}'
     body = f'{{"jsonrpc":"2.0","id":900,"method":"tokens/count","params":{params}}}'
@@ -133,7 +135,7 @@ def _nested() -> list[Any]:
         lambda: {1: {2}, 3: object()},
     ],
 )
-async def test_a_result_that_is_no_json_is_an_answer(
+async def test_unencodable_result_is_answered_with_an_error(
     client: Client, make: Callable[[], object]
 ) -> None:
     client.server.protocol.custom["tokens/fit"] = lambda _: make()
@@ -143,7 +145,7 @@ async def test_a_result_that_is_no_json_is_an_answer(
     await still_counts(client)
 
 
-async def test_exit_is_a_notification_of_json_rpc(client: Client) -> None:
+async def test_exit_requires_the_form_of_a_notification(client: Client) -> None:
     client.send({"method": "exit"})
     client.send({"jsonrpc": "1.0", "method": "exit"})
     assert [one["error"]["code"] for one in client.orphans] == [-32600, -32600]
@@ -156,12 +158,12 @@ async def test_exit_is_a_notification_of_json_rpc(client: Client) -> None:
     assert len(client.orphans) == 2, "nothing is taken after exit"
 
 
-async def test_a_request_without_jsonrpc_is_refused_by_its_id(client: Client) -> None:
+async def test_request_without_jsonrpc_is_refused_with_its_id(client: Client) -> None:
     answer = await client.raw({"id": 900, "method": "tokens/count", "params": {"text": "a"}})
     assert answer["error"]["code"] == -32600
 
 
-async def test_a_request_is_not_run_as_a_notification_nor_the_other_way(client: Client) -> None:
+async def test_requests_and_notifications_are_not_interchangeable(client: Client) -> None:
     client.notify("shutdown")
     await still_counts(client)
     item = {"uri": "file:///ws/a.md", "languageId": "", "version": 1, "text": "a"}
@@ -175,7 +177,7 @@ class _Panic(BaseException):
     """Like pyo3's PanicException, which is not a subclass of Exception."""
 
 
-async def test_a_frame_that_fails_leaves_the_next_ones_alone(client: Client) -> None:
+async def test_failing_frame_does_not_affect_later_frames(client: Client) -> None:
     def panic(_: object) -> None:
         raise _Panic
 
@@ -190,16 +192,14 @@ async def test_a_frame_that_fails_leaves_the_next_ones_alone(client: Client) -> 
 @pytest.mark.parametrize(
     "method", ["NaN", "[" * 300 + "]" * 300, '{"a":' * 2_000 + "1" + "}" * 2_000]
 )
-async def test_a_method_that_cannot_be_read_is_refused_by_its_id(
-    client: Client, method: str
-) -> None:
+async def test_unreadable_method_is_refused_with_its_id(client: Client, method: str) -> None:
     answer = promise(client, 900)
     client.send_bytes(f'{{"id":900,"method":{method},"jsonrpc":"2.0"}}'.encode())
     assert (await answer)["error"]["code"] == -32700
     await still_counts(client)
 
 
-async def test_a_deep_answer_is_a_refusal_of_what_was_asked(client: Client) -> None:
+async def test_deeply_nested_response_fails_the_servers_request(client: Client) -> None:
     params = types.ShowMessageRequestParams(types.MessageType.Info, "What to do?")
     asked = client.server.protocol.send_request_async(
         "window/showMessageRequest", params, msg_id="7"

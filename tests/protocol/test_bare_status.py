@@ -18,7 +18,7 @@ async def shown(client: Client) -> Any:
 
 
 @pytest.mark.parametrize(("written", "part"), [("hide = true", ""), ('show = "tokens"', "tokens")])
-async def test_it_follows_the_settings(
+async def test_status_without_a_document_follows_the_settings(
     bare: Client, tmp_path: Path, written: str, part: str
 ) -> None:
     await bare.initialize(root=tmp_path.as_uri())
@@ -33,7 +33,7 @@ async def test_it_follows_the_settings(
     assert bool(update["text"]) is bool(part)
 
 
-async def test_a_workspace_with_nothing_to_show_hides_no_other_one(
+async def test_empty_workspace_does_not_hide_another_workspace(
     bare: Client, tmp_path: Path
 ) -> None:
     one, other = tmp_path / "one", tmp_path / "other"

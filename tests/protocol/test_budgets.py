@@ -93,7 +93,7 @@ async def workspace(request: Any, bare: Client, tmp_path: Path) -> Workspace:
     return Workspace(bare, tmp_path, request.param)
 
 
-async def test_over_the_budget_from_the_first_token_past_it(workspace: Workspace) -> None:
+async def test_first_token_over_the_budget_is_reported(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     (found,) = await workspace.diagnostics(1)
     tokens = truth(LONG)
@@ -113,7 +113,7 @@ async def test_over_the_budget_from_the_first_token_past_it(workspace: Workspace
     assert LONG[:start] == prefix.rstrip("\ufffd")
 
 
-async def test_gone_as_soon_as_it_is_under(workspace: Workspace) -> None:
+async def test_diagnostic_disappears_when_the_document_fits(workspace: Workspace) -> None:
     client = workspace.client
     client.open("# Top\r\n", workspace.uri)
     client.change(edit((1, 0), (1, 0), LONG), uri=workspace.uri)
@@ -122,7 +122,7 @@ async def test_gone_as_soon_as_it_is_under(workspace: Workspace) -> None:
     assert await workspace.diagnostics(3) == []
 
 
-async def test_each_fit_brings_it_under_and_keeps_the_final_newline(workspace: Workspace) -> None:
+async def test_fit_fixes_meet_the_budget_and_keep_the_final_newline(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))
     fits = [title for title in actions if title.startswith("Fit to budget")]
@@ -136,7 +136,7 @@ async def test_each_fit_brings_it_under_and_keeps_the_final_newline(workspace: W
         assert asks == title.endswith("(preview)"), "only the preview variant asks"
 
 
-async def test_fixes_are_offered_wherever_on_its_line_the_cursor_is(workspace: Workspace) -> None:
+async def test_fixes_are_offered_on_the_whole_line(workspace: Workspace) -> None:
     """The diagnostic starts in the middle of a line, but editors show its sign for the whole line."""
     workspace.client.open(LONG, workspace.uri)
     (found,) = await workspace.diagnostics(1)
@@ -149,7 +149,7 @@ async def test_fixes_are_offered_wherever_on_its_line_the_cursor_is(workspace: W
         assert not await workspace.actions([found | {"range": {"start": above, "end": above}}])
 
 
-async def test_a_sections_fixes_end_with_it(workspace: Workspace) -> None:
+async def test_fixes_are_not_offered_after_the_section(workspace: Workspace) -> None:
     """A section ends where the line of the next heading begins."""
     text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 4 + "## Next\r\n"
     workspace.client.open(text, workspace.uri)
@@ -163,7 +163,7 @@ async def test_a_sections_fixes_end_with_it(workspace: Workspace) -> None:
     assert any("A > Notes" in title for title in offered)
 
 
-async def test_a_section_over_its_own_budget(workspace: Workspace) -> None:
+async def test_section_over_its_own_budget_is_reported(workspace: Workspace) -> None:
     text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 2
     workspace.client.open(text, workspace.uri)
     found = await workspace.diagnostics(1)
@@ -193,7 +193,7 @@ def raised(published: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(("place", "offered"), [("..", False), (".", True)])
-async def test_raising_the_budget_writes_through_no_link_out_of_the_root(
+async def test_raising_the_budget_does_not_write_outside_the_root(
     workspace: Workspace, place: str, offered: bool
 ) -> None:
     workspace.client.open(LONG, workspace.uri)
@@ -211,7 +211,7 @@ def linked(folder: Path, place: str) -> None:
     file.symlink_to(f"{place}/elsewhere.toml")
 
 
-async def test_moving_the_excess_makes_a_file(workspace: Workspace) -> None:
+async def test_moving_the_excess_creates_a_file(workspace: Workspace) -> None:
     text = "# Top\n" + "a line of words\n" * 12
     workspace.client.open(text, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))
@@ -226,7 +226,7 @@ async def test_moving_the_excess_makes_a_file(workspace: Workspace) -> None:
     assert left + insert["edits"][0]["newText"] == text
 
 
-async def test_moving_the_excess_writes_through_no_link(workspace: Workspace) -> None:
+async def test_moving_the_excess_does_not_follow_links(workspace: Workspace) -> None:
     """The links are a dangling one, and one whose folder is outside the project."""
     folder = workspace.folder
     (folder / "AGENTS.excess.md").symlink_to("../planted.md")
@@ -245,7 +245,7 @@ async def test_moving_the_excess_writes_through_no_link(workspace: Workspace) ->
     assert not any(title.startswith("Move the excess") for title in actions)
 
 
-async def test_ignoring_here_silences_it(workspace: Workspace) -> None:
+async def test_ignore_fix_removes_the_diagnostic(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))
     title = next(title for title in actions if title.startswith("Ignore"))
@@ -254,7 +254,7 @@ async def test_ignoring_here_silences_it(workspace: Workspace) -> None:
     assert await workspace.diagnostics(2) == []
 
 
-async def test_nothing_is_said_without_a_rule(client: Client) -> None:
+async def test_no_diagnostics_without_a_rule(client: Client) -> None:
     client.ignore("status/update")
     client.open("word " * 10_000)
     await client.count()
@@ -272,7 +272,7 @@ async def test_the_status_shows_the_budget(workspace: Workspace) -> None:
     workspace.client.ignore("status/update", "textDocument/publishDiagnostics")
 
 
-async def test_the_status_shows_no_budget_of_a_file_that_wants_none(workspace: Workspace) -> None:
+async def test_status_shows_no_budget_for_an_ignored_file(workspace: Workspace) -> None:
     workspace.client._ignored.discard("status/update")
     mark = "<!-- token-budget: ignore -->\r\n"
     workspace.client.open(mark + LONG, workspace.uri)
@@ -293,7 +293,9 @@ async def test_hover_shows_the_budget_too(workspace: Workspace) -> None:
     assert "| Budget | 20 tokens, " in shown["contents"]["value"]
 
 
-async def test_a_client_that_pulls_is_not_pushed_to(bare: Client, tmp_path: Path) -> None:
+async def test_diagnostics_are_not_pushed_to_a_client_that_pulls(
+    bare: Client, tmp_path: Path
+) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
     result = await bare.initialize(
         root=tmp_path.as_uri(), capabilities={"textDocument": {"diagnostic": {}}}
@@ -307,7 +309,7 @@ async def test_a_client_that_pulls_is_not_pushed_to(bare: Client, tmp_path: Path
     assert bare.unread == []
 
 
-async def test_links_add_to_sums_as_they_do_for_check(bare: Client, tmp_path: Path) -> None:
+async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 3\n'
     )
@@ -330,7 +332,7 @@ async def test_links_add_to_sums_as_they_do_for_check(bare: Client, tmp_path: Pa
     assert checked.files == 2
 
 
-async def test_a_budget_for_several_files_together(bare: Client, tmp_path: Path) -> None:
+async def test_budget_over_several_files_counts_them_together(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 20\n'
     )
@@ -357,7 +359,7 @@ async def test_a_budget_for_several_files_together(bare: Client, tmp_path: Path)
     bare.ignore("textDocument/publishDiagnostics")
 
 
-async def test_a_prompt_buffer_is_held_to_the_window_where_that_is_switched_on(
+async def test_prompt_buffer_is_checked_against_the_window_if_enabled(
     bare: Client, tmp_path: Path
 ) -> None:
     (tmp_path / ".token-sidecar.toml").write_text("[diagnostics]\nprompt-buffers = true\n")
@@ -376,7 +378,7 @@ async def test_a_prompt_buffer_is_held_to_the_window_where_that_is_switched_on(
     bare.ignore("textDocument/publishDiagnostics")
 
 
-async def test_a_closed_file_counts_as_it_is_on_disk(bare: Client, tmp_path: Path) -> None:
+async def test_closed_file_is_counted_from_disk(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 20\n'
     )
@@ -398,9 +400,7 @@ async def test_a_closed_file_counts_as_it_is_on_disk(bare: Client, tmp_path: Pat
     bare.ignore("textDocument/publishDiagnostics")
 
 
-async def test_a_budget_with_its_own_model_is_the_same_everywhere(
-    bare: Client, tmp_path: Path
-) -> None:
+async def test_budgets_model_is_used_on_every_surface(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = ["*.md"]\nmodel = "claude-opus-4-7"\nmax-tokens = 100\n'
     )
@@ -435,7 +435,7 @@ async def test_a_budget_with_its_own_model_is_the_same_everywhere(
     bare.ignore("status/update")
 
 
-async def test_the_tightest_of_several_budgets_is_shown(bare: Client, tmp_path: Path) -> None:
+async def test_lowest_of_several_budgets_is_shown(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = ["*.md"]\nmax-tokens = 500\n'
         '[[budget]]\nfiles = ["a.md"]\nmodel = "claude-opus-4-7"\nmax-tokens = 400\n'
@@ -457,7 +457,7 @@ async def test_the_tightest_of_several_budgets_is_shown(bare: Client, tmp_path: 
     bare.ignore("status/update")
 
 
-async def test_diagnostics_that_have_not_changed_are_published_once(workspace: Workspace) -> None:
+async def test_unchanged_diagnostics_are_published_once(workspace: Workspace) -> None:
     client = workspace.client
     client.ignore("status/update")
     client.open(" word" * 30, uri=workspace.uri)

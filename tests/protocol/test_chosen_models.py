@@ -30,7 +30,7 @@ async def beside_an_agent(bare: Client, tmp_path: Path) -> Client:
     return bare
 
 
-async def test_a_model_for_documents_hides_no_agents_session(beside_an_agent: Client) -> None:
+async def test_choosing_a_model_keeps_the_agents_session_shown(beside_an_agent: Client) -> None:
     client = beside_an_agent
     before = await client.request("context/usage", {})
     assert before["tokens"]
@@ -45,7 +45,7 @@ async def test_a_model_for_documents_hides_no_agents_session(beside_an_agent: Cl
     assert (await client.request("tokens/count", {"text": "x"}))["model"] == "gpt-4"
 
 
-async def test_a_chosen_model_is_that_of_the_next_session(beside_an_agent: Client) -> None:
+async def test_chosen_model_applies_to_the_next_session(beside_an_agent: Client) -> None:
     client = beside_an_agent
     client.ignore("status/update")
     await client.request("context/set", {"model": "gpt-4"})
@@ -56,7 +56,7 @@ async def test_a_chosen_model_is_that_of_the_next_session(beside_an_agent: Clien
         assert (usage["model"], usage["session"]["source"]) == ("gpt-4", "protocol")
 
 
-async def test_a_reset_says_that_an_agents_session_stays(beside_an_agent: Client) -> None:
+async def test_reset_explains_that_an_agents_session_is_kept(beside_an_agent: Client) -> None:
     client = beside_an_agent
     client.ignore("status/update")
     stays = "The shown session belongs to claude-code and cannot be reset here."
@@ -93,7 +93,7 @@ async def billed(client: Client) -> list[str]:
     return [row["model"] for row in rows]
 
 
-async def test_the_model_that_replied_is_billed_and_the_sessions_learns_nothing_of_it(
+async def test_reply_of_another_model_is_billed_but_not_used_for_calibration(
     talker: Client,
 ) -> None:
     system = "word " * 500
@@ -106,14 +106,14 @@ async def test_the_model_that_replied_is_billed_and_the_sessions_learns_nothing_
     assert (usage["tokens"], usage["model"]) == (902, "gpt-5")
 
 
-async def test_a_session_without_a_model_takes_that_of_its_replies(talker: Client) -> None:
+async def test_session_without_a_model_uses_that_of_its_replies(talker: Client) -> None:
     await talker.request("context/response", {"session": "a", "response": chat(HAIKU, "r1", 900)})
     usage = await talker.request("context/usage", {"session": "a"})
     assert (usage["tokens"], usage["model"], usage["limit"]) == (902, HAIKU, 200_000)
     assert await billed(talker) == [HAIKU]
 
 
-async def test_another_sessions_model_is_not_a_sessions_own(talker: Client) -> None:
+async def test_model_of_one_session_does_not_affect_another(talker: Client) -> None:
     system = "word " * 500
     await talker.request("context/set", {"session": "a", "model": "gpt-5", "systemPrompt": system})
     named = {"session": "a", "model": HAIKU, "response": chat(HAIKU, "r1", 900)}

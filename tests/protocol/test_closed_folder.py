@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TURN = {"role": "user", "content": "hello world"}
 
 
-async def test_its_conversations_are_forgotten(bare: Client, tmp_path: Path) -> None:
+async def test_closed_folder_drops_its_conversations(bare: Client, tmp_path: Path) -> None:
     """A server may run for weeks while folders are opened and closed."""
     uri = tmp_path.as_uri()
     await bare.initialize(root=uri)
@@ -33,7 +33,7 @@ async def test_its_conversations_are_forgotten(bare: Client, tmp_path: Path) -> 
             gc.collect()
 
 
-async def test_what_is_late_brings_nothing_back(bare: Client, tmp_path: Path) -> None:
+async def test_late_request_does_not_restore_a_closed_folder(bare: Client, tmp_path: Path) -> None:
     """A request that outlives its folder stores nothing for later requests."""
     uri = tmp_path.as_uri()
     await bare.initialize(root=uri)

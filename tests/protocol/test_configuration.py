@@ -36,7 +36,7 @@ async def test_a_changed_file_takes_effect_without_restart(bare: Client, tmp_pat
     bare.ignore("status/update")
 
 
-async def test_the_editor_is_asked_and_may_change_its_mind(bare: Client) -> None:
+async def test_settings_are_requested_from_the_editor_after_each_change(bare: Client) -> None:
     section: dict[str, Any] = {"model": "gpt-4o"}
     bare.answer("workspace/configuration", lambda params: [section for _ in params["items"]])
     await bare.initialize(
@@ -50,7 +50,7 @@ async def test_the_editor_is_asked_and_may_change_its_mind(bare: Client) -> None
             await asyncio.sleep(0.01)
 
 
-async def test_answers_do_not_wait_for_the_last_change(bare: Client) -> None:
+async def test_requests_are_answered_while_settings_keep_changing(bare: Client) -> None:
     """A client that announces a change after each request for its settings still gets answers."""
 
     def changed_again(params: Any) -> list[Any]:
@@ -67,7 +67,7 @@ async def test_answers_do_not_wait_for_the_last_change(bare: Client) -> None:
     assert await model_of(bare) == "gpt-4o"
 
 
-async def test_a_defect_in_reading_them_is_no_reason_to_stop(
+async def test_defect_in_reading_settings_does_not_stop_counting(
     bare: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails() -> None:
@@ -79,7 +79,7 @@ async def test_a_defect_in_reading_them_is_no_reason_to_stop(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) -> None:
+async def test_broken_settings_file_does_not_stop_counting(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('model = 5\n[[budget]\nfiles = "x"\n')
     await bare.initialize(root=tmp_path.as_uri())
     assert await model_of(bare) == "gpt-5"
@@ -108,7 +108,7 @@ async def test_a_file_that_breaks_keeps_its_last_valid_settings(
     bare.ignore("textDocument/publishDiagnostics")
 
 
-async def test_no_editor_is_pointed_at_what_may_not_be_opened(
+async def test_no_diagnostic_names_a_file_that_must_not_be_opened(
     bare: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neovim opens every file that has a diagnostic, and opening a FIFO would block it forever."""
@@ -119,7 +119,7 @@ async def test_no_editor_is_pointed_at_what_may_not_be_opened(
     assert bare.unread == []
 
 
-async def test_an_inner_root_wins_by_whole_path_parts(bare: Client, tmp_path: Path) -> None:
+async def test_innermost_root_is_found_by_whole_path_parts(bare: Client, tmp_path: Path) -> None:
     for name, model in (("proj", "gpt-4"), ("project2", "gpt-4o")):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".token-sidecar.toml").write_text(f'model = "{model}"\n')

@@ -33,7 +33,7 @@ OPENAI = {
 }
 
 
-async def test_nothing_is_known_before_anything_is_said(talker: Client) -> None:
+async def test_context_is_empty_before_the_first_request(talker: Client) -> None:
     usage = await talker.request("context/usage", {})
     assert usage["tokens"] is None
     assert usage["session"] is None
@@ -58,7 +58,7 @@ async def test_a_turn_adds_its_tokens_and_the_breakdown_adds_up(talker: Client) 
     assert usage["available"] == usage["usable"] - usage["tokens"]
 
 
-async def test_reported_usage_anchors_the_number_and_is_billed_once(talker: Client) -> None:
+async def test_reported_usage_sets_the_size_and_is_billed_once(talker: Client) -> None:
     await talker.request("context/append", {"turns": [USER], "session": "s"})
     answer = await talker.request(
         "context/response", {"session": "s", "model": "gpt-4o", "response": OPENAI}
@@ -79,7 +79,7 @@ async def test_reported_usage_anchors_the_number_and_is_billed_once(talker: Clie
     assert report["rows"][0]["costUsd"] == pytest.approx((1_000 * 2.5 + 50 * 10) / 1e6)
 
 
-async def test_a_threshold_is_told_once(talker: Client) -> None:
+async def test_threshold_is_reported_once(talker: Client) -> None:
     await talker.request("context/set", {"limit": 400, "reserve": 0, "model": "gpt-4o"})
     turn = {"role": "user", "content": "word " * 70}
     usages = [await talker.request("context/append", {"turns": [turn]}) for _ in range(6)]
@@ -118,7 +118,7 @@ async def test_plan_apply_and_undo(talker: Client) -> None:
     )
 
 
-async def test_a_cut_off_tool_call_is_dropped_and_told(talker: Client) -> None:
+async def test_cut_off_tool_call_is_removed_and_reported(talker: Client) -> None:
     cut = {
         "id": "msg_1",
         "type": "message",
@@ -140,7 +140,7 @@ async def test_a_cut_off_tool_call_is_dropped_and_told(talker: Client) -> None:
     assert told == {"exhausted", "droppedToolCalls"}
 
 
-async def test_the_model_of_the_session_is_that_of_its_documents(client: Client) -> None:
+async def test_documents_are_counted_for_the_sessions_model(client: Client) -> None:
     client.open("hello world")
     await client.take("status/update")
     await client.request("context/set", {"model": "gpt-4"})
@@ -150,7 +150,7 @@ async def test_the_model_of_the_session_is_that_of_its_documents(client: Client)
     client.ignore("status/update")
 
 
-async def test_a_kept_session_outlives_the_server_by_its_counts(bare: Client) -> None:
+async def test_persisted_session_is_restored_with_its_counts(bare: Client) -> None:
     await bare.initialize()
     bare.ignore("status/update")
     await bare.request("context/set", {"session": "s", "persist": True, "model": "gpt-4o"})
@@ -166,7 +166,7 @@ async def test_a_kept_session_outlives_the_server_by_its_counts(bare: Client) ->
     await other.aclose()
 
 
-async def test_several_roots_need_a_name(bare: Client) -> None:
+async def test_request_must_name_a_workspace_if_several_are_open(bare: Client) -> None:
     folders = [{"uri": f"file:///{n}", "name": n} for n in ("a", "b")]
     await bare.initialize(workspaceFolders=folders)
     bare.ignore("status/update")
@@ -176,7 +176,7 @@ async def test_several_roots_need_a_name(bare: Client) -> None:
     assert (await bare.request("context/usage", {"workspace": "/a/inside"}))["tokens"] is None
 
 
-async def test_requests_that_come_together_are_all_answered(talker: Client) -> None:
+async def test_concurrent_requests_are_all_answered(talker: Client) -> None:
     jobs = [talker.request("context/append", {"turns": [USER]}) for _ in range(20)]
     usages = await asyncio.gather(*jobs)
     assert sorted(usage["turns"] for usage in usages) == list(range(1, 21))
@@ -187,7 +187,7 @@ async def test_endpoints_are_off_by_default(client: Client) -> None:
     assert await client.request("capabilities/probe", {}) == []
 
 
-async def test_messages_are_counted_with_their_format(client: Client) -> None:
+async def test_messages_are_counted_with_the_models_chat_format(client: Client) -> None:
     params: dict[str, Any] = {"messages": [USER], "model": "gpt-4o"}
     count = await client.request("tokens/count", params)
     assert count["tokens"] == truth(USER["content"]) + 4 + 3
@@ -195,7 +195,7 @@ async def test_messages_are_counted_with_their_format(client: Client) -> None:
     assert count["characters"] == len(USER["content"])
 
 
-async def test_giving_a_request_up_in_mid_count_leaves_the_conversation_right(
+async def test_cancelled_request_leaves_the_conversation_consistent(
     talker: Client,
 ) -> None:
     turns = [{"role": "user", "content": f"{n} " + "word " * 400} for n in range(600)]
@@ -214,13 +214,13 @@ async def test_giving_a_request_up_in_mid_count_leaves_the_conversation_right(
     talker.ignore("context/warning")
 
 
-async def test_a_question_makes_no_session(talker: Client) -> None:
+async def test_query_creates_no_session(talker: Client) -> None:
     await talker.request("context/append", {"turns": [USER], "session": "a"})
     await talker.request("context/preflight", {"session": "typo", "text": "hello"})
     assert (await talker.request("context/usage"))["session"]["id"] == "a"
 
 
-async def test_a_session_is_forgotten_when_it_is_no_longer_to_be_kept(bare: Client) -> None:
+async def test_session_is_deleted_from_disk_when_persist_is_unset(bare: Client) -> None:
     await bare.initialize()
     bare.ignore("status/update")
     await bare.request("context/set", {"session": "s", "persist": True})
@@ -248,15 +248,13 @@ async def test_a_session_is_forgotten_when_it_is_no_longer_to_be_kept(bare: Clie
         ("cost/record", {"model": "gpt-5", "usage": {}}),
     ],
 )
-async def test_bad_params_are_said_to_be(
-    talker: Client, method: str, params: dict[str, Any]
-) -> None:
+async def test_bad_params_are_reported(talker: Client, method: str, params: dict[str, Any]) -> None:
     with pytest.raises(RpcError) as caught:
         await talker.request(method, params)
     assert caught.value.data == {"kind": "badParams", "retryable": False}
 
 
-async def test_an_open_document_stands_for_the_workspace_that_counts_it(bare: Client) -> None:
+async def test_open_document_identifies_its_workspace(bare: Client) -> None:
     """A document outside every root belongs to a workspace that has no name of its own."""
     folders = [{"uri": f"file:///{name}", "name": name} for name in ("one", "two")]
     await bare.initialize(workspaceFolders=folders)
@@ -282,7 +280,7 @@ async def test_empty_states_name_the_next_step(talker: Client) -> None:
     assert "cost/record" in (await talker.request("cost/detail", {}))["text"]
 
 
-async def test_a_request_of_one_session_too_many_is_assembled_on_from_the_last(
+async def test_assembling_continues_after_the_oldest_session_is_dropped(
     talker: Client,
 ) -> None:
     for number in range(SESSIONS_KEPT + 1):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_preflight_says_what_it_costs_and_obeys_caps(bare: Client, tmp_path: Path) -> None:
+async def test_preflight_returns_the_cost_and_enforces_caps(bare: Client, tmp_path: Path) -> None:
     config = tmp_path / "user-config.toml"  # The workspace that conftest.py names.
     config.write_text("[cost]\nhard-cap-usd = 0.001\n")
     await bare.initialize(root=tmp_path.as_uri())
@@ -30,7 +30,7 @@ async def test_preflight_says_what_it_costs_and_obeys_caps(bare: Client, tmp_pat
     assert (await bare.request("context/preflight", {"text": "hi"}))["verdict"] == "ok"
 
 
-async def test_recording_twice_counts_once(talker: Client) -> None:
+async def test_call_recorded_twice_counts_once(talker: Client) -> None:
     usage = {"prompt_tokens": 179, "completion_tokens": 8}
     record = {
         "model": "anthropic/claude-haiku-4.5",
@@ -50,7 +50,7 @@ async def test_recording_twice_counts_once(talker: Client) -> None:
     assert caught.value.data == {"kind": "badParams", "retryable": False}
 
 
-async def test_context_and_cost_reach_the_status(client: Client) -> None:
+async def test_status_shows_context_and_cost(client: Client) -> None:
     client.open("hello world")
     await client.take("status/update")
     await client.request("context/append", {"turns": [USER]})
@@ -65,7 +65,7 @@ async def test_context_and_cost_reach_the_status(client: Client) -> None:
 
 
 @pytest.mark.parametrize("method", ["context/response", "cost/record"])
-async def test_what_was_billed_is_finished_though_the_client_gave_it_up(
+async def test_billed_reply_is_recorded_although_the_request_is_cancelled(
     bare: Client, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     recorded, finish = threading.Event(), threading.Event()
@@ -104,7 +104,7 @@ async def test_what_was_billed_is_finished_though_the_client_gave_it_up(
     bare.ignore("status/update")
 
 
-async def test_what_was_billed_is_answered_though_the_session_ends(
+async def test_billed_reply_is_answered_during_shutdown(
     bare: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded, finish = threading.Event(), threading.Event()
@@ -128,9 +128,7 @@ async def test_what_was_billed_is_answered_though_the_session_ends(
     assert "result" in await answer
 
 
-async def test_a_cap_that_is_far_away_does_not_colour_the_status(
-    bare: Client, tmp_path: Path
-) -> None:
+async def test_distant_cap_does_not_change_the_severity(bare: Client, tmp_path: Path) -> None:
     (tmp_path / "user-config.toml").write_text("[cost]\nsoft-cap-usd = 3\nhard-cap-usd = 5\n")
     await bare.initialize(root=tmp_path.as_uri())
     usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
@@ -143,7 +141,7 @@ async def test_a_cap_that_is_far_away_does_not_colour_the_status(
         assert shown["cost"]["severity"] == spent, shown["cost"]["text"]
 
 
-async def test_a_recorded_call_takes_the_sessions_own_count(talker: Client) -> None:
+async def test_recorded_call_gets_the_sessions_estimate(talker: Client) -> None:
     turns = [{"role": "user", "content": "word " * 150}]
     usage = await talker.request("context/append", {"session": "s", "turns": turns})
     reply = [{"role": "assistant", "content": "Yes."}]
@@ -155,7 +153,7 @@ async def test_a_recorded_call_takes_the_sessions_own_count(talker: Client) -> N
     assert f"~est={usage['tokens']}" in found["rows"][0]["note"]
 
 
-async def test_the_models_in_use_and_the_makers_present_ones_come_first(talker: Client) -> None:
+async def test_models_in_use_and_current_models_come_first(talker: Client) -> None:
     usage = {"input_tokens": 9, "output_tokens": 2}
     await talker.request("cost/record", {"model": "claude-haiku-4-5", "usage": usage})
     rows = await talker.request("models/list", {"choices": True})
@@ -167,7 +165,7 @@ async def test_the_models_in_use_and_the_makers_present_ones_come_first(talker: 
 
 
 @pytest.mark.parametrize(("thought", "shown"), [(0, 0), (300, 0), (-5, -5)])
-async def test_a_bare_total_anchors_and_is_not_billed(
+async def test_bare_total_sets_the_size_and_is_not_billed(
     talker: Client, thought: int, shown: int
 ) -> None:
     """Tokens beyond the predicted prompt and the counted reply are reasoning, which is not sent
@@ -183,7 +181,7 @@ async def test_a_bare_total_anchors_and_is_not_billed(
     assert (await talker.request("cost/detail", {}))["totals"]["calls"] == 0
 
 
-async def test_a_total_that_is_no_number_is_refused(talker: Client) -> None:
+async def test_invalid_total_is_refused(talker: Client) -> None:
     for total in (-1, 1.5, True, "9"):
         with pytest.raises(RpcError, match="totalTokens"):
             await talker.request(
@@ -191,7 +189,7 @@ async def test_a_total_that_is_no_number_is_refused(talker: Client) -> None:
             )
 
 
-async def test_a_bare_total_may_come_before_any_reply(client: Client) -> None:
+async def test_bare_total_is_accepted_before_any_reply(client: Client) -> None:
     client.ignore("status/update")
     for turns in ([], [{"role": "user", "content": "hello"}]):
         params = {"session": f"{len(turns)}", "turns": turns, "usage": {"totalTokens": 100}}

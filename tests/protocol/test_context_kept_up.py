@@ -63,7 +63,7 @@ async def begun(client: Client) -> None:
     await client.request("context/set", {"session": "s", "model": MODEL, "systemPrompt": TEXT})
 
 
-async def test_another_tokenizer_of_the_settings_counts_the_conversation(client: Client) -> None:
+async def test_conversation_is_recounted_with_a_new_tokenizer(client: Client) -> None:
     await begun(client)
     await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     before = (await client.request("context/usage", {}))["tokens"]
@@ -77,7 +77,7 @@ async def test_another_tokenizer_of_the_settings_counts_the_conversation(client:
     assert after["tokens"] == more["tokens"]
 
 
-async def test_a_reported_number_outlives_another_tokenizer(client: Client) -> None:
+async def test_reported_usage_is_kept_after_a_change_of_tokenizer(client: Client) -> None:
     """Only text that was added after the report is counted again."""
     await begun(client)
     usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
@@ -91,7 +91,7 @@ async def test_a_reported_number_outlives_another_tokenizer(client: Client) -> N
     assert abs(grown - alone["tokens"]) < 30, "by the tokenizer of now"
 
 
-async def test_a_tokenizer_of_the_settings_leaves_other_models_reported_numbers(
+async def test_new_tokenizer_keeps_reported_usage_of_other_models(
     client: Client,
 ) -> None:
     """Text that no usage covers is counted with the current tokenizer."""
@@ -110,7 +110,7 @@ async def test_a_tokenizer_of_the_settings_leaves_other_models_reported_numbers(
     assert abs(grown["tokens"] - 5_010 - one["tokens"]) < 10, "by the tokenizer of now"
 
 
-async def test_a_model_that_comes_back_is_counted_by_the_tokenizer_of_now(client: Client) -> None:
+async def test_returning_model_is_counted_with_the_current_tokenizer(client: Client) -> None:
     await begun(client)
     await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     await client.request("context/set", {"session": "s", "model": "gpt-4"})
@@ -122,7 +122,9 @@ async def test_a_model_that_comes_back_is_counted_by_the_tokenizer_of_now(client
 
 
 @pytest.mark.parametrize("reported", [False, True])
-async def test_a_plan_can_be_undone_after_another_tokenizer(client: Client, reported: bool) -> None:
+async def test_plan_can_be_undone_after_a_change_of_tokenizer(
+    client: Client, reported: bool
+) -> None:
     await begun(client)
     told = {"role": "assistant", "content": "Oui, encore. " * 40}
     turns = [*MESSAGES[1:], told] * 6
@@ -141,7 +143,7 @@ async def test_a_plan_can_be_undone_after_another_tokenizer(client: Client, repo
     assert after["tokens"] == (5_100 if reported else counted["tokens"]) == shown(client)
 
 
-async def test_another_tokenizer_counts_the_sessions_that_are_not_shown(client: Client) -> None:
+async def test_hidden_sessions_are_recounted_with_a_new_tokenizer(client: Client) -> None:
     """The list of sessions and the estimates of recorded calls use the new tokenizer."""
     await begun(client)
     await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
@@ -163,7 +165,7 @@ def recorded_estimates() -> list[int]:
         return [tokens for [tokens] in ledger.execute("SELECT estimated FROM event")]
 
 
-async def test_another_tokenizer_counts_what_is_assembled(client: Client) -> None:
+async def test_assembled_request_is_counted_with_the_new_tokenizer(client: Client) -> None:
     await begun(client)
     await client.request("context/set", {"session": "s", "sections": [{"name": "n", "text": TEXT}]})
     request = {"session": "s", "user": TEXT, "logs": TEXT}
@@ -175,7 +177,7 @@ async def test_another_tokenizer_counts_what_is_assembled(client: Client) -> Non
         assert part["tokens"] == counted["tokens"], part["name"]
 
 
-async def test_a_document_edited_while_a_turn_is_counted_is_in_the_number(
+async def test_edit_during_a_count_is_included(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begun(client)
@@ -216,7 +218,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
 
 
-async def test_the_newest_state_is_written_last(
+async def test_newest_conversations_are_written_last(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow disk delays the earlier write."""
@@ -242,7 +244,7 @@ async def test_the_newest_state_is_written_last(
     assert len(saved.turns) == 3
 
 
-async def test_one_crossing_warns_once(root: Path, endpoint: FakeServer) -> None:
+async def test_crossing_a_threshold_warns_once(root: Path, endpoint: FakeServer) -> None:
     """Several requests wait for the model server when the threshold is crossed."""
     client = await started(root)
     await client.request("context/set", {"session": "s", "limit": 2_000})

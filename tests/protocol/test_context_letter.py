@@ -31,7 +31,7 @@ async def test_a_reply_is_billed_once_by_its_own_id(client: Client) -> None:
     assert calls == [1, 1, 1, 2]
 
 
-async def test_what_was_assembled_is_as_old_as_it_is(client: Client) -> None:
+async def test_assembling_does_not_change_the_time_of_a_session(client: Client) -> None:
     client.ignore("status/update")
     before = datetime.now(UTC) - timedelta(seconds=1)
     await client.request("context/assemble", {"assistant": "Be brief.", "user": "Go."})

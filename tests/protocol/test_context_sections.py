@@ -56,7 +56,7 @@ async def test_a_range_moves_with_its_text(talker: Client) -> None:
     assert usage["breakdown"]["sections"] == truth("the longer section\n")
 
 
-async def test_usage_in_words_is_a_line_a_part(talker: Client) -> None:
+async def test_usage_text_has_a_line_for_each_part(talker: Client) -> None:
     """The text has the same numbers, one line per part, even if a label contains a line break."""
     section = {"name": "two\nlines", "text": "some words of a section"}
     begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
@@ -81,7 +81,7 @@ async def test_usage_in_words_is_a_line_a_part(talker: Client) -> None:
     assert any("two lines" in row["label"] for row in groups["Largest"])
 
 
-async def test_the_gauge_knows_what_was_assembled_last(talker: Client) -> None:
+async def test_usage_includes_the_last_assembled_request(talker: Client) -> None:
     parts = {"assistant": "Be brief.", "context": "one two three", "logs": "a\nb", "user": "Go."}
     made = await talker.request("context/assemble", {**parts, "focus": "tests"})
     assert (made["schemaVersion"], made["intent"], made["pack"]) == (1, "tests", [])
@@ -92,7 +92,7 @@ async def test_the_gauge_knows_what_was_assembled_last(talker: Client) -> None:
     assert sum(parts.values()) == usage["tokens"]
 
 
-async def test_a_section_that_its_cap_cut_is_trimmed(
+async def test_section_over_its_cap_is_trimmed(
     talker: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -115,7 +115,7 @@ async def test_a_section_that_its_cap_cut_is_trimmed(
     assert sum("trim level" in line for line in caplog.messages) == made["trimLevel"] > 0
 
 
-async def test_a_verdict_for_another_model_counts_a_section_as_its_document(
+async def test_preflight_for_another_model_counts_a_section_like_its_document(
     bare: Client, tmp_path: Path
 ) -> None:
     """The estimate is corrected by the calibration for the document's kind of text."""

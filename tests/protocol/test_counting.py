@@ -43,7 +43,7 @@ async def test_text_and_document_equal_tiktoken(client: Client, text: str) -> No
     assert (count["tokens"], count["version"], count["model"]) == (truth(text), 1, "gpt-5")
 
 
-async def test_a_count_after_an_edit_is_answered_before_anything_else_is_read(
+async def test_count_after_an_edit_is_answered_immediately(
     client: Client,
 ) -> None:
     client.ignore("status/update")
@@ -152,7 +152,7 @@ async def test_edits_right_after_a_long_document_is_opened(
 
 
 @pytest.mark.parametrize("lines", [3, LONG_CHARACTERS // 10])
-async def test_ranges_are_of_the_document_that_the_client_had_when_it_asked(
+async def test_ranges_refer_to_the_text_at_the_time_of_the_request(
     client: Client, lines: int
 ) -> None:
     """An edit arrives directly after the request."""
@@ -176,7 +176,7 @@ async def test_ranges_are_of_the_document_that_the_client_had_when_it_asked(
     assert (now["version"], now["tokens"]) == (2, truth("many more some words\n"))
 
 
-async def test_ranges_of_a_document_that_is_closed_meanwhile_are_counted(client: Client) -> None:
+async def test_ranges_of_a_document_closed_during_the_request_are_counted(client: Client) -> None:
     client.ignore("status/update")
     client.open("some words\n" * (LONG_CHARACTERS // 10))
     asked = asyncio.gather(client.count(ranges=[FIRST_LINE]))
@@ -189,7 +189,7 @@ async def test_ranges_of_a_document_that_is_closed_meanwhile_are_counted(client:
 
 
 @pytest.mark.parametrize("more", [{}, {"ranges": [FIRST_LINE]}])
-async def test_a_document_may_be_opened_after_its_count_is_asked_for_while_the_server_starts(
+async def test_document_may_be_opened_after_its_count_is_requested_during_startup(
     client: Client, more: dict[str, Any]
 ) -> None:
     """A command that starts the server may send its request before the editor opens its documents."""
@@ -207,7 +207,7 @@ async def test_a_document_may_be_opened_after_its_count_is_asked_for_while_the_s
 
 @pytest.mark.parametrize("lines", [10, LONG_CHARACTERS // 10])
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_document_that_is_closed_meanwhile_is_counted_as_it_was(
+async def test_document_closed_during_the_request_is_counted(
     client: Client, lines: int, again: bool
 ) -> None:
     """Another document is opened with the same URI."""
@@ -225,7 +225,7 @@ async def test_a_document_that_is_closed_meanwhile_is_counted_as_it_was(
     assert {one["tokens"] for one in answers} == {truth("some words\n" * lines)}
 
 
-async def test_what_a_tokenizer_was_made_of_is_given_back(
+async def test_memory_is_released_after_a_tokenizer_is_loaded(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is released once per tokenizer, by a worker."""

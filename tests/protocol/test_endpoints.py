@@ -66,7 +66,7 @@ async def test_the_window_follows_what_ollama_has_loaded(
         assert after["limit"] == 8_192
 
 
-async def test_the_window_is_asked_again_on_a_model_switch(
+async def test_window_is_requested_again_after_a_change_of_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Ollama()
@@ -89,7 +89,7 @@ NEXT_STEPS: list[tuple[bool, Any, str]] = [
 
 
 @pytest.mark.parametrize(("use", "answer", "step"), NEXT_STEPS)
-async def test_the_tooltip_says_why_a_server_does_not_count(
+async def test_tooltip_explains_why_an_endpoint_does_not_count(
     use: bool, answer: Canned, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def says(status: Any) -> bool:
@@ -105,7 +105,7 @@ async def test_the_tooltip_says_why_a_server_does_not_count(
         client.ignore("status/update")
 
 
-async def test_the_window_alone_shows_for_a_document_without_a_conversation(
+async def test_endpoints_window_is_shown_without_a_conversation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -144,7 +144,7 @@ async def until(state: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_server_that_comes_back_counts_what_nobody_touches(
+async def test_recovered_endpoint_recounts_untouched_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
@@ -175,7 +175,7 @@ async def test_a_server_that_comes_back_counts_what_nobody_touches(
         client.ignore("status/update")
 
 
-async def test_a_server_that_stays_away_is_asked_once_a_back_off_and_only_for_what_is_open(
+async def test_unavailable_endpoint_is_asked_once_per_backoff_for_open_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.01)
@@ -234,7 +234,7 @@ def append(name: str = "s", text: str = WORDS) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_conversations_whose_endpoint_was_late_are_asked_again_by_themselves(
+async def test_late_conversation_counts_are_requested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
@@ -256,7 +256,7 @@ async def test_conversations_whose_endpoint_was_late_are_asked_again_by_themselv
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_conversation_given_up_while_it_is_asked_about_is_asked_about_again(
+async def test_conversation_of_a_cancelled_request_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
@@ -276,7 +276,7 @@ async def test_a_conversation_given_up_while_it_is_asked_about_is_asked_about_ag
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_conversation_fitted_while_it_is_asked_about_is_asked_about_again(
+async def test_conversation_fitted_during_a_count_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`context/fit` does not ask the endpoint, and the pending answer is for the old turns."""
@@ -299,7 +299,7 @@ async def test_a_conversation_fitted_while_it_is_asked_about_is_asked_about_agai
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_conversation_is_asked_about_again_where_settings_closed_the_connection(
+async def test_conversation_is_counted_again_after_settings_closed_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
@@ -317,7 +317,7 @@ async def test_a_conversation_is_asked_about_again_where_settings_closed_the_con
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_server_that_is_always_late_is_asked_less_and_less_often(
+async def test_late_endpoint_is_asked_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
@@ -338,7 +338,7 @@ async def test_a_server_that_is_always_late_is_asked_less_and_less_often(
         gate.set()
 
 
-async def test_the_clients_of_settings_that_hold_no_longer_are_closed(
+async def test_connections_of_outdated_settings_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
@@ -357,7 +357,7 @@ async def test_the_clients_of_settings_that_hold_no_longer_are_closed(
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_fit_under_way_sends_nothing_to_a_server_that_is_declared_no_longer(
+async def test_running_fit_sends_nothing_to_a_removed_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
@@ -394,7 +394,7 @@ def declares(client: Client, model: str) -> bool:
 KEYS = 20
 
 
-async def test_typing_in_a_long_document_sends_it_when_the_typing_pauses(
+async def test_long_document_is_sent_when_typing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status shows estimates while the user types."""
@@ -420,7 +420,7 @@ async def test_typing_in_a_long_document_sends_it_when_the_typing_pauses(
         client.ignore("status/update")
 
 
-async def test_a_count_that_is_asked_for_waits_for_the_pause_and_not_for_ever(
+async def test_requested_count_waits_for_a_pause_in_typing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request returns the endpoint's count after a pause, or an estimate if another edit comes

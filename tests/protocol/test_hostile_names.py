@@ -40,9 +40,7 @@ def text_of(markdown: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_models_name_is_text_in_tooltip_hover_and_comparison(
-    bare: Client, name: str
-) -> None:
+async def test_hostile_model_name_is_shown_as_plain_text(bare: Client, name: str) -> None:
     await bare.initialize(initializationOptions={"tokenSidecar": {"model": name}})
     bare.open(f"# Plan {name.splitlines()[0]}\n\nWhat to do.\n")
     update = await bare.take("status/update")
@@ -68,7 +66,7 @@ async def test_a_models_name_is_text_in_tooltip_hover_and_comparison(
         assert "host.example" in text_of(markdown) or "host" not in name
 
 
-async def test_a_section_of_any_title_is_text_in_lists_and_messages(bare: Client) -> None:
+async def test_hostile_section_title_is_shown_as_plain_text(bare: Client) -> None:
     options = {"tokenSidecar": {"inlayHints": True, "codeLens": True}}
     await bare.initialize(initializationOptions=options)
     bare.ignore("status/update")
@@ -88,7 +86,9 @@ async def test_a_section_of_any_title_is_text_in_lists_and_messages(bare: Client
     assert "##[" not in message
 
 
-async def test_errors_and_problems_are_plain(bare: Client, tmp_path: Path) -> None:
+async def test_errors_and_problems_contain_no_control_characters(
+    bare: Client, tmp_path: Path
+) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '"k\\u001b[2J\\u202e" = 1\n[[budget]]\nfiles = "*.md"\nmax-tokens = 1\n'
         'sections = { "a\\u001b[31m" = "x" }\n',
@@ -115,7 +115,7 @@ async def test_errors_and_problems_are_plain(bare: Client, tmp_path: Path) -> No
     assert "](command" not in str(refused.value)
 
 
-def test_the_log_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_contains_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("WARNING")
     names: Any = "\x1b]0;owned\x07\u202e\n::add-mask::x ##[error]y"
     logging.getLogger("sidecar.test").warning("a model named %s", names)
@@ -127,7 +127,7 @@ def test_the_log_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["session", "requestId", "model", "category", "provider"])
-async def test_half_a_character_in_a_name_is_bad_params(client: Client, name: str) -> None:
+async def test_lone_surrogate_in_a_name_is_bad_params(client: Client, name: str) -> None:
     """SQLite cannot store a lone surrogate. The client gets an error, and no defect is logged."""
     params = {"model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
     with pytest.raises(RpcError, match=f"{name} contains a lone surrogate") as caught:
@@ -135,7 +135,7 @@ async def test_half_a_character_in_a_name_is_bad_params(client: Client, name: st
     assert caught.value.data == {"kind": "badParams", "retryable": False}
 
 
-async def test_half_a_character_in_what_costs_are_asked_of(client: Client) -> None:
+async def test_lone_surrogate_in_a_cost_request_is_bad_params(client: Client) -> None:
     with pytest.raises(RpcError, match="session contains a lone surrogate") as caught:
         await client.request("cost/detail", {"session": "a\ud800"})
     assert caught.value.data == {"kind": "badParams", "retryable": False}

@@ -53,7 +53,7 @@ def reply(**usage: Any) -> dict[str, Any]:
         ("tokens/fit", {"text": "a", "maxTokens": MUCH}),
     ],
 )
-async def test_absurd_numbers_are_bad_params(
+async def test_impossible_numbers_are_bad_params(
     client: Client, method: str, params: dict[str, Any]
 ) -> None:
     with pytest.raises(RpcError) as caught:
@@ -79,7 +79,7 @@ async def test_absurd_numbers_are_bad_params(
         7,
     ],
 )
-async def test_a_reply_is_not_lost_for_its_usage(client: Client, usage: object) -> None:
+async def test_reply_with_invalid_usage_is_kept(client: Client, usage: object) -> None:
     params = {"session": "s", "response": reply(usage=usage)}
     answer = await client.request("context/response", params)
     assert answer["content"] == "The answer."
@@ -104,7 +104,9 @@ async def test_a_reply_is_not_lost_for_its_usage(client: Client, usage: object) 
         {"type": "", "content": "The answer.", "stats": "x", "model_instance_id": "m"},
     ],
 )
-async def test_nor_is_any_other_vendors(client: Client, response: dict[str, Any]) -> None:
+async def test_reply_of_any_vendor_with_invalid_usage_is_kept(
+    client: Client, response: dict[str, Any]
+) -> None:
     answer = await client.request("context/response", {"response": response})
     assert (answer["content"], answer["usageRecorded"]) == ("The answer.", False)
 
@@ -116,7 +118,7 @@ def no_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_ledger")
-async def test_a_reply_is_not_lost_for_the_ledger(client: Client) -> None:
+async def test_reply_is_kept_if_the_ledger_fails(client: Client) -> None:
     params = {"session": "s", "response": reply(usage=USAGE)}
     answer = await client.request("context/response", params)
     assert (answer["content"], answer["usageRecorded"]) == ("The answer.", False)
@@ -124,13 +126,13 @@ async def test_a_reply_is_not_lost_for_the_ledger(client: Client) -> None:
     assert answer["usage"]["promptTokens"] == 10
 
 
-async def test_a_reply_without_usage_says_so(client: Client) -> None:
+async def test_reply_without_usage_is_reported(client: Client) -> None:
     answer = await client.request("context/response", {"response": reply()})
     assert (answer["usageRecorded"], answer["usage"]) == (False, None)
     assert answer["usageProblem"] == "the reply reports no usage"
 
 
-async def test_a_vendors_error_with_absurd_numbers_sets_no_window(client: Client) -> None:
+async def test_error_with_impossible_numbers_sets_no_window(client: Client) -> None:
     message = f"prompt is too long: {'9' * 6000} tokens > {'9' * 6000} maximum"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
     await client.request("context/set", {"session": "s", "model": "gpt-4o"})

@@ -12,7 +12,7 @@ from sidecar.server.stdio import BadFrame
 from tests.protocol.client import URI, Client, RpcError
 
 
-async def test_before_initialize_and_after_shutdown(bare: Client) -> None:
+async def test_requests_before_initialize_and_after_shutdown_are_refused(bare: Client) -> None:
     with pytest.raises(RpcError) as early:
         await bare.count()
     assert early.value.code == -32002
@@ -28,7 +28,7 @@ async def test_before_initialize_and_after_shutdown(bare: Client) -> None:
     assert await bare.exit == 0
 
 
-async def test_starts_for_a_client_of_a_later_protocol(bare: Client) -> None:
+async def test_client_of_a_later_protocol_can_initialize(bare: Client) -> None:
     tags = {"tagSupport": {"valueSet": [1, -1, -2]}}
     hover = {"contentFormat": ["html", "plaintext"]}
     capabilities = {"textDocument": {"publishDiagnostics": tags, "hover": hover}}
@@ -42,7 +42,7 @@ async def test_exit_without_shutdown_is_an_error(client: Client) -> None:
     assert await client.exit == 1
 
 
-async def test_announces_its_methods(bare: Client) -> None:
+async def test_initialize_announces_the_custom_methods(bare: Client) -> None:
     result = await bare.initialize(encodings=["utf-8", "utf-16"])
     ours = result["capabilities"]["experimental"]["tokenSidecar"]
     assert ours["protocolVersion"] == 1
@@ -82,7 +82,7 @@ async def test_a_request_without_params_is_answered(client: Client) -> None:
     assert answer["error"]["code"] == -32602
 
 
-async def test_a_wrong_lsp_request_is_answered(client: Client) -> None:
+async def test_malformed_lsp_request_is_answered(client: Client) -> None:
     with pytest.raises(RpcError) as caught:
         await client.request("textDocument/hover", {"position": "here"})
     assert caught.value.code == -32602
@@ -94,7 +94,7 @@ async def test_an_unknown_method_is_answered(client: Client) -> None:
     assert caught.value.code == -32601
 
 
-async def test_a_nested_jsonrpc_key_is_only_a_key(client: Client) -> None:
+async def test_nested_jsonrpc_key_has_no_meaning(client: Client) -> None:
     log = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"jsonrpc": "2.0"}}
     with_log = await client.request("tokens/count", {"text": json.dumps(log), "extra": log})
     assert with_log["tokens"] > 10
@@ -113,13 +113,13 @@ async def test_a_nested_jsonrpc_key_is_only_a_key(client: Client) -> None:
         b'{"jsonrpc":"2.0","id":1,"method":5}',
     ],
 )
-async def test_garbage_is_refused_with_an_answer(client: Client, body: bytes) -> None:
+async def test_garbage_is_answered_with_an_error(client: Client, body: bytes) -> None:
     client.send_bytes(body)
     assert client.orphans[-1]["error"]["code"] in (-32700, -32600)
     assert (await client.request("tokens/count", {"text": "hello world"}))["tokens"] == 2
 
 
-async def test_a_thousand_garbage_messages(client: Client) -> None:
+async def test_thousand_garbage_messages_are_answered(client: Client) -> None:
     client.ignore("status/update")
     chance = random.Random(5)
     for _ in range(1_000):
@@ -159,9 +159,7 @@ async def test_a_cancelled_request_is_answered(client: Client) -> None:
     assert (await answer)["error"]["code"] == -32800
 
 
-async def test_nothing_of_a_text_reaches_a_log(
-    client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_text_reaches_the_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     client.ignore("status/update")
     client.open("SECRET text")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LINES = "".join(f"line number {n}\n" for n in range(200))
 
 
-async def test_fit_of_a_text_and_of_a_range(client: Client) -> None:
+async def test_text_and_range_are_fitted(client: Client) -> None:
     client.ignore("status/update")
     fitted = await client.request("tokens/fit", {"text": LINES, "maxTokens": 100, "mode": "start"})
     assert LINES.startswith(fitted["text"])
@@ -55,7 +55,7 @@ async def test_models_are_found_by_words(client: Client) -> None:
     assert await client.request("models/list", {"query": "no such model anywhere"}) == []
 
 
-async def test_the_window_follows_when_the_catalogue_is_loaded(client: Client) -> None:
+async def test_window_is_sent_once_the_catalogue_is_loaded(client: Client) -> None:
     client.open("hello world")
     update = await client.take("status/update", lambda u: u["document"]["percent"] is not None)
     assert update["text"] == "2 tokens (0 %)"
@@ -74,7 +74,7 @@ async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
     assert (count["limit"], count["percent"]) == (1000, min(100, 100 * truth(LINES) // usable))
 
 
-async def test_choices_are_names_that_count_as_they_say(client: Client) -> None:
+async def test_choices_announce_how_a_model_is_counted(client: Client) -> None:
     """Each name is listed once, and counting for it gives the numbers that the list announces."""
     client.ignore("status/update")
     rows = await client.request("models/list", {"choices": True})
@@ -103,7 +103,7 @@ async def _names(client: Client, **more: Any) -> list[str]:
     return [row["id"] for row in await client.request("models/list", {"choices": True, **more})]
 
 
-async def test_a_picker_begins_with_what_is_in_use_was_used_and_is_declared(
+async def test_choices_begin_with_used_and_declared_models(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The current model comes first, then recently used and declared models, each once."""
@@ -121,7 +121,7 @@ async def test_a_picker_begins_with_what_is_in_use_was_used_and_is_declared(
     assert await _names(bare, query="my-own") == ["my-own"]
 
 
-async def test_a_picker_offers_what_a_declared_server_has(
+async def test_choices_include_models_of_declared_endpoints(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list uses the last known answer of the server and sends no request."""
@@ -138,7 +138,7 @@ async def test_a_picker_offers_what_a_declared_server_has(
         await bare.server.services.aclose()
 
 
-async def test_a_picker_is_of_the_workspace_that_is_named(
+async def test_choices_are_for_the_named_workspace(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _picker(tmp_path / "config.toml", monkeypatch, "http://127.0.0.1:9", '"tiny"')
@@ -165,7 +165,7 @@ async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
     return [root.as_uri() for root in roots]
 
 
-async def test_endpoints_are_probed_for_the_root_that_is_named(
+async def test_endpoints_of_the_named_root_are_probed(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request names the root by its folder, a path in it or a document; the first root is the
@@ -193,7 +193,7 @@ async def test_endpoints_are_probed_for_the_root_that_is_named(
         await bare.server.services.aclose()
 
 
-async def test_a_model_that_may_be_misspelt_is_told_in_the_tooltip(client: Client) -> None:
+async def test_misspelt_model_is_explained_in_the_tooltip(client: Client) -> None:
     await client.request("context/set", {"model": "gtp-5-mini"})
     client.open("hello world")
     told = "not a known model; did you mean gpt-5-mini or "
@@ -211,7 +211,7 @@ async def test_a_model_that_may_be_misspelt_is_told_in_the_tooltip(client: Clien
     client.ignore("status/update")
 
 
-async def test_a_model_that_the_user_priced_is_no_slip(client: Client) -> None:
+async def test_model_with_a_user_price_is_known(client: Client) -> None:
     """The command line behaves in the same way."""
     told, name = "did you mean", "gtp-5-mini"
     await client.request("context/set", {"model": name})
@@ -230,7 +230,7 @@ async def test_a_model_that_the_user_priced_is_no_slip(client: Client) -> None:
     client.ignore("status/update")
 
 
-async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) -> None:
+async def test_window_of_an_unknown_model_is_marked_as_assumed(client: Client) -> None:
     await client.request("models/list", {"query": "gpt-5"})  # The catalogue is loaded.
     params = {"text": "word " * 20_000, "models": ["nobody-knows-me", "gpt-4", "gpt-5"]}
     answer = await client.request("tokens/count", params)
@@ -251,7 +251,7 @@ async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) ->
     client.ignore("status/update")
 
 
-async def test_models_side_by_side_in_words(client: Client) -> None:
+async def test_comparison_text_lists_each_model_once(client: Client) -> None:
     """The table contains each model once, including the counted one."""
     answer = await client.request("tokens/count", {"text": "日本語", "models": ["gpt-4", "gpt-4"]})
     head, *rows = answer["text"].splitlines()

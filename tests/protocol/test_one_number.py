@@ -105,7 +105,7 @@ async def test_an_estimate(root: Path) -> None:
     await client.aclose()
 
 
-async def test_the_endpoint_says_it(root: Path, endpoint: FakeServer) -> None:
+async def test_endpoints_count_is_shown_everywhere(root: Path, endpoint: FakeServer) -> None:
     client = await started(root)
     uri = opened(client, root)
     found = await numbers(client, uri)
@@ -119,7 +119,7 @@ async def test_the_endpoint_says_it(root: Path, endpoint: FakeServer) -> None:
     await client.aclose()
 
 
-async def test_an_answer_that_is_late_is_shown_when_it_comes(
+async def test_late_answer_is_shown_when_it_arrives(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sidecar.workspace.counts.ENDPOINT_SECONDS", 0.0)
@@ -133,7 +133,7 @@ async def test_an_answer_that_is_late_is_shown_when_it_comes(
     await client.aclose()
 
 
-async def test_what_the_endpoint_taught_holds_while_it_is_away(
+async def test_calibration_by_an_endpoint_applies_while_it_is_unavailable(
     root: Path, endpoint: FakeServer
 ) -> None:
     client = await started(root)
@@ -151,7 +151,7 @@ async def test_what_the_endpoint_taught_holds_while_it_is_away(
     await client.aclose()
 
 
-async def test_what_the_endpoint_taught_holds_for_what_is_too_long_for_it(
+async def test_calibration_by_an_endpoint_applies_to_long_documents(
     root: Path, endpoint: FakeServer
 ) -> None:
     client = await started(root)
@@ -169,7 +169,7 @@ async def test_what_the_endpoint_taught_holds_for_what_is_too_long_for_it(
     await client.aclose()
 
 
-async def test_what_the_endpoint_taught_holds_for_the_command_line_too(
+async def test_calibration_by_an_endpoint_applies_on_the_command_line(
     root: Path, endpoint: FakeServer
 ) -> None:
     (root / NAME).write_text(TEXT)
@@ -198,7 +198,7 @@ async def kept(client: Client) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_another_process_learned_is_counted_by_once_it_is_known(root: Path) -> None:
+async def test_calibration_of_another_process_is_used_once_it_is_read(root: Path) -> None:
     client = await started(root)
     uri = opened(client, root)
     before = await client.count(uri)
@@ -219,7 +219,7 @@ async def test_what_another_process_learned_is_counted_by_once_it_is_known(root:
     await client.aclose()
 
 
-async def test_what_another_process_learned_holds_where_nothing_is_learned(root: Path) -> None:
+async def test_calibration_of_another_process_is_used_without_own_samples(root: Path) -> None:
     client = await started(root)
     uri = opened(client, root)
     before = (await client.count(uri))["tokens"]
@@ -239,7 +239,7 @@ async def test_what_another_process_learned_holds_where_nothing_is_learned(root:
     await client.aclose()
 
 
-async def test_what_a_conversation_taught_holds_for_documents_of_its_kind(root: Path) -> None:
+async def test_calibration_by_a_conversation_applies_to_similar_documents(root: Path) -> None:
     client = await started(root)
     uri = opened(client, root)
     before = await client.count(uri)
@@ -262,7 +262,7 @@ async def test_what_a_conversation_taught_holds_for_documents_of_its_kind(root: 
     await client.aclose()
 
 
-async def test_an_answer_is_of_one_version_while_edits_stream_in(root: Path) -> None:
+async def test_count_is_of_one_version_during_edits(root: Path) -> None:
     client = await started(root)
     uri = opened(client, root)
     await client.count(uri)

@@ -68,7 +68,7 @@ def stream() -> list[dict[str, Any]]:
     return [*said, called, head | {"choices": [], "usage": usage}]
 
 
-async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
+async def test_turns_after_a_reply_are_not_part_of_its_prompt(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin may send a tool's result before it receives the answer for the reply."""
@@ -97,7 +97,7 @@ async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
     assert again["tokens"] == usage["tokens"]
 
 
-async def test_the_first_requests_of_all_are_done_in_their_order(
+async def test_first_requests_take_effect_in_order(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The requests arrive while their feature is being loaded, and the first takes longest."""
@@ -117,7 +117,7 @@ async def test_the_first_requests_of_all_are_done_in_their_order(
     assert (appended["turns"], usage["tokens"]) == (1, PROMPT + OUTPUT)
 
 
-async def test_a_first_request_that_is_given_up_leaves_the_others_theirs(
+async def test_cancelled_first_request_does_not_affect_the_others(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
@@ -131,7 +131,7 @@ async def test_a_first_request_that_is_given_up_leaves_the_others_theirs(
     assert (await other)["tokens"] is None
 
 
-async def test_a_session_is_reset_though_it_is_being_made(client: Client) -> None:
+async def test_session_is_reset_while_it_is_being_created(client: Client) -> None:
     """Messages that are sent after the reset are kept, even if they arrive before its answer."""
     client.ignore("status/update")
     long, short = ({"role": "user", "content": "word " * count} for count in (50_000, 5))
@@ -145,7 +145,7 @@ async def test_a_session_is_reset_though_it_is_being_made(client: Client) -> Non
     assert again["tokens"] < 50
 
 
-async def test_preflight_waits_for_turns_that_are_being_counted(client: Client) -> None:
+async def test_preflight_includes_pending_turns(client: Client) -> None:
     """A plugin may attach a file and check at once whether the prompt fits."""
     client.ignore("status/update", "context/warning")
     text = "word " * 150_000

@@ -42,7 +42,7 @@ async def opened(client: Client) -> None:
 
 
 @pytest.mark.parametrize("params", UNREADABLE)
-async def test_a_change_with_a_wrong_shape(client: Client, params: object) -> None:
+async def test_malformed_change_makes_the_document_unsynced(client: Client, params: object) -> None:
     await opened(client)
     client.notify("textDocument/didChange", params)
     update = await client.take("status/update")
@@ -53,7 +53,7 @@ async def test_a_change_with_a_wrong_shape(client: Client, params: object) -> No
     assert (await client.count(OTHER))["tokens"] == 3
 
 
-async def test_a_whole_number_may_be_written_with_a_point(client: Client) -> None:
+async def test_integer_may_be_written_as_a_float(client: Client) -> None:
     client.ignore("status/update")
     client.open("hello world\n")
     place = {"line": 0.0, "character": 5.0}
@@ -70,7 +70,7 @@ async def test_a_whole_number_may_be_written_with_a_point(client: Client) -> Non
     assert (count["tokens"], count["version"]) == (truth("hello new world\n"), 2)
 
 
-async def test_further_edits_leave_it_out_of_step_and_the_whole_text_brings_it_back(
+async def test_only_the_whole_text_synchronizes_the_document_again(
     client: Client,
 ) -> None:
     await opened(client)
@@ -83,7 +83,7 @@ async def test_further_edits_leave_it_out_of_step_and_the_whole_text_brings_it_b
     assert (await client.count())["tokens"] == truth("more the whole text\n")
 
 
-async def test_opening_it_again_brings_it_back(client: Client) -> None:
+async def test_reopening_synchronizes_the_document_again(client: Client) -> None:
     await opened(client)
     client.notify("textDocument/didChange", UNREADABLE[0])
     assert text_of(await client.take("status/update")) == "?"
@@ -91,7 +91,7 @@ async def test_opening_it_again_brings_it_back(client: Client) -> None:
     assert (await client.take("status/update"))["document"]["tokens"] == truth("opened again\n")
 
 
-async def test_a_change_that_cannot_be_read_at_all_may_be_of_any_document(client: Client) -> None:
+async def test_unreadable_change_makes_all_documents_unsynced(client: Client) -> None:
     await opened(client)
     body = json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": {}})
     client.send_bytes(body.replace("{}", '{"textDocument": NaN}').encode())
@@ -100,7 +100,7 @@ async def test_a_change_that_cannot_be_read_at_all_may_be_of_any_document(client
     client.orphans.clear()
 
 
-async def test_a_change_that_is_not_utf_8_is_of_the_document_that_it_names(client: Client) -> None:
+async def test_change_that_is_not_utf_8_makes_its_document_unsynced(client: Client) -> None:
     await opened(client)
     params = {"textDocument": IDENTIFIER, "contentChanges": [{"text": "LATIN"}]}
     body = json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": params})
@@ -110,7 +110,7 @@ async def test_a_change_that_is_not_utf_8_is_of_the_document_that_it_names(clien
     client.orphans.clear()
 
 
-async def test_a_defect_while_editing_is_a_change_that_was_not_applied(
+async def test_defect_during_an_edit_makes_the_document_unsynced(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await opened(client)
@@ -123,7 +123,7 @@ async def test_a_defect_while_editing_is_a_change_that_was_not_applied(
     assert text_of(await client.take("status/update")) == "?"
 
 
-async def test_its_diagnostics_and_fixes_are_taken_back(bare: Client, tmp_path: Path) -> None:
+async def test_unsynced_document_has_no_diagnostics_or_fixes(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "*.md"\nmax-tokens = 2\n')
     await bare.initialize(root=tmp_path.as_uri())
     bare.ignore("status/update")

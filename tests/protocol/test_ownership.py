@@ -112,7 +112,7 @@ async def talker(client: Client) -> Client:
     return client
 
 
-async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
+async def test_workers_get_no_session_cache_or_endpoint(
     talker: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = list[Found]()
@@ -149,7 +149,7 @@ async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
         assert any(isinstance(held.one, kind) for held in given), f"it looks into a {kind.__name__}"
 
 
-def test_what_workers_share_is_frozen() -> None:
+def test_state_shared_by_workers_is_frozen() -> None:
     """`State` and its contents are frozen, except for the open ledgers, which use a lock."""
     state = State()
     for name in ("folder", "books", "another"):
@@ -165,7 +165,7 @@ WRITERS = {
 """The modules that may assign to a field, by the name of the variable in the code."""
 
 
-def test_state_is_written_by_its_owner_only() -> None:
+def test_state_is_assigned_only_by_its_owner() -> None:
     package = Path(sidecar.__file__).parent
     written = [
         (path.name, ast.unparse(target))
@@ -187,7 +187,7 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
     return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
 
 
-async def test_the_ledger_that_stands_in_is_made_once_and_by_the_loop(
+async def test_memory_ledger_is_created_once_on_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several roots discover at the same time that the ledger cannot be used."""
@@ -226,7 +226,7 @@ async def test_the_ledger_that_stands_in_is_made_once_and_by_the_loop(
     services.workers.close()
 
 
-async def test_a_worker_shares_conversations_by_a_path_and_bytes(
+async def test_worker_that_shares_conversations_gets_a_path_and_bytes(
     talker: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = list[Found]()
@@ -253,7 +253,7 @@ def section() -> dict[str, Any]:
     return {"name": "notes", "textDocument": {"uri": URI}}
 
 
-async def test_an_append_takes_two_thread_hops_at_most_and_one_derivation(
+async def test_append_uses_two_workers_and_computes_the_context_once(
     talker: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talker.request("context/append", {"turns": [USER], "session": "s"})
@@ -309,7 +309,7 @@ class Hanging:
         self._gate.set()
 
 
-async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
+async def test_hanging_endpoint_does_not_block_other_requests(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turn is shown with an estimate at once, other requests are answered, and the endpoint's
@@ -338,7 +338,7 @@ async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
     await client.aclose()
 
 
-async def test_a_window_is_asked_for_without_holding_the_session(
+async def test_request_for_a_window_does_not_block_the_session(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only requests that depend on the window wait for the endpoint."""
@@ -359,7 +359,7 @@ async def test_a_window_is_asked_for_without_holding_the_session(
     await client.aclose()
 
 
-async def test_the_estimate_of_a_context_shows_while_an_endpoint_hangs(
+async def test_context_estimate_is_shown_while_an_endpoint_hangs(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await started(root)
@@ -380,7 +380,7 @@ async def test_the_estimate_of_a_context_shows_while_an_endpoint_hangs(
     await client.aclose()
 
 
-async def test_a_session_that_was_changed_meanwhile_does_not_go_back(
+async def test_late_count_does_not_restore_old_turns(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endpoint's count for turns that no longer exist is not applied."""
@@ -401,7 +401,7 @@ async def test_a_session_that_was_changed_meanwhile_does_not_go_back(
     await client.aclose()
 
 
-async def test_turns_that_come_while_an_endpoint_is_asked_are_counted_by_it_too(
+async def test_turns_added_during_a_count_are_counted_by_the_endpoint_too(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await started(root)
@@ -424,7 +424,7 @@ async def test_turns_that_come_while_an_endpoint_is_asked_are_counted_by_it_too(
     await client.aclose()
 
 
-async def test_the_status_follows_settings_without_being_asked(root: Path) -> None:
+async def test_status_is_updated_after_a_change_of_settings(root: Path) -> None:
     client = await started(root)
     uri = opened(client, root)
     await client.request("context/append", {"turns": [USER], "session": "s"})
@@ -448,7 +448,7 @@ def tooltip(update: dict[str, Any]) -> str:
     return text
 
 
-async def test_a_followed_document_that_is_opened_again_is_read_again(talker: Client) -> None:
+async def test_reopened_document_is_followed_again(talker: Client) -> None:
     talker.open("few words")
     await talker.request("context/set", {"session": "s", "sections": [section()]})
     before = await talker.request("context/usage", {})
@@ -459,7 +459,7 @@ async def test_a_followed_document_that_is_opened_again_is_read_again(talker: Cl
     assert after["breakdown"]["sections"] > before["breakdown"]["sections"] + 100
 
 
-async def test_an_edit_without_a_new_version_is_seen(talker: Client) -> None:
+async def test_edit_without_a_new_version_is_noticed(talker: Client) -> None:
     talker.open("few words")
     await talker.request("context/set", {"session": "s", "sections": [section()]})
     before = await talker.request("context/usage", {})
@@ -469,7 +469,7 @@ async def test_an_edit_without_a_new_version_is_seen(talker: Client) -> None:
     assert after["breakdown"]["sections"] > before["breakdown"]["sections"] + 100
 
 
-async def test_assembling_sees_the_edited_document(talker: Client) -> None:
+async def test_assembling_uses_the_edited_document(talker: Client) -> None:
     talker.open("the old text")
     await talker.request("context/set", {"session": "s", "sections": [section()]})
     first = await talker.request("context/assemble", {"session": "s"})
@@ -500,7 +500,7 @@ def fed(client: Client, *sessions: CountedSession) -> None:
     services.conversations(services.roots.default).sessions.set_agent_sessions(sessions)
 
 
-async def test_sessions_are_listed_and_selected_whoever_feeds_them(talker: Client) -> None:
+async def test_all_kinds_of_sessions_are_listed_and_selected(talker: Client) -> None:
     await talker.request("context/append", {"turns": [USER], "session": "mine"})
     await settled(talker)
     fed(talker, agents(), agents(id="old", updated_at=datetime(2020, 1, 1, tzinfo=UTC)))
@@ -529,7 +529,7 @@ async def test_sessions_are_listed_and_selected_whoever_feeds_them(talker: Clien
         await talker.request("context/select", {"session": "nobody's"})
 
 
-async def test_a_model_that_is_chosen_before_a_conversation_begins_none(talker: Client) -> None:
+async def test_choosing_a_model_creates_no_conversation(talker: Client) -> None:
     chosen = await talker.request("context/set", {"model": "gpt-4o"})
     assert chosen["model"] == "gpt-4o"
     assert await talker.request("context/sessions", {}) == []
@@ -539,7 +539,7 @@ async def test_a_model_that_is_chosen_before_a_conversation_begins_none(talker: 
     assert (row["model"], row["shown"]) == ("gpt-4o", True)
 
 
-async def test_an_agents_estimate_has_a_band(talker: Client) -> None:
+async def test_agents_estimate_has_an_error_band(talker: Client) -> None:
     fed(talker, agents(), agents(id="a2", quality="estimate", error_percent=75.0))
     exact = await talker.request("context/usage", {"session": "a1"})
     rounded = await talker.request("context/usage", {"session": "a2"})
@@ -547,7 +547,7 @@ async def test_an_agents_estimate_has_a_band(talker: Client) -> None:
     assert (rounded["method"], rounded["errorPercent"]) == ("estimate", 75)
 
 
-async def test_a_model_has_one_window_whoever_names_it(client: Client) -> None:
+async def test_model_has_the_same_window_on_every_surface(client: Client) -> None:
     """The tooltip showed the catalogue's window next to the window that the agent reports."""
     await settled(client)
     client.open("some words\n")
@@ -568,7 +568,7 @@ async def test_a_model_has_one_window_whoever_names_it(client: Client) -> None:
     assert counted["limitSource"] == "catalogue"
 
 
-async def test_a_window_named_for_a_session_without_a_model_is_its_documents_too(
+async def test_window_named_without_a_model_applies_to_documents(
     talker: Client,
 ) -> None:
     talker.open("some words\n")
@@ -596,7 +596,7 @@ async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
     assert (known["model"], known["percent"], known["note"]) == (None, 5, None)
 
 
-async def test_an_agents_session_is_not_written_to(talker: Client) -> None:
+async def test_agents_session_cannot_be_changed(talker: Client) -> None:
     fed(talker, agents())
     with pytest.raises(RpcError) as refused:
         await talker.request("context/append", {"session": "a1", "turns": [USER]})
@@ -608,7 +608,7 @@ async def test_an_agents_session_is_not_written_to(talker: Client) -> None:
     assert written["session"] == {**written["session"], "id": "default", "source": "protocol"}
 
 
-async def test_questions_change_nothing(talker: Client) -> None:
+async def test_queries_change_nothing(talker: Client) -> None:
     await talker.request("context/append", {"turns": [USER], "session": "s"})
     await settled(talker)
     changes = talker.server.services.conversations(talker.server.services.roots.default)

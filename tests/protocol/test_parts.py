@@ -30,7 +30,7 @@ async def test_hints_are_off_by_default(client: Client) -> None:
     assert await hints(client) == []
 
 
-async def test_one_hint_at_the_end_of_each_section(bare: Client) -> None:
+async def test_each_section_has_one_hint_at_its_end(bare: Client) -> None:
     await with_hints(bare)
     bare.open(PLAN)
     steps = PLAN[PLAN.index("## Steps") : PLAN.index("## Later")]
@@ -41,7 +41,7 @@ async def test_one_hint_at_the_end_of_each_section(bare: Client) -> None:
     ]
 
 
-async def test_one_hint_a_block_of_code(bare: Client) -> None:
+async def test_each_block_of_code_has_one_hint(bare: Client) -> None:
     await with_hints(bare)
     uri = "file:///ws/code.py"
     bare.open(CODE, uri, "python")
@@ -49,7 +49,7 @@ async def test_one_hint_a_block_of_code(bare: Client) -> None:
     assert [line for line, _, _ in found] == [0, 4, 8]
 
 
-async def test_hover_on_the_first_line_only(client: Client) -> None:
+async def test_document_hover_is_on_the_first_line_only(client: Client) -> None:
     client.ignore("status/update")
     client.open(PLAN)
     where: dict[str, Any] = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 2}}
@@ -79,7 +79,7 @@ async def test_symbols_are_a_tree_of_sections_with_tokens(client: Client) -> Non
     assert [child["name"] for child in plan["children"]] == ["Steps", "Later"]
 
 
-async def test_lenses_only_where_they_are_switched_on(bare: Client) -> None:
+async def test_lenses_are_shown_only_if_enabled(bare: Client) -> None:
     await bare.initialize(initializationOptions={"tokenSidecar": {"codeLens": True}})
     bare.ignore("status/update")
     bare.open(PLAN)
@@ -88,7 +88,7 @@ async def test_lenses_only_where_they_are_switched_on(bare: Client) -> None:
     assert lenses[0]["command"]["title"] == f"{truth(PLAN)} tokens"
 
 
-async def test_the_heaviest_sections_on_command(client: Client) -> None:
+async def test_command_lists_the_heaviest_sections(client: Client) -> None:
     client.ignore("status/update")
     client.open(PLAN)
     found = await client.request(

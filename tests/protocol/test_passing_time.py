@@ -35,9 +35,7 @@ def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot change the zone of a process")
-async def test_costs_of_today_begin_anew_at_midnight(
-    midnight_is_near: None, client: Client
-) -> None:
+async def test_todays_costs_are_reset_at_midnight(midnight_is_near: None, client: Client) -> None:
     call = {"model": "gpt-4o", "usage": {"prompt_tokens": 400_000, "completion_tokens": 0}}
     await client.request("cost/record", call)
     shown = await client.take("status/update", lambda status: bool(status["cost"]))
@@ -50,7 +48,7 @@ async def test_costs_of_today_begin_anew_at_midnight(
     client.ignore("status/update")
 
 
-async def test_an_agents_session_is_shown_once_the_plugins_has_not_changed_for_a_while(
+async def test_agents_session_is_shown_once_the_plugins_conversation_is_old(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "PROTOCOL_OUTRANKS", timedelta(seconds=2))

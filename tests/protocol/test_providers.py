@@ -85,7 +85,7 @@ def methods(params: Any) -> list[str]:
     return [entry["method"] for entry in entries]
 
 
-async def test_a_client_that_cannot_be_told_later_hears_of_all_at_once(bare: Client) -> None:
+async def test_client_without_dynamic_registration_gets_all_providers(bare: Client) -> None:
     asked = Asked(bare)
     announced = await start(bare, OFF, dynamic=False)
     assert announced["inlayHintProvider"] == {"resolveProvider": False}
@@ -94,7 +94,7 @@ async def test_a_client_that_cannot_be_told_later_hears_of_all_at_once(bare: Cli
     assert asked == []
 
 
-async def test_nothing_is_announced_that_nobody_switched_on(bare: Client) -> None:
+async def test_disabled_providers_are_not_announced(bare: Client) -> None:
     asked = Asked(bare)
     announced = await start(bare, OFF, dynamic=True, refresh=True)
     assert not announced.keys() & FIELDS
@@ -102,7 +102,7 @@ async def test_nothing_is_announced_that_nobody_switched_on(bare: Client) -> Non
     assert asked == []
 
 
-async def test_each_is_announced_when_it_is_switched_on_and_taken_back(bare: Client) -> None:
+async def test_providers_are_registered_and_unregistered_by_settings(bare: Client) -> None:
     asked = Asked(bare)
     await start(bare, ON, dynamic=True)
     ((method, params),) = asked
@@ -124,7 +124,7 @@ async def test_each_is_announced_when_it_is_switched_on_and_taken_back(bare: Cli
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-async def test_what_is_on_is_asked_anew_after_a_change(bare: Client, dynamic: bool) -> None:
+async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dynamic: bool) -> None:
     """Settings and the model change counts without an edit that the client would notice."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=dynamic, refresh=True)
@@ -137,7 +137,7 @@ async def test_what_is_on_is_asked_anew_after_a_change(bare: Client, dynamic: bo
     assert asked.names() == []
 
 
-async def test_hints_go_when_they_are_switched_off(bare: Client) -> None:
+async def test_disabled_hints_disappear(bare: Client) -> None:
     """A client without dynamic registration has to ask again."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=False, refresh=True)
@@ -146,7 +146,7 @@ async def test_hints_go_when_they_are_switched_off(bare: Client) -> None:
     assert asked.names() == ["workspace/inlayHint/refresh"]
 
 
-async def test_nothing_is_asked_of_a_client_before_it_is_initialized(bare: Client) -> None:
+async def test_no_request_is_sent_before_initialized(bare: Client) -> None:
     asked = Asked(bare)
     params = {
         "processId": None,
@@ -164,7 +164,7 @@ async def test_nothing_is_asked_of_a_client_before_it_is_initialized(bare: Clien
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-async def test_the_outline_is_of_the_roots_that_want_it(bare: Client, dynamic: bool) -> None:
+async def test_outline_is_empty_in_roots_that_disable_it(bare: Client, dynamic: bool) -> None:
     """A registration applies to all roots; other clients always get an outline."""
     sections = {"file:///one": {"inlayHints": True}, "file:///two": {}}
     Asked(bare)
@@ -186,7 +186,7 @@ async def test_the_outline_is_of_the_roots_that_want_it(bare: Client, dynamic: b
     assert found == [["One"], [] if dynamic else ["One"]]
 
 
-async def test_budgets_are_judged_anew_for_another_model(bare: Client) -> None:
+async def test_budgets_are_evaluated_again_for_another_model(bare: Client) -> None:
     """Budgets are evaluated for the current model, also in open documents."""
     text = "你好，世界。" * 20
     budget = {"files": "*.md", "maxTokens": 1}

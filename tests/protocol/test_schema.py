@@ -27,7 +27,7 @@ def test_every_message_is_in_the_schema_and_resolves() -> None:
     assert names <= set(document["$defs"])
 
 
-def test_the_command_prints_it() -> None:
+def test_command_prints_the_schema() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "sidecar", "schema"],
         capture_output=True,

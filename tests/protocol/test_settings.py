@@ -38,7 +38,7 @@ async def begun(client: Client, root: Path, configuration: str) -> str:
 @pytest.mark.parametrize(
     ("show", "text"), [("tokens", "3 tokens"), ("percent", "30 %"), ("both", "3 tokens (30 %)")]
 )
-async def test_the_status_shows_what_is_asked_for(
+async def test_status_shows_the_configured_parts(
     bare: Client, root: Path, show: str, text: str
 ) -> None:
     budget = '[[budget]]\nfiles = "a.md"\nmax-tokens = 10\n'
@@ -48,7 +48,7 @@ async def test_the_status_shows_what_is_asked_for(
     bare.ignore("status/update")
 
 
-async def test_a_status_that_is_hidden_keeps_its_numbers(bare: Client, root: Path) -> None:
+async def test_hidden_status_keeps_its_numbers(bare: Client, root: Path) -> None:
     await begun(bare, root, "[status]\nhide = true\n")
     status = await bare.take("status/update", lambda it: it["document"])
     assert (status["text"], status["document"]["tokens"]) == ("", 3)
@@ -56,7 +56,7 @@ async def test_a_status_that_is_hidden_keeps_its_numbers(bare: Client, root: Pat
 
 
 @pytest.mark.parametrize(("warn_at", "warned"), [("[0.1]", True), ("[0.9]", False)])
-async def test_a_context_warns_from_where_it_is_told_to(
+async def test_context_warns_at_the_configured_threshold(
     bare: Client, root: Path, warn_at: str, warned: bool
 ) -> None:
     await begun(bare, root, f"[context]\nwarn-at = {warn_at}\n")
@@ -69,7 +69,7 @@ async def test_a_context_warns_from_where_it_is_told_to(
 
 @pytest.mark.parametrize("strategy", ["drop", "summarize"])
 @pytest.mark.parametrize("asked", [{"keepTurns": 0}, {}])
-async def test_keeping_no_turns_never_empties_a_conversation(
+async def test_keep_turns_zero_never_empties_a_conversation(
     bare: Client, root: Path, strategy: str, asked: dict[str, Any]
 ) -> None:
     """The value can be set with `keepTurns` in the request or with `keep-turns` in the settings."""
@@ -87,7 +87,7 @@ async def test_keeping_no_turns_never_empties_a_conversation(
 
 
 @pytest.mark.parametrize("kept", ["start", "middle", "end"])
-async def test_the_fix_that_a_rule_wants_comes_first(bare: Client, root: Path, kept: str) -> None:
+async def test_preferred_fix_of_a_rule_comes_first(bare: Client, root: Path, kept: str) -> None:
     rule = f'[[budget]]\nfiles = "a.md"\nmax-tokens = 1\ntruncation = "{kept}"\n'
     uri = await begun(bare, root, rule)
     bare.ignore("status/update", "textDocument/publishDiagnostics")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-async def test_the_first_call_in_a_new_state_folder_shows_without_a_poll(
+async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
     bare: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watcher used to look for the missing ledger only every two seconds."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-async def test_once_for_an_opened_document(client: Client) -> None:
+async def test_status_is_sent_once_for_an_opened_document(client: Client) -> None:
     client.open("hello world")
     update = await client.take("status/update")
     assert (update["uri"], update["version"], update["workspace"]) == (URI, 1, "file:///ws")
@@ -28,7 +28,7 @@ async def test_an_empty_document_has_a_status(client: Client) -> None:
     assert (await client.take("status/update"))["document"]["tokens"] == 0
 
 
-async def test_a_long_document_may_be_edited_and_closed_before_it_is_counted(
+async def test_long_document_can_be_edited_and_closed_before_its_count(
     client: Client,
 ) -> None:
     text = "word and word;\n" * 20_000
@@ -53,7 +53,7 @@ def is_priced(update: Any) -> bool:
     return "%" in update["text"] and "Input cost" in update["document"]["tooltip"]
 
 
-async def test_windows_and_prices_come_though_somebody_else_has_loaded_their_list(
+async def test_windows_and_prices_are_sent_if_the_list_is_already_loaded(
     bare: Client,
 ) -> None:
     catalogue.warm()
@@ -63,7 +63,7 @@ async def test_windows_and_prices_come_though_somebody_else_has_loaded_their_lis
     bare.ignore("status/update")
 
 
-async def test_follows_edits_and_is_silent_when_nothing_shown_changed(client: Client) -> None:
+async def test_status_is_sent_only_if_it_has_changed(client: Client) -> None:
     await opened(client, "hello world")
     client.change(edit((0, 11), (0, 11), " again"))
     update = await client.take("status/update")
@@ -73,7 +73,7 @@ async def test_follows_edits_and_is_silent_when_nothing_shown_changed(client: Cl
     assert client.unread == []
 
 
-async def test_many_edits_at_once_make_one_update_of_the_last_version(client: Client) -> None:
+async def test_many_edits_cause_one_update(client: Client) -> None:
     await opened(client, "")
     for _ in range(200):
         client.change(edit((0, 0), (0, 0), "word "))
@@ -82,7 +82,7 @@ async def test_many_edits_at_once_make_one_update_of_the_last_version(client: Cl
     assert client.unread == []
 
 
-async def test_typing_without_a_pause_is_followed(client: Client) -> None:
+async def test_status_is_updated_during_typing(client: Client) -> None:
     client.open("")
     await client.take("status/update")
     typed = 0
@@ -96,7 +96,7 @@ async def test_typing_without_a_pause_is_followed(client: Client) -> None:
     client.ignore("status/update")
 
 
-async def test_a_big_document_shows_an_estimate_until_it_is_counted(client: Client) -> None:
+async def test_large_document_shows_an_estimate_until_it_is_counted(client: Client) -> None:
     text = "".join(f"def function_{n}(x): return x * {n}\n" for n in range(30_000))
     client.open(text)
     first = await client.take("status/update")
@@ -115,12 +115,12 @@ async def test_a_closed_document_gets_no_more_updates(client: Client) -> None:
     assert client.unread == []
 
 
-async def test_a_document_outside_every_root(client: Client) -> None:
+async def test_document_outside_every_root_has_a_status(client: Client) -> None:
     client.open("hello", uri="file:///ws2/doc.md")
     assert (await client.take("status/update"))["workspace"] is None
 
 
-async def test_after_the_last_document_the_context_is_still_shown(client: Client) -> None:
+async def test_context_is_shown_after_the_last_document_is_closed(client: Client) -> None:
     """The context is current, although no status was sent for it while a document was open."""
     await client.request("context/append", {"session": "s", "turns": [user("hello " * 40)]})
     bare = await client.take("status/update")
@@ -139,7 +139,7 @@ async def test_after_the_last_document_the_context_is_still_shown(client: Client
     assert await client.take("status/update") == left
 
 
-async def test_closing_says_nothing_where_there_is_nothing_to_show(client: Client) -> None:
+async def test_closing_sends_no_status_without_a_context(client: Client) -> None:
     client.open("hello world")
     await client.take("status/update")
     client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})

@@ -45,7 +45,7 @@ async def ask(client: Client, text: str, session: str = "s") -> None:
     await client.request("context/append", {"session": session, "turns": [turn]})
 
 
-async def test_a_preflight_for_another_model_forgets_nothing(tmp_path: Path) -> None:
+async def test_preflight_for_another_model_keeps_the_calibration(tmp_path: Path) -> None:
     client = await started(tmp_path)
     learned = []
     for session, asks in (("left alone", False), ("tried with others", True)):
@@ -83,7 +83,7 @@ async def test_each_calibration_sample_is_one_line_of_the_debug_log(
     assert PROSE[:20] not in caplog.text
 
 
-async def test_hidden_prompts_change_no_documents_number(tmp_path: Path) -> None:
+async def test_hidden_prompts_do_not_affect_document_counts(tmp_path: Path) -> None:
     """A system prompt that the client does not report makes up most of the reported tokens."""
     client, model = await started(tmp_path), "claude-sonnet-4-5"
     uri = opened(client, tmp_path)
@@ -98,7 +98,7 @@ async def test_hidden_prompts_change_no_documents_number(tmp_path: Path) -> None
     await client.aclose()
 
 
-async def test_tool_results_do_not_teach_the_prose_around_them(tmp_path: Path) -> None:
+async def test_tool_results_do_not_affect_the_calibration_of_prose(tmp_path: Path) -> None:
     client, model = await started(tmp_path), "claude-sonnet-4-5"
     prose = opened(client, tmp_path)
     before = await client.count(prose, model=model)

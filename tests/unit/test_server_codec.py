@@ -50,7 +50,7 @@ def body_of(result: object) -> bytes:
         {"ranges": [Count(**COUNT)]},
     ],
 )
-def test_an_answer_is_ascii_and_holds_what_was_given(more: dict[str, Any]) -> None:
+def test_encoded_message_is_ascii_and_decodes_to_the_input(more: dict[str, Any]) -> None:
     result = CountResult(**{**COUNT, **more})
     body = body_of(result)
     assert body.isascii()
@@ -59,7 +59,7 @@ def test_an_answer_is_ascii_and_holds_what_was_given(more: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_not_sent(number: float) -> None:
+def test_infinite_number_is_not_sent(number: float) -> None:
     result = CountResult(**{**COUNT, "error_percent": number})
     with pytest.raises(ValueError, match="float"):
         body_of(result)

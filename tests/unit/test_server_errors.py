@@ -29,7 +29,7 @@ from sidecar.server.protocol import error_body
         (UpdateError("m"), -32803, "endpoint", False),
     ],
 )
-def test_the_answer_to_each_error(
+def test_each_error_has_its_code_and_kind(
     error: SidecarError, code: int, kind: str, retryable: bool
 ) -> None:
     body = error_body(error)
@@ -37,7 +37,7 @@ def test_the_answer_to_each_error(
     assert body["data"] == {"kind": kind, "retryable": retryable}
 
 
-def test_a_defect_is_answered_by_its_type_alone() -> None:
+def test_defect_is_answered_with_its_type_only() -> None:
     body = error_body(ZeroDivisionError("of a person's text"))
     assert body["data"] == {"kind": "internal", "retryable": False}
     assert "person" not in body["message"]

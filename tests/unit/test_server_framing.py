@@ -16,7 +16,7 @@ def frame(body: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.integers(0, 2**32))
-def test_any_chopping_gives_the_same_bodies(bodies: list[bytes], seed: int) -> None:
+def test_bodies_do_not_depend_on_chunks(bodies: list[bytes], seed: int) -> None:
     stream = b"".join(map(frame, bodies))
     chance, framer, out = random.Random(seed), Framer(), []
     while stream:
@@ -32,7 +32,7 @@ def test_other_headers_and_cases_are_accepted() -> None:
     assert framer.feed(head + b"{}") == [b"{}"]
 
 
-def test_garbage_is_skipped_up_to_the_next_frame_and_told_once() -> None:
+def test_garbage_is_skipped_and_reported_once() -> None:
     framer = Framer()
     out = framer.feed(b"\x00garbage\r\nmore garbage\n" + frame(b"{}") + frame(b"1"))
     assert isinstance(out[0], BadFrame)
@@ -41,7 +41,7 @@ def test_garbage_is_skipped_up_to_the_next_frame_and_told_once() -> None:
 
 
 @pytest.mark.parametrize("length", [b"101", b"0101", b"9" * 30, b"9" * 9_000])
-def test_nothing_is_taken_after_a_frame_over_the_cap(length: bytes) -> None:
+def test_frame_over_the_limit_ends_the_stream(length: bytes) -> None:
     framer = Framer(max_bytes=100)
     out = framer.feed(b"Content-Length: %s\r\n\r\n" % length + b"x" * 400 + frame(b"{}"))
     assert [isinstance(item, BadFrame) and item.fatal for item in out] == [True]
@@ -49,14 +49,14 @@ def test_nothing_is_taken_after_a_frame_over_the_cap(length: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [b"x", b"-1", b"", b"1.0", b"0x2"])
-def test_a_length_that_is_no_number_is_told(length: bytes) -> None:
+def test_invalid_length_is_reported(length: bytes) -> None:
     framer = Framer()
     out = framer.feed(b"Content-Length: %s\r\n\r\n" % length + frame(b"{}"))
     assert isinstance(out[0], BadFrame)
     assert out[1:] == [b"{}"]
 
 
-def test_a_body_longer_than_announced_costs_no_frame_after_it() -> None:
+def test_body_longer_than_announced_does_not_lose_the_next_frame() -> None:
     framer = Framer()
     out = framer.feed(b"Content-Length: 1\r\n\r\n1 and more" + frame(b"{}") + frame(b"2"))
     assert [item for item in out if not isinstance(item, BadFrame)] == [b"1", b"{}", b"2"]
@@ -72,7 +72,7 @@ def test_an_endless_header_is_dropped() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_make_it_raise(data: bytes) -> None:
+def test_framer_never_raises(data: bytes) -> None:
     framer = Framer(max_bytes=1_000)
     framer.feed(data)
     framer.feed(b"\r\n\r\n")

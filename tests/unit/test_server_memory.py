@@ -21,6 +21,6 @@ assert engine("cl100k_base", "interactive").count(text) == engine("cl100k_base",
 """
 
 
-def test_a_tokenizers_tables_are_given_back_and_counts_stay_right() -> None:
+def test_tables_of_a_tokenizer_are_released_and_counts_stay_exact() -> None:
     """Only Linux reports which memory is in use. On other systems, only the counts are checked."""
     subprocess.run([sys.executable, "-P", "-X", "utf8", "-c", _CHECK], check=True)

@@ -17,17 +17,17 @@ from pygls.protocol.json_rpc import JsonRPCProtocol as Base
         "send_request",
     ],
 )
-def test_methods_that_we_override_or_call(name: str) -> None:
+def test_used_pygls_methods_exist(name: str) -> None:
     assert callable(getattr(JsonRPCProtocol, name))
 
 
-def test_attributes_that_we_use() -> None:
+def test_used_pygls_attributes_exist() -> None:
     source = inspect.getsource(Base.__init__)
     for name in ("_request_futures", "_result_types", "writer", "fm", "_converter"):
         assert f"self.{name}" in source
 
 
-def test_life_cycle_methods() -> None:
+def test_overridden_lifecycle_methods_exist() -> None:
     assert inspect.isgeneratorfunction(LanguageServerProtocol.lsp_initialize)
     assert callable(LanguageServerProtocol.lsp_shutdown)
     assert callable(LanguageServerProtocol.lsp_workspace__execute_command)

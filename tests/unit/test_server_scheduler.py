@@ -28,7 +28,7 @@ async def idle(scheduler: Scheduler, *key: str) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_is_due_is_not_put_off_and_runs_once() -> None:
+async def test_pending_job_is_not_delayed_and_runs_once() -> None:
     scheduler, done = Scheduler(), list[int]()
     for number in range(5):
         scheduler.schedule(("job",), 0.001, lambda n=number: done.append(n))  # type: ignore[misc]
@@ -36,7 +36,7 @@ async def test_what_is_due_is_not_put_off_and_runs_once() -> None:
     assert done == [0]
 
 
-async def test_work_that_becomes_due_while_it_runs_runs_once_more_and_never_beside_it() -> None:
+async def test_job_scheduled_while_running_runs_again_afterwards() -> None:
     scheduler, gate, running, most, runs = Scheduler(), asyncio.Event(), 0, 0, 0
 
     async def work() -> None:
@@ -56,7 +56,7 @@ async def test_work_that_becomes_due_while_it_runs_runs_once_more_and_never_besi
     assert (runs, most) == (2, 1)
 
 
-async def test_jobs_of_two_keys_run_beside_each_other() -> None:
+async def test_jobs_with_different_keys_run_concurrently() -> None:
     scheduler, gate, started = Scheduler(), asyncio.Event(), list[str]()
 
     async def work(name: str) -> None:
@@ -70,7 +70,7 @@ async def test_jobs_of_two_keys_run_beside_each_other() -> None:
     scheduler.close()
 
 
-async def test_a_cancelled_job_ends_and_what_waited_behind_it_too() -> None:
+async def test_cancelling_a_job_also_cancels_its_successor() -> None:
     scheduler, runs, ended = Scheduler(), list[int](), asyncio.Event()
 
     async def work() -> None:
@@ -90,7 +90,7 @@ async def test_a_cancelled_job_ends_and_what_waited_behind_it_too() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_defect_is_logged_by_name_and_place_and_the_key_goes_on(
+async def test_defect_is_logged_and_the_key_stays_usable(
     late: bool, logged: pytest.LogCaptureFixture
 ) -> None:
     scheduler, done = Scheduler(), list[int]()
@@ -110,7 +110,7 @@ async def test_a_defect_is_logged_by_name_and_place_and_the_key_goes_on(
     assert done == [1]
 
 
-async def test_nothing_is_started_after_its_end() -> None:
+async def test_closed_scheduler_starts_no_job() -> None:
     scheduler, done = Scheduler(), list[int]()
     scheduler.close()
     scheduler.run_now(("job",), lambda: done.append(1))

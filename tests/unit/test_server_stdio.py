@@ -35,7 +35,7 @@ async def until(look: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_nothing_is_read_of_a_client_that_reads_nothing(
+async def test_input_is_not_read_while_the_client_reads_nothing(
     pipes: tuple[int, int, int, int],
 ) -> None:
     taken, sent, unread, written = pipes
@@ -58,7 +58,7 @@ async def test_nothing_is_read_of_a_client_that_reads_nothing(
     writer.close()
 
 
-async def test_a_pipe_that_was_reported_in_vain_is_not_at_its_end(
+async def test_spurious_wake_up_is_not_the_end_of_input(
     pipes: tuple[int, int, int, int],
 ) -> None:
     taken, sent, _, written = pipes
@@ -78,7 +78,7 @@ async def test_a_pipe_that_was_reported_in_vain_is_not_at_its_end(
     os.close(twin)
 
 
-async def test_a_pipe_that_is_full_and_does_not_block_is_waited_for(
+async def test_full_non_blocking_pipe_is_written_later(
     pipes: tuple[int, int, int, int],
 ) -> None:
     _, _, unread, written = pipes

@@ -82,7 +82,7 @@ def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("events_only")
-def test_a_file_and_a_tree_are_reported_and_nothing_beside_them(
+def test_only_followed_files_and_folders_are_reported(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
     tree, file = tmp_path / "tree", tmp_path / "settings"
@@ -99,7 +99,7 @@ def test_a_file_and_a_tree_are_reported_and_nothing_beside_them(
 
 
 @pytest.mark.usefixtures("events_only")
-def test_a_new_folder_is_watched_with_what_it_holds_already(
+def test_new_folder_is_watched_with_its_contents(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
     following = follow(tmp_path)
@@ -115,9 +115,7 @@ def test_a_new_folder_is_watched_with_what_it_holds_already(
 
 
 @pytest.mark.usefixtures("events_only")
-def test_a_file_that_is_replaced_by_another_is_reported(
-    tmp_path: Path, follow: Callable[..., Following]
-) -> None:
+def test_replaced_file_is_reported(tmp_path: Path, follow: Callable[..., Following]) -> None:
     """Editors save like this: they write another file and rename it."""
     file, written = tmp_path / "file", tmp_path / "written"
     file.touch()
@@ -129,7 +127,7 @@ def test_a_file_that_is_replaced_by_another_is_reported(
 
 
 @pytest.mark.usefixtures("events_only")
-def test_a_folder_behind_links_is_reported_by_every_name_it_is_followed_by(
+def test_linked_folder_is_reported_by_all_its_followed_names(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
     real = tmp_path / "real"
@@ -143,9 +141,7 @@ def test_a_folder_behind_links_is_reported_by_every_name_it_is_followed_by(
 
 
 @pytest.mark.usefixtures("no_events")
-def test_a_file_is_followed_where_the_file_system_reports_nothing(
-    tmp_path: Path, follow: Callable[..., Following]
-) -> None:
+def test_file_is_followed_without_events(tmp_path: Path, follow: Callable[..., Following]) -> None:
     file = tmp_path / "file"
     file.touch()
     following = follow(file)
@@ -160,7 +156,7 @@ def test_a_file_is_followed_where_the_file_system_reports_nothing(
     following.until_reported(file)
 
 
-def test_a_path_that_appears_and_one_that_is_replaced_are_watched(
+def test_new_and_replaced_paths_are_watched(
     tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
@@ -195,7 +191,7 @@ def test_a_missing_path_is_watched_as_soon_as_it_appears(
         following.until_reported(file)
 
 
-def test_a_folder_made_anew_with_the_same_inode_number_is_watched(
+def test_recreated_folder_with_the_same_inode_is_watched(
     tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On ext4, a folder that is created again may get the same inode number."""
@@ -214,7 +210,7 @@ def test_a_folder_made_anew_with_the_same_inode_number_is_watched(
 
 
 @pytest.mark.parametrize("writes_before", [True, False], ids=["before", "after"])
-def test_no_write_falls_between_two_sets_of_watches(
+def test_no_write_is_missed_while_watches_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
     """A subscriber that reads the reported files knows the last content of each.
@@ -252,7 +248,7 @@ def test_no_write_falls_between_two_sets_of_watches(
     watcher.close()
 
 
-def test_what_changed_before_it_was_watched_is_looked_at(
+def test_changes_before_watching_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The subscriber is notified only after the watch is active."""
@@ -277,7 +273,7 @@ def test_what_changed_before_it_was_watched_is_looked_at(
     assert order == ["watched", "looked"]
 
 
-def test_a_change_that_a_tick_reported_is_not_reported_again(
+def test_change_reported_by_a_tick_is_not_reported_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is reported if nothing has changed since the last report."""
@@ -317,7 +313,7 @@ def test_a_change_that_a_tick_reported_is_not_reported_again(
 
 
 @pytest.mark.usefixtures("events_only")
-def test_changes_that_follow_each_other_are_reported_together(
+def test_changes_in_quick_succession_are_reported_together(
     tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 2.0)
@@ -329,7 +325,7 @@ def test_changes_that_follow_each_other_are_reported_together(
     assert following.reports.get(timeout=60) == frozenset(map(str, files))
 
 
-def test_watching_leaves_the_process_s_warning_filters_alone(
+def test_watching_does_not_change_warning_filters(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
     before = list(warnings.filters)
@@ -337,7 +333,7 @@ def test_watching_leaves_the_process_s_warning_filters_alone(
     assert warnings.filters == before
 
 
-def test_a_cancelled_subscription_reports_nothing_and_the_others_go_on(
+def test_cancelled_subscription_reports_nothing(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
     following = follow(tmp_path)
@@ -358,7 +354,7 @@ def test_a_cancelled_subscription_reports_nothing_and_the_others_go_on(
         (errno.EMFILE, "fs.inotify.max_user_instances"),
     ],
 )
-def test_a_poll_comes_and_the_limit_is_named_where_nothing_can_be_watched(
+def test_without_watches_changes_are_polled_and_the_limit_is_logged(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -382,7 +378,7 @@ def test_a_poll_comes_and_the_limit_is_named_where_nothing_can_be_watched(
     assert f"raise {setting}" in record.message
 
 
-def test_a_folder_that_could_not_be_watched_is_watched_once_it_can_be(
+def test_unwatchable_folder_is_watched_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each poll tries again to watch the folder."""
@@ -405,7 +401,7 @@ def test_a_folder_that_could_not_be_watched_is_watched_once_it_can_be(
     watcher.close()
 
 
-def test_a_folder_that_goes_while_it_is_watched_is_no_fault(
+def test_folder_deleted_while_being_watched_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tree, schedule = tmp_path / "tree", _Watches._schedule
@@ -423,7 +419,7 @@ def test_a_folder_that_goes_while_it_is_watched_is_no_fault(
     assert not caplog.records
 
 
-def test_a_watcher_that_is_closed_lets_go_of_its_threads_and_its_descriptors(
+def test_closed_watcher_stops_its_threads_and_closes_descriptors(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
     follow(tmp_path).watcher.close()

@@ -96,7 +96,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.state.close()
 
 
-def test_all_agents_calls_once_and_each_byte_once(world: World) -> None:
+def test_each_call_is_recorded_once_and_each_byte_read_once(world: World) -> None:
     claude.everyday(world.claude, world.root)
     codex.everyday(world.codex, world.root)
     codex.everyday(world.codex, world.other)
@@ -106,7 +106,7 @@ def test_all_agents_calls_once_and_each_byte_once(world: World) -> None:
     assert world.read() == Ingested()
 
 
-def test_asking_whether_all_is_read_opens_no_file(
+def test_checking_for_unread_calls_opens_no_file(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = claude.everyday(world.claude, world.root)
@@ -124,7 +124,7 @@ def test_asking_whether_all_is_read_opens_no_file(
     assert is_read(world.book, sources)
 
 
-def test_the_workspace_first_and_then_the_rest(world: World) -> None:
+def test_workspace_is_read_before_the_rest(world: World) -> None:
     claude.everyday(world.claude, world.root)
     mine = set(world.claude.truth.calls)
     claude.everyday(world.claude, world.other)
@@ -134,7 +134,7 @@ def test_the_workspace_first_and_then_the_rest(world: World) -> None:
     assert world.recorded() == world.truth()
 
 
-def test_of_a_file_that_grows_only_new_bytes_are_read(world: World) -> None:
+def test_only_new_bytes_of_a_growing_file_are_read(world: World) -> None:
     session = claude.everyday(world.claude, world.root)
     world.read()
     for _ in range(3):
@@ -147,7 +147,7 @@ def test_of_a_file_that_grows_only_new_bytes_are_read(world: World) -> None:
     assert ingest_missed(world.book, world.sources) == Ingested()
 
 
-def test_what_no_event_named_is_found_by_listing_the_stores(world: World) -> None:
+def test_unreported_changes_are_found_by_listing_stores(world: World) -> None:
     sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
     codex.everyday(world.codex, world.root)
     assert ingest_missed(world.book, world.sources).calls == len(world.truth())
@@ -161,7 +161,7 @@ def test_what_no_event_named_is_found_by_listing_the_stores(world: World) -> Non
     assert ingest_missed(world.book, world.sources).calls == len(world.truth())
 
 
-def test_a_reading_that_was_stopped_goes_on_where_it_stopped(
+def test_stopped_reading_continues_where_it_stopped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sidecar.workspace.session_index._STORES_AT_ONCE", 1)
@@ -183,7 +183,7 @@ def test_a_reading_that_was_stopped_goes_on_where_it_stopped(
     "tokens",
     [Tokens(10**18, 0, 0, 0, 5), Tokens(3, 10**13, 0, 0, 5), Tokens(3, 0, 0, 0, 2 * 10**12)],
 )
-def test_a_call_that_nobody_made_is_refused_alone(world: World, tokens: Tokens) -> None:
+def test_only_impossible_calls_are_refused(world: World, tokens: Tokens) -> None:
     session = world.claude.session(world.root)
     session.user()
     session.reply()
@@ -195,7 +195,7 @@ def test_a_call_that_nobody_made_is_refused_alone(world: World, tokens: Tokens) 
     assert world.stores() == [str(session.path)]
 
 
-def test_a_call_that_a_plugin_reported_too_counts_once(world: World) -> None:
+def test_call_also_reported_by_a_plugin_counts_once(world: World) -> None:
     session = world.claude.session(world.root)
     session.user()
     session.reply()
@@ -208,7 +208,7 @@ def test_a_call_that_a_plugin_reported_too_counts_once(world: World) -> None:
     assert len(world.recorded()) == 1
 
 
-def test_one_process_at_a_time(world: World) -> None:
+def test_only_one_process_reads_at_a_time(world: World) -> None:
     codex.everyday(world.codex, world.root)
     world.state.folder.mkdir(parents=True, exist_ok=True)
     code = (
@@ -224,7 +224,7 @@ def test_one_process_at_a_time(world: World) -> None:
     assert world.read().calls == len(world.truth())
 
 
-def test_calls_of_folders_below_links_and_working_trees_are_the_workspaces(world: World) -> None:
+def test_calls_below_links_and_worktrees_belong_to_the_workspace(world: World) -> None:
     below, linked, tree = world.root / "pkg", world.home / "link", world.home / "tree"
     below.mkdir()
     linked.symlink_to(world.root)
@@ -241,7 +241,7 @@ def test_calls_of_folders_below_links_and_working_trees_are_the_workspaces(world
     assert world.calls(linked) == 4
 
 
-def test_nothing_of_text_is_kept(world: World) -> None:
+def test_no_text_is_stored(world: World) -> None:
     for folder in (world.root, world.other):
         claude.everyday(world.claude, folder)
         codex.everyday(world.codex, folder)
@@ -252,7 +252,7 @@ def test_nothing_of_text_is_kept(world: World) -> None:
         assert secret.encode() not in kept
 
 
-def test_stores_with_a_state_of_another_version_are_read_anew(world: World) -> None:
+def test_stores_with_an_outdated_state_are_read_again(world: World) -> None:
     codex.everyday(world.codex, world.root)
     world.read()
     with sqlite3.connect(world.book.ledger.path) as connection:
@@ -262,7 +262,7 @@ def test_stores_with_a_state_of_another_version_are_read_anew(world: World) -> N
     assert world.recorded() == world.truth()
 
 
-def test_a_vanished_file_keeps_its_calls(world: World) -> None:
+def test_calls_of_a_deleted_file_are_kept(world: World) -> None:
     session = claude.everyday(world.claude, world.root)
     world.read()
     os.unlink(session.path)
@@ -283,7 +283,7 @@ def _call(agent: str, provider: str, cost: str | None, request: str) -> CallFini
     )
 
 
-def test_credits_are_the_bill_and_an_agents_own_figure_stands_beside_ours(world: World) -> None:
+def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World) -> None:
     calls = [
         _call("copilot-chat", "github-copilot", "0.07", "a"),
         _call("copilot-cli", "github-copilot", None, "b"),

@@ -58,7 +58,7 @@ def test_a_thread_name_at_the_head_names_a_session_of_codex(tmp_path: Path) -> N
     assert labels(world) == ["Mend the crossing"]
 
 
-def test_without_a_title_branch_and_start_name_a_session(tmp_path: Path) -> None:
+def test_session_without_a_title_is_named_by_branch_and_start(tmp_path: Path) -> None:
     world = World(tmp_path, "claude-code")
     session = ClaudeHome(tmp_path / ".claude").session(world.root)
     began = session.clock.now
@@ -74,14 +74,14 @@ def test_without_a_title_branch_and_start_name_a_session(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("branch", "label"), [("fix/x", "fix/x"), ("HEAD", "codex"), (None, "codex")]
 )
-def test_a_detached_head_is_no_branch(branch: str | None, label: str) -> None:
+def test_detached_head_is_not_a_branch(branch: str | None, label: str) -> None:
     now = datetime.now(UTC)
     session = CountedSession(id="a", source="codex", branch=branch, began_at=now, updated_at=now)
     assert session.label == f"{label} · {now.astimezone():%H:%M}"
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.folder)
-def test_sessions_that_agents_wrote_have_names(run: Written, tmp_path: Path) -> None:
+def test_real_agent_sessions_have_names(run: Written, tmp_path: Path) -> None:
     world = World(tmp_path, run.agent)
     install(world, run.folder)
     found = read_sessions(world)
@@ -118,7 +118,7 @@ def test_a_title_comes_before_the_first_prompt(tmp_path: Path) -> None:
     assert labels(world, with_prompts=True) == ["Crossings"]
 
 
-def test_codex_own_context_is_no_first_prompt(tmp_path: Path) -> None:
+def test_context_added_by_codex_is_not_the_first_prompt(tmp_path: Path) -> None:
     world = World(tmp_path, "codex")
     thread = CodexHome(tmp_path / ".codex").thread(world.root)
     for text in ("<environment_context>cwd</environment_context>", PROMPT):

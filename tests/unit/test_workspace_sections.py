@@ -50,7 +50,7 @@ class Chat:
         known.update(key, 3_000, round(3_000 * factor), 1.0)
 
 
-async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:
+async def test_restored_text_has_its_original_count() -> None:
     """The text is replaced several times by a text of another kind, which has another factor."""
     chat = Chat()
     chat.teach("json", 1.3)
@@ -63,7 +63,7 @@ async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:
         assert await chat.write(PROSE) == 910
 
 
-async def test_what_is_learned_between_two_texts_is_no_growth() -> None:
+async def test_calibration_between_two_texts_is_not_growth() -> None:
     """The reported text is counted again with the factor for its own kind."""
     chat = Chat()
     await chat.write(PROSE)
@@ -78,7 +78,7 @@ async def test_what_is_learned_between_two_texts_is_no_growth() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 2_000])
-def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
+def test_error_of_a_section_does_not_calibrate_turns(step: int) -> None:
     """This holds both for a section that stays unchanged and for one that grows between two
     reports."""
     chat = Chat()

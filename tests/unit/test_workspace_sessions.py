@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         (None, None, None),
     ],
 )
-def test_the_session_that_is_shown(
+def test_shown_session_is_chosen_by_age(
     tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
 ) -> None:
     """The parameters are minutes since each session was updated."""
@@ -58,7 +58,7 @@ def test_the_session_that_is_shown(
         (40, timedelta(hours=24)),  # Then the session is too old to be shown.
     ],
 )
-def test_a_conversation_of_another_server_changes_what_is_shown_when_its_own_server_would(
+def test_remote_conversation_is_shown_like_a_local_one(
     tmp_path: Path, minutes: int, until: timedelta
 ) -> None:
     services = Services(state=State(tmp_path))

@@ -20,7 +20,7 @@ def call(session: str) -> CostRecordParams:
     return CostRecordParams(model="gpt-4o", usage=usage, session=session)
 
 
-def test_an_older_reading_never_takes_the_place_of_a_newer_one(tmp_path: Path) -> None:
+def test_older_sums_never_replace_newer_ones(tmp_path: Path) -> None:
     settings = Settings(cost=Caps(soft_cap_usd=Decimal("0.5"), hard_cap_usd=Decimal("1.5")))
     spending = Spending(State(tmp_path), settings, "file:///ws", "gpt-4o")
     _, first = spending.record(call("a"))

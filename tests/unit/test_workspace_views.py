@@ -48,7 +48,7 @@ def a_row(**fields: Any) -> SessionRow:
         ("protocol", {"s": 1.92}, True, "$0.40 today", "| Today | $0.40 |"),
     ],
 )
-def test_the_status_says_whose_cost_it_shows(
+def test_status_names_the_scope_of_its_cost(
     source: str, known: dict[str, float | None], reading: bool, text: str, row: str
 ) -> None:
     """The status used to show today's cost until the session's cost was known."""
@@ -61,7 +61,7 @@ def test_the_status_says_whose_cost_it_shows(
     assert row in shown.tooltip
 
 
-def test_a_row_says_label_size_cost_age_model_and_state() -> None:
+def test_row_shows_label_size_cost_age_model_and_state() -> None:
     costs = Costs(sessions={"0123456789abcdef": 1.916})
     rows = [a_row(label="Mend the 試験", shown=True), a_row(model="claude-opus-5", label="main")]
     shown, other = session_rows(rows, costs, NOW)
@@ -75,7 +75,7 @@ def test_a_row_says_label_size_cost_age_model_and_state() -> None:
     assert session_rows([], costs, NOW) == []
 
 
-def test_a_row_without_a_size_says_why_and_a_pinned_one_that_it_is() -> None:
+def test_row_explains_a_missing_size_and_marks_a_pinned_session() -> None:
     rows = [a_row(tokens=None, percent=None, method=None, note="compacted", pinned=True)]
     (row,) = session_rows([*rows], Costs(read=True), NOW)
     assert row.detail == "compacted · 3 min ago · gpt-5 · running, pinned"
@@ -85,7 +85,7 @@ def test_a_row_without_a_size_says_why_and_a_pinned_one_that_it_is() -> None:
     assert windowless.detail.startswith("43,000 tokens")
 
 
-def test_hostile_names_are_text() -> None:
+def test_hostile_names_are_shown_as_plain_text() -> None:
     (row,) = session_rows(
         [a_row(label="a\x1b[2J\nb\u202e" + "x" * 99, model="m\x07")], Costs(), NOW
     )
@@ -105,7 +105,7 @@ def test_hostile_names_are_text() -> None:
         ({}, "protocol", False, ""),
     ],
 )
-def test_a_cost_that_was_not_read_is_not_unpriced(
+def test_unread_cost_is_not_unpriced(
     known: dict[str, float | None], source: str, read: bool, text: str
 ) -> None:
     info = SessionInfo(id="s", source=source, updated_at="")
@@ -122,11 +122,11 @@ def test_a_cost_that_was_not_read_is_not_unpriced(
         ("", ""),
     ],
 )
-def test_ages(at: str, text: str) -> None:
+def test_ages_are_rounded_to_the_largest_unit(at: str, text: str) -> None:
     assert age_text(at, NOW) == text
 
 
-def test_bars_and_columns() -> None:
+def test_gauges_and_columns_are_aligned() -> None:
     assert [draw_gauge(percent, 10) for percent in (0, 43, 100, 250)] == [
         "░" * 10,
         "████▎░░░░░",

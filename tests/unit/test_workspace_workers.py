@@ -59,7 +59,7 @@ async def began(tokenizer: Waiting) -> None:
     assert await asyncio.get_running_loop().run_in_executor(None, tokenizer.begun.wait, 60)
 
 
-async def test_a_count_is_done_once_for_all_who_ask(workers: Workers) -> None:
+async def test_concurrent_counts_share_one_computation(workers: Workers) -> None:
     (genes,), tokenizer = opened(GENES), Waiting()
     first = asyncio.ensure_future(workers.count(genes, tokenizer))
     await began(tokenizer)
@@ -76,7 +76,7 @@ async def test_a_count_is_done_once_for_all_who_ask(workers: Workers) -> None:
     assert not workers._counting
 
 
-async def test_giants_leave_a_thread_for_all_others(workers: Workers) -> None:
+async def test_giant_pieces_do_not_block_other_counts(workers: Workers) -> None:
     (*giants, words), tokenizer = opened(GENES, GENES + "A", GENES + "C", WORDS), Waiting()
     counting = [asyncio.ensure_future(workers.count(each, tokenizer)) for each in giants]
     await began(tokenizer)
@@ -86,7 +86,7 @@ async def test_giants_leave_a_thread_for_all_others(workers: Workers) -> None:
     assert await asyncio.gather(*counting) == [len(GENES), len(GENES) + 1, len(GENES) + 1]
 
 
-async def test_a_count_is_given_up_with_the_last_who_waits(workers: Workers) -> None:
+async def test_count_stops_when_its_last_waiter_is_cancelled(workers: Workers) -> None:
     """The count stops at its next piece, and a later caller starts a new count."""
     (taken,), tokenizer = opened(GENES + "\n" + WORDS), Waiting()
     asking = [asyncio.ensure_future(workers.count(taken, tokenizer)) for _ in range(2)]
