@@ -13,7 +13,7 @@ from sidecar.counting import calibration_file
 from sidecar.workspace.state import state_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from sidecar.counting.calibration import Calibrations
@@ -28,9 +28,8 @@ class SyncResult(NamedTuple):
     calibrations: Calibrations | None
     """The file's content, or None if it has not changed."""
     stamp: Stamp | None
-    has_written: bool = False
-    version: int = 0
-    """The version of the calibrations that were written."""
+    written_version: int | None = None
+    """The version of the calibrations that were written, or None if the file was read."""
 
 
 class CalibrationStore:
@@ -40,7 +39,7 @@ class CalibrationStore:
         self._folder = folder
         self.known: Calibrations | None = None
         """The calibrations, or None until the file is read."""
-        self._has_unsaved = False
+        self.has_unsaved = False
         self._read_stamp: Stamp | None = None
         """Identifies the last version of the file that was read."""
 
@@ -51,42 +50,23 @@ class CalibrationStore:
     def loaded(self) -> Calibrations:
         """Return the calibrations. The first call reads the file, which blocks."""
         if self.known is None:
-            self.finish_sync(_load_calibrations(self._folder))
+            self.finish_sync(_read_if_changed(self._folder, None))
         return self.known or calibration_file.load(self._folder)
-
-    async def load(self, run: Callable[[Callable[[], SyncResult]], Awaitable[SyncResult]]) -> None:
-        """Read the file once.
-
-        Args:
-            run: Runs a function on a worker.
-        """
-        if self.known is None:
-            self.finish_sync(await run(self.begin_load()))
-
-    def begin_load(self) -> Callable[[], SyncResult]:
-        """Return a function that reads the calibration file."""
-        return partial(_load_calibrations, self._folder)
 
     def changed(self) -> None:
         """Mark the calibrations as changed, so that the next `begin_sync` writes them."""
-        self._has_unsaved = True
+        self.has_unsaved = True
 
-    def begin_sync(self) -> Callable[[], SyncResult] | None:
-        """Return a function that writes changed calibrations, or else reads the file.
+    def begin_sync(self) -> Callable[[], SyncResult]:
+        """Return a function that writes changed calibrations, or else reads the file if it differs.
 
-        Returns None before the file is read. The function raises OSError if the file cannot be
-        written; the caller must then call `changed`.
+        The function raises OSError if the file cannot be written; the caller must then call
+        `changed`.
         """
-        if self._has_unsaved or self.known is None:
-            return self.begin_save()
-        return partial(_read_calibrations, self._folder, self._read_stamp)
-
-    def begin_save(self) -> Callable[[], SyncResult] | None:
-        """Return a function that writes changed calibrations, or None if nothing has changed."""
-        if not self._has_unsaved or self.known is None:
-            return None
-        self._has_unsaved = False
-        return partial(_write_calibrations, self._folder, self.known.frozen())
+        if self.known is None or not self.has_unsaved:
+            return partial(_read_if_changed, self._folder, self._read_stamp)
+        self.has_unsaved = False
+        return partial(_write, self._folder, self.known.frozen())
 
     def finish_sync(self, synced: SyncResult) -> bool:
         """Merge the result of reading or writing the calibration file.
@@ -100,48 +80,37 @@ class CalibrationStore:
         if self.known is None:
             self.known = theirs
             return True
-        if synced.has_written:
-            self.known.mark_written(synced.version)
+        if synced.written_version is not None:
+            self.known.mark_written(synced.written_version)
         return self.known.merge(theirs)
 
-    def save(self) -> bool:
+    def save(self) -> None:
         """Write changed calibrations. Blocking.
-
-        Returns:
-            Whether another process has changed the calibrations.
 
         Raises:
             OSError: The file cannot be written; the next call tries again.
         """
-        work = self.begin_save()
-        if work is None:
-            return False
+        if not self.has_unsaved:
+            return
         try:
-            return self.finish_sync(work())
+            self.finish_sync(self.begin_sync()())
         except OSError:
             self.changed()
             raise
 
 
-def _load_calibrations(folder: Path) -> SyncResult:
-    # Read the stamp first, so that a change during reading is noticed later.
-    now = _stamp_of_file(folder)
-    return SyncResult(calibration_file.load(folder), now)
+def _read_if_changed(folder: Path, seen: Stamp | None) -> SyncResult:
+    stamp = _stamp_of_file(folder)  # read before the file, so that a later change is noticed
+    if seen is not None and stamp in (None, seen):
+        return SyncResult(None, seen)
+    return SyncResult(calibration_file.load(folder), stamp)
 
 
-def _read_calibrations(folder: Path, seen: Stamp | None) -> SyncResult:
-    return (
-        SyncResult(None, seen)
-        if _stamp_of_file(folder) in (None, seen)
-        else _load_calibrations(folder)
-    )
-
-
-def _write_calibrations(folder: Path, calibrations: Calibrations) -> SyncResult:
+def _write(folder: Path, calibrations: Calibrations) -> SyncResult:
     version = calibrations.version
     with state_locked(folder):
         calibration_file.save(folder, calibrations)
-        return SyncResult(calibrations, _stamp_of_file(folder), has_written=True, version=version)
+        return SyncResult(calibrations, _stamp_of_file(folder), version)
 
 
 def _stamp_of_file(folder: Path) -> Stamp | None:

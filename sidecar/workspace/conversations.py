@@ -466,7 +466,9 @@ class Conversations:
         if self._is_restored:
             return
         uri = self.workspace.uri
-        await self.services.calibrations.load(self._run)
+        calibrations = self.services.calibrations
+        if calibrations.known is None:
+            calibrations.finish_sync(await self._run(calibrations.begin_sync()))
         saved = await self._run(partial(self.services.state.sessions, uri)) if uri else []
         for one in saved:
             state = self.sessions.put(restore(one, self.counter(one.model)), is_restored=True)

@@ -188,5 +188,6 @@ class Services(Shared):
         await self.counts.aclose()
         await self.live.aclose()
         await self.workers.run(self.state.close)
-        if (work := self.calibrations.begin_save()) is not None:
+        if self.calibrations.has_unsaved:
+            work = self.calibrations.begin_sync()
             self.calibrations.finish_sync(await self.workers.run(work))

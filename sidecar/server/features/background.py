@@ -175,7 +175,7 @@ class ConversationSharing:
     async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
         try:
             await self._services.live.write(uri, usages)
-        except OSError as exc:  # the disk may be full. The next change tries again.
+        except OSError as exc:  # the disk may be full; the next change tries again
             logger.warning("cannot write conversations for other processes: %s", type(exc).__name__)
 
 
@@ -188,9 +188,8 @@ class CalibrationSync:
 
     def watch(self) -> None:
         if self._watch is None:
-            path = str(self._services.calibrations.path)
-            find = lambda: (path,)  # noqa: E731
-            self._watch = self._server.watch(find, self._changed, math.inf)
+            paths = (str(self._services.calibrations.path),)
+            self._watch = self._server.watch(lambda: paths, self._changed, math.inf)
 
     def _changed(self, _changes: object) -> None:
         self._server.scheduler.schedule(("calibrations",), 0.0, self._sync)
@@ -200,17 +199,14 @@ class CalibrationSync:
 
     async def _sync(self) -> None:
         calibrations = self._services.calibrations
-        work = calibrations.begin_sync()
-        if work is None:
-            return
         try:
-            synced = await self._services.workers.run(work)
-        except OSError as exc:  # the disk may be full. The next change tries again.
+            synced = await self._services.workers.run(calibrations.begin_sync())
+        except OSError as exc:  # the disk may be full; the next change tries again
             calibrations.changed()
             logger.warning("cannot write calibrations: %s", type(exc).__name__)
             return
         is_new = calibrations.finish_sync(synced)
-        if is_new or (synced.has_written and self._has_long_documents()):
+        if is_new or (synced.written_version is not None and self._has_long_documents()):
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:

@@ -113,7 +113,8 @@ class SettingsLoader:
 
     async def _read_calibrations(self) -> None:
         calibrations = self._services.calibrations
-        calibrations.finish_sync(await self._services.workers.run(calibrations.begin_load()))
+        if calibrations.known is None:
+            calibrations.finish_sync(await self._services.workers.run(calibrations.begin_sync()))
 
     async def _register_providers(self) -> None:
         await self._initialized.wait()  # LSP forbids requests to the client before that
