@@ -21,7 +21,7 @@ from sidecar.counting import fit as fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count import Count, Measure, Method
 from sidecar.counting.fit import FitResult, Mode
-from sidecar.counting.incremental import count_text, measure_text
+from sidecar.counting.incremental import count_pieces, count_text, countable_pieces, measure_text
 from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers, calibrate
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
 from sidecar.endpoints.outcome import ENDPOINTS_OFF, NO_ENDPOINT, EndpointCount, undeclared_reason
@@ -30,6 +30,7 @@ from sidecar.models.names import matches
 from sidecar.text.outline import Part, find_parts
 from sidecar.waiting import SharedTasks
 from sidecar.workspace.documents import Documents, Snapshot
+from sidecar.workspace.memory import release_memory
 from sidecar.workspace.windows import Windows, look_up
 from sidecar.workspace.workspace import Event, Missed
 
@@ -202,6 +203,10 @@ CHARACTERS_PER_QUIET_SECOND = 200_000
 LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
 _FIT_ROUNDS = 12
+EXTRAPOLATED_CHARACTERS = 6_000
+"""Size of the sample from which a long document's count is extrapolated."""
+GIANT_CHARACTERS = 100_000
+"""Counting a piece of this length takes long and cannot be interrupted."""
 GUESS_PERCENT = 25.0
 """Error band (±%) of a count extrapolated from a sample."""
 _LEARN_CHARACTERS = 200
@@ -227,6 +232,84 @@ def quiet_seconds(snapshot: Snapshot) -> float:
         return 0.0
     quiet = min(LONGEST_QUIET_SECONDS, snapshot.characters / CHARACTERS_PER_QUIET_SECOND)
     return max(0.0, snapshot.edited_at + quiet - time.monotonic())
+
+
+class SnapshotCounter:
+    """Counts snapshots with a tokenizer: at once if that is quick, otherwise on a thread."""
+
+    def __init__(self, workers: Workers, documents: Documents) -> None:
+        """Create a counter.
+
+        Args:
+            workers: Run long counts.
+            documents: The open documents, whose cached sums are used.
+        """
+        self._workers, self._documents = workers, documents
+        self._loaded: set[Tokenizer] = set()
+        self._counting: SharedTasks[tuple[Snapshot, Tokenizer], int]
+        self._counting = SharedTasks("counting", outlives_waiters=False)
+
+    async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
+        """Load some tokenizers, so that their first counts are fast."""
+        await self._workers.run(partial(_load_tokenizers, tokenizers))
+        self._loaded.update(one.base for one in tokenizers)
+
+    async def count(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int:
+        """Return a snapshot's tokens. Only pieces without a cached count are tokenized."""
+        tokens = self.count_if_quick(snapshot, tokenizer)
+        if tokens is not None:
+            return tokens
+        count = partial(self._count, snapshot, tokenizer.base)
+        return tokenizer.scale(await self._counting.run((snapshot, tokenizer.base), count))
+
+    async def _count(self, snapshot: Snapshot, base: Tokenizer) -> int:
+        work = partial(_count_snapshot, snapshot, base)
+        tokens = await self._workers.run_count(partial(work, False))
+        if tokens is None:
+            tokens = await self._workers.run_count(partial(work, True), is_giant=True)
+        if base not in self._loaded:
+            self._loaded.add(base)
+            self._workers.start(release_memory)  # of the tables that the tokenizer was built from
+        return tokens or 0
+
+    def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:
+        """Return a snapshot's tokens if counting takes under a millisecond, else None."""
+        if not snapshot.characters:
+            return 0
+        base = tokenizer.base
+        if base not in self._loaded:
+            return None
+        document = self._documents.get(snapshot.uri)
+        tokens = snapshot.count_if_quick(base, base.inline_characters, document)
+        return None if tokens is None else tokenizer.scale(tokens)
+
+    def extrapolate(self, document: TextDocument, tokenizer: Tokenizer) -> int:
+        """Estimate a document's tokens from a sample."""
+        characters = document.characters
+        if tokenizer.base not in self._loaded or characters <= EXTRAPOLATED_CHARACTERS:
+            return characters // 4
+        pieces = document.pieces
+        texts = [pieces[i * (len(pieces) - 1) // 2].text for i in range(3)]
+        sample = [text[: EXTRAPOLATED_CHARACTERS // 3] for text in texts]
+        tokens = sum(tokenizer.count(text) for text in sample)
+        return tokens * characters // max(1, sum(map(len, sample)))
+
+
+def _load_tokenizers(tokenizers: Sequence[Tokenizer]) -> None:
+    for tokenizer in tokenizers:
+        tokenizer.count("a")
+
+
+def _count_snapshot(
+    snapshot: Snapshot, base: Tokenizer, giants: bool, should_stop: Callable[[], bool]
+) -> int | None:
+    """Count a snapshot. Returns None if it has a giant piece and `giants` is false. Blocking."""
+    pieces = countable_pieces(snapshot, base)
+    if not giants and any(
+        len(piece) > GIANT_CHARACTERS and base.name not in piece.counts for piece in pieces
+    ):
+        return None
+    return count_pieces(pieces, base, should_stop)
 
 
 class Counts(CounterChooser):
@@ -256,6 +339,7 @@ class Counts(CounterChooser):
         super().__init__(calibrations, roots=roots)
         self._publish = publish
         self.workers, self.windows = workers, windows
+        self.snapshots = SnapshotCounter(workers, self._documents)
         self.seconds = ENDPOINT_SECONDS
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
         """Endpoints' counts by cache key. The keys contain hashes instead of texts."""
@@ -398,7 +482,7 @@ class Counts(CounterChooser):
         from sidecar.counting.text_features import kind_of
 
         plain = self.tokenizers(settings).for_model(model)
-        estimated = await self.workers.count(snapshot, plain)
+        estimated = await self.snapshots.count(snapshot, plain)
         calibrations = self.calibrations.known
         if calibrations is not None and snapshot.characters >= _LEARN_CHARACTERS:
             key = document_key(model, plain.name, kind_of(snapshot.sample))
@@ -416,7 +500,7 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings, whole: Measure
     ) -> Tokenizer:
         plain = self.tokenizers(settings).for_model(model)
-        estimated = self.workers.count_if_quick(snapshot, plain)
+        estimated = self.snapshots.count_if_quick(snapshot, plain)
         if not estimated or plain.method == "exact":
             return self.tokenizer(model, settings, snapshot)
         return CalibratedTokenizer(plain, whole.tokens / estimated)
@@ -449,7 +533,7 @@ class Counts(CounterChooser):
     async def measure(self, snapshot: Snapshot, choice: CounterChoice) -> Measure:
         if choice.whole is not None:
             return choice.whole
-        tokens = await self.workers.count(snapshot, choice.tokenizer)
+        tokens = await self.snapshots.count(snapshot, choice.tokenizer)
         return choice.tokenizer.measure(tokens, snapshot.sample)
 
     def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
@@ -460,7 +544,7 @@ class Counts(CounterChooser):
         if unloaded or (snapshot.characters and asked):
             return None
         tokenizer = self.tokenizer(model, settings, snapshot)
-        tokens = self.workers.count_if_quick(snapshot, tokenizer)
+        tokens = self.snapshots.count_if_quick(snapshot, tokenizer)
         if tokens is None:
             return None
         measure = tokenizer.measure(tokens, snapshot.sample)
@@ -475,7 +559,7 @@ class Counts(CounterChooser):
         """Estimate a long document's tokens from a sample, to show until the document is
         counted."""
         tokenizer = self.tokenizers(workspace.settings).for_model(model)
-        tokens = self.workers.extrapolate(document, tokenizer)
+        tokens = self.snapshots.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)
         measure = Measure(tokens, "estimate", tokenizer.name, band)
         return self.to_count(measure, model, document.characters, workspace)

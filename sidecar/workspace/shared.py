@@ -32,7 +32,7 @@ class Shared:
     """The editor's name, as sent in `initialize`."""
 
     def __post_init__(self) -> None:
-        self.workers = Workers(self.documents)
+        self.workers = Workers()
         self.windows = Windows(self.state)
         self.calibrations = CalibrationStore(self.state.folder)
         self.counts = Counts(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.workspace import workers
+from sidecar.workspace import counts
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
 
@@ -236,7 +236,7 @@ async def test_memory_is_released_after_a_tokenizer_is_loaded(
         threads.append(threading.current_thread())
         loop.call_soon_threadsafe(given.set)
 
-    monkeypatch.setattr(workers, "release_memory", release_memory)
+    monkeypatch.setattr(counts, "release_memory", release_memory)
     for _ in range(2):
         await client.request("tokens/count", {"text": "some words", "model": "gpt-4"})
         await asyncio.wait_for(given.wait(), 60)

@@ -17,6 +17,7 @@ from sidecar.text.cuts import is_cut
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import MAX_SEARCH, PIECE_CHARACTERS, Piece
 from sidecar.text.positions import Position, Range
+from sidecar.workspace.counts import SnapshotCounter
 from sidecar.workspace.documents import Documents
 from sidecar.workspace.workers import Workers
 from tests.document_counts import document_tokens, pending_characters
@@ -240,9 +241,10 @@ def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
     doc = TextDocument("untitled:big", line * (characters // len(line)))
     tokenizer, found = engine("o200k_base"), []
     documents = Documents()
-    workers = Workers(documents)
+    workers = Workers()
+    counter = SnapshotCounter(workers, documents)
     documents[doc.uri] = doc
-    asyncio.run(workers.load([tokenizer]))
+    asyncio.run(counter.load([tokenizer]))
     document_tokens(doc, tokenizer)
     for step in range(300):
         line_number = (0, doc.line_count - 1, rng.randrange(doc.line_count))[step % 3]
@@ -252,7 +254,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
             assert pending_characters(doc, tokenizer) <= 10_240
             document_tokens(doc, tokenizer)
         else:
-            assert workers.count_if_quick(documents.snapshot(doc.uri), tokenizer)
+            assert counter.count_if_quick(documents.snapshot(doc.uri), tokenizer)
         found.append(len(Watched.visited))
     workers.close()
     return found

@@ -96,7 +96,9 @@ class SettingsLoader:
         self._server.agent_sessions.read_all()
         await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
         await self._load_settings(self._read_calibrations)
-        await self._load_settings(partial(self._services.workers.load, self._services.tokenizers()))
+        await self._load_settings(
+            partial(self._services.counts.snapshots.load, self._services.tokenizers())
+        )
 
     async def _load_settings(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -31,7 +31,7 @@ import os, sys
 from sidecar.server.features import configuration
 from sidecar.server.server import create_server
 from sidecar.server.stdio import serve_stdio
-from sidecar.workspace import workers
+from sidecar.workspace import counts
 fifo = sys.argv[1]
 server = create_server()
 def held(*_args):
@@ -101,7 +101,7 @@ def test_the_server_counts_quotes_nothing_and_exits(root: Path, kind: str) -> No
         "configuration._load_settings = held",
         "configuration._load_settings = broken",
         "configuration._modification_times = held",
-        "workers._load_tokenizers = held",
+        "counts._load_tokenizers = held",
     ],
 )
 def test_counting_goes_on_while_the_settings_cannot_be_read(root: Path, held: str) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.document import TextDocument
+from sidecar.workspace.counts import GIANT_CHARACTERS, SnapshotCounter
 from sidecar.workspace.documents import Documents, Snapshot
-from sidecar.workspace.workers import GIANT_CHARACTERS, Workers
+from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +43,9 @@ class Waiting(Tokenizer):
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
+def counter() -> Iterator[SnapshotCounter]:
     workers = Workers()
-    yield workers
+    yield SnapshotCounter(workers, Documents())
     workers.close()
 
 
@@ -59,11 +60,11 @@ async def began(tokenizer: Waiting) -> None:
     assert await asyncio.get_running_loop().run_in_executor(None, tokenizer.begun.wait, 60)
 
 
-async def test_concurrent_counts_share_one_computation(workers: Workers) -> None:
+async def test_concurrent_counts_share_one_computation(counter: SnapshotCounter) -> None:
     (genes,), tokenizer = opened(GENES), Waiting()
-    first = asyncio.ensure_future(workers.count(genes, tokenizer))
+    first = asyncio.ensure_future(counter.count(genes, tokenizer))
     await began(tokenizer)
-    others = [asyncio.ensure_future(workers.count(genes, tokenizer)) for _ in range(3)]
+    others = [asyncio.ensure_future(counter.count(genes, tokenizer)) for _ in range(3)]
     await asyncio.sleep(0)
     first.cancel()
     others[0].cancel()
@@ -73,28 +74,28 @@ async def test_concurrent_counts_share_one_computation(workers: Workers) -> None
     assert first.cancelled()
     assert others[0].cancelled()
     assert tokenizer.given == [len(GENES)]
-    assert not workers._counting
+    assert not counter._counting
 
 
-async def test_giant_pieces_do_not_block_other_counts(workers: Workers) -> None:
+async def test_giant_pieces_do_not_block_other_counts(counter: SnapshotCounter) -> None:
     (*giants, words), tokenizer = opened(GENES, GENES + "A", GENES + "C", WORDS), Waiting()
-    counting = [asyncio.ensure_future(workers.count(each, tokenizer)) for each in giants]
+    counting = [asyncio.ensure_future(counter.count(each, tokenizer)) for each in giants]
     await began(tokenizer)
-    assert await workers.count(words, tokenizer) == len(WORDS)
+    assert await counter.count(words, tokenizer) == len(WORDS)
     assert not any(each.done() for each in counting)
     tokenizer.gate.set()
     assert await asyncio.gather(*counting) == [len(GENES), len(GENES) + 1, len(GENES) + 1]
 
 
-async def test_count_stops_when_its_last_waiter_is_cancelled(workers: Workers) -> None:
+async def test_count_stops_when_its_last_waiter_is_cancelled(counter: SnapshotCounter) -> None:
     """The count stops at its next piece, and a later caller starts a new count."""
     (taken,), tokenizer = opened(GENES + "\n" + WORDS), Waiting()
-    asking = [asyncio.ensure_future(workers.count(taken, tokenizer)) for _ in range(2)]
+    asking = [asyncio.ensure_future(counter.count(taken, tokenizer)) for _ in range(2)]
     await began(tokenizer)
     for each in asking:
         each.cancel()
     await asyncio.wait(asking)
-    again = asyncio.ensure_future(workers.count(taken, tokenizer))
+    again = asyncio.ensure_future(counter.count(taken, tokenizer))
     await asyncio.sleep(0)
     tokenizer.gate.set()
     assert await again == len(taken.text)
