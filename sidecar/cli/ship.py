@@ -78,7 +78,7 @@ async def _ship(
         open_collector,
         ship,
     )
-    from sidecar.waiting import backoff
+    from sidecar.tasks import backoff
 
     failures = 0
     async with open_collector(queue, settings.ledger.otel_endpoint or "") as collector:

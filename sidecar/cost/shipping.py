@@ -43,7 +43,7 @@ Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 BATCH = 1_000
 """Calls per request."""
 FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
-"""Backoff of a collector that is away, in seconds; see `sidecar.waiting.backoff`."""
+"""Backoff of a collector that is away, in seconds; see `sidecar.tasks.backoff`."""
 _TIMEOUT = 10.0
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REFUSALS = 16

@@ -41,7 +41,7 @@ from sidecar.endpoints.probe import (
 from sidecar.endpoints.servers import ReadTokens, Request, Server, refuse_unless_ok
 from sidecar.errors import SidecarError
 from sidecar.models.names import matches
-from sidecar.waiting import SharedTasks, backoff
+from sidecar.tasks import SharedTasks, backoff
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings

@@ -28,7 +28,7 @@ from sidecar.endpoints.outcome import (
     undeclared_reason,
 )
 from sidecar.models.names import matches
-from sidecar.waiting import SharedTasks
+from sidecar.tasks import SharedTasks
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings

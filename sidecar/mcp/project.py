@@ -13,7 +13,7 @@ from sidecar.config.load import find_root, load
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import find_session
 from sidecar.models import catalogue
-from sidecar.waiting import SharedTasks
+from sidecar.tasks import SharedTasks
 from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange

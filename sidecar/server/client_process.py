@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sidecar.operating_system import is_alive, open_process
 
 if TYPE_CHECKING:
-    from sidecar.server.scheduler import Scheduler
+    from sidecar.tasks import Scheduler
 
 POLL_SECONDS = 3.0
 

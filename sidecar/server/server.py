@@ -28,7 +28,7 @@ from sidecar.server.features.sections import ProviderRegistry
 from sidecar.server.features.status import StatusPublisher
 from sidecar.server.methods import REQUESTS
 from sidecar.server.protocol import SidecarProtocol, strict_converter
-from sidecar.server.scheduler import Scheduler
+from sidecar.tasks import Scheduler
 from sidecar.workspace.file_watcher import POLL_SECONDS, FileWatcher
 from sidecar.workspace.services import Services
 

@@ -22,8 +22,8 @@ from sidecar.operating_system import SURE_WRITE_BYTES, is_writable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.server.scheduler import Scheduler
     from sidecar.server.server import SidecarServer
+    from sidecar.tasks import Scheduler
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """A larger frame ends the session, so that no client can exhaust memory."""

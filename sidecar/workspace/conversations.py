@@ -31,7 +31,7 @@ from sidecar.context.sections import RestoredPart, Section, SectionCount, Sectio
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage
-from sidecar.waiting import wait_or_fall_back
+from sidecar.tasks import wait_or_fall_back
 from sidecar.workspace.changes import Alternatives, ApplyCounts, Change, Draft, Outcome, Recount
 from sidecar.workspace.documents import Documents, FollowedText, Snapshot
 from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO, CountedSession

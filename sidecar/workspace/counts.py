@@ -27,8 +27,8 @@ from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
 from sidecar.endpoints.outcome import ENDPOINTS_OFF, NO_ENDPOINT, EndpointCount, undeclared_reason
 from sidecar.errors import WorkStoppedError
 from sidecar.models.names import matches
+from sidecar.tasks import SharedTasks
 from sidecar.text.outline import Part, find_parts
-from sidecar.waiting import SharedTasks
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.memory import release_memory
 from sidecar.workspace.windows import Windows, look_up

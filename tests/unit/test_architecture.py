@@ -32,7 +32,7 @@ BELOW = {
     "text": set(),
     "config": set(),
 }
-BASE = {"text", "config", "defects", "errors", "operating_system", "typed", "waiting", ""}
+BASE = {"text", "config", "defects", "errors", "operating_system", "typed", "tasks", ""}
 
 # Packages, or modules of packages, that do no I/O.
 PURE = (
@@ -228,12 +228,11 @@ def test_no_server_exists_at_module_level() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# Every other module schedules work with `Scheduler`, or shares and awaits it with `waiting`.
+# Every other module starts tasks and timers through the functions and classes of `tasks`.
 # Requests run as tasks, LM Studio's SDK must be entered and left by the same task, and stdio has
 # a timer without an event loop, because the process must exit even if a worker hangs.
 TASK_MODULES = {
-    "waiting.py",
-    "server/scheduler.py",
+    "tasks.py",
     "server/protocol.py",
     "server/stdio.py",
     "endpoints/lmstudio.py",

@@ -25,7 +25,7 @@ from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.protocol import CostRecordParams
 from sidecar.cost.records import usd_attribute
 from sidecar.cost.shipping import CollectorError, ShippingError, open_queue, ship
-from sidecar.waiting import backoff
+from sidecar.tasks import backoff
 from tests.collector import Collector, calls_of, rejection
 
 if TYPE_CHECKING:

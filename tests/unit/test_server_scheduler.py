@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.server.scheduler import Scheduler
+from sidecar.tasks import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.server import stdio
-from sidecar.server.scheduler import Scheduler
 from sidecar.server.stdio import MAX_UNREAD_BYTES, Writer
+from sidecar.tasks import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.errors import SidecarError
-from sidecar.waiting import backoff
+from sidecar.tasks import backoff
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.counts import uses_endpoints
 from sidecar.workspace.workspace import Event
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.protocol import ContextUsage
     from sidecar.endpoints.outcome import MissKind
-    from sidecar.server.scheduler import JobKey
     from sidecar.server.server import SidecarServer
+    from sidecar.tasks import JobKey
     from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.workspace import Workspace
 

@@ -19,7 +19,7 @@ from sidecar.config.paths import LIMIT_VARIABLE, settings_files
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
-from sidecar.waiting import SharedTasks
+from sidecar.tasks import SharedTasks
 from sidecar.workspace.files import Stamp, stamp_of
 from sidecar.workspace.memory import release_memory
 from sidecar.workspace.workspace import Event, SettingsChange

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.counting.tokenizer_interface import INLINE_CHARACTERS
-from sidecar.waiting import PATIENCE_SECONDS, wait_or_fall_back
+from sidecar.tasks import PATIENCE_SECONDS, wait_or_fall_back
 from sidecar.workspace.budgets import budget_of, model_of
 from sidecar.workspace.counts import quiet_seconds
 from sidecar.workspace.status import (
