@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-EXTRAS = "test"
+EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
+"""This project itself; its dependencies are pinned in `tests/requirements.txt`."""
 ELSEWHERE = ("win32", "darwin")
 """Operating systems whose branches of the code are only type-checked here."""
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
@@ -46,8 +47,9 @@ def _install(python: str) -> int:
     if not Path(python).exists() and (code := _run([sys.executable, "-m", "venv", str(VENV)])):
         return code
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if code := _run([*pip, "-e", f".[{EXTRAS}]"]):
-        return code
+    for wanted in (["--require-hashes", "-r", "tests/requirements.txt"], EDITABLE):
+        if code := _run([*pip, *wanted]):
+            return code
     print("Fetching the editors, coding agents and vocabularies that the tests drive", flush=True)
     for module in (
         "tests.e2e.editors_setup",

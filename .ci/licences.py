@@ -1,0 +1,47 @@
+"""List the licences of a CycloneDX file: `python .ci/licences.py SBOM`.
+
+Exits with 1 if a component has no licence, or one that this project does not accept for what it
+ships or installs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ACCEPTED = re.compile(
+    r"MIT\b|BSD|Apache|ISC|PSF-2.0|Python-2.0|Python Software Foundation|CNRI|MPL-2.0|"
+    r"Mozilla Public License 2.0|0BSD|Unlicense",
+    re.IGNORECASE,
+)
+DECLARED_IN_TEXT = {"tiktoken": "MIT", "squarify": "Apache-2.0", "protobuf": "BSD-3-Clause"}
+"""Licences of packages whose metadata have the licence's text, or none that a tool can name."""
+
+
+def licences(component: dict[str, Any]) -> str:
+    """Return a component's licences, or "" if it declares none."""
+    named = [
+        entry.get("expression")
+        or entry["license"].get("id")
+        or entry["license"]["name"].rpartition(":: ")[2]
+        for entry in component.get("licenses", ())
+    ]
+    return " / ".join(dict.fromkeys(named)) or DECLARED_IN_TEXT.get(component["name"], "")
+
+
+def main(path: str) -> int:
+    """Print one line for each component."""
+    refused = 0
+    for component in json.loads(Path(path).read_text("utf-8"))["components"]:
+        named = licences(component)
+        verdict = "" if ACCEPTED.search(named) else "  NOT ACCEPTED"
+        refused += bool(verdict)
+        sys.stdout.write(f"{component['name']} {component['version']}: {named}{verdict}\n")
+    return 1 if refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
