@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sidecar.cli.group import workspace_option
-from sidecar.cli.ledger import exit_on_errors, ingest_agents, open_ledger
+from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, open_ledger
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.cli.ship import ship
 from sidecar.text.printable import compact_number, printable, usd_text
@@ -85,7 +85,8 @@ def scope_options(command: Command) -> Command:
     "--by",
     metavar="KEYS",
     help="How to group rows, separated by commas: model, category, session, day, week, month, "
-    "block (five hours), agent, workspace (default: model,category).",
+    "block (five hours), agent, workspace, with --team also user and team "
+    "(default: model,category).",
 )
 @scope_options
 @click.option(
@@ -94,10 +95,17 @@ def scope_options(command: Command) -> Command:
     metavar="FILE",
     help="Write a page with charts to FILE instead.",
 )
+@click.option("--team", is_flag=True, help="Report the calls in your team's store ([team] store).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def cost(
-    context: click.Context, /, by: str | None, html: Path | None, as_json: bool, **scope: Any
+    context: click.Context,
+    /,
+    by: str | None,
+    html: Path | None,
+    team: bool,
+    as_json: bool,
+    **scope: Any,
 ) -> None:
     """Report what calls cost, as a table on a terminal and as plain lines elsewhere.
 
@@ -107,16 +115,23 @@ def cost(
     """
     if context.invoked_subcommand is not None:
         return
+    if team and (html or scope["workspace"]):
+        raise click.UsageError("--team cannot be combined with --html or --workspace")
     with open_ledger() as book:
-        params = _build_params(scope, by)
-        ingest_agents(book, scope["workspace"])
-        if html is not None:
-            _write_page(book, params, scope, html)
-            return
-        folders = _workspace_paths(scope["workspace"])
-        report = book.detail(params, agent=scope["agent"], folders=folders)
+        params = _build_params(scope, by, team=team)
+        if team:
+            report = _read_team(params, scope["agent"])
+        else:
+            ingest_agents(book, scope["workspace"])
+            if html is not None:
+                _write_page(book, params, scope, html)
+                return
+            folders = _workspace_paths(scope["workspace"])
+            report = book.detail(params, agent=scope["agent"], folders=folders)
     if as_json:
         print_json({"rows": report.rows, "totals": report.totals})
+    elif not report.rows and team:
+        print_lines("The team's store has no such calls.")
     elif not report.rows:
         print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
         _warn_if_unknown_agent(scope["agent"])
@@ -134,6 +149,13 @@ def _plain_lines(report: CostReport) -> list[str]:
             uri, path = printable(row.workspace), printable(_path_text(row.workspace))
             lines[index] = lines[index].replace(uri, path, 1)
     return lines
+
+
+def _read_team(params: CostDetailParams, agent: str | None) -> CostReport:
+    from sidecar.cost.team import TeamStore
+
+    with TeamStore(load_settings().team) as store:
+        return store.report(params, agent)
 
 
 def _warn_if_unknown_agent(name: str | None) -> None:
@@ -242,7 +264,9 @@ def update_prices(url: str | None, as_json: bool) -> None:
         print_lines(f"Prices for {models:,} models written to {target}")
 
 
-def _build_params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
+def _build_params(
+    scope: dict[str, Any], by: str | None = None, *, team: bool = False
+) -> CostDetailParams:
     from sidecar.cost.protocol import DEFAULT_KEYS, CostDetailParams
     from sidecar.cost.reports import ordered_keys
 
@@ -252,7 +276,8 @@ def _build_params(scope: dict[str, Any], by: str | None = None) -> CostDetailPar
         workspace=None if folder is None else folder.resolve().as_uri(),
         since=scope["since"],
         until=scope["until"],
-        by=tuple(ordered_keys(keys)),
+        by=tuple(ordered_keys(keys, team=team)),
+        scope="team" if team else "user",
     )
 
 

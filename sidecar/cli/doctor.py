@@ -33,6 +33,8 @@ _EXTRAS = {
     "mcp": "mcp",
     "treemap": "squarify",
     "otel": "opentelemetry-sdk",
+    "team": "clickhouse-connect",
+    "parquet": "pyarrow",
 }
 
 

@@ -47,10 +47,11 @@ def exit_on_errors() -> Iterator[None]:
     from sidecar.cost.ledger import LedgerError
     from sidecar.cost.price_list import UpdateError
     from sidecar.cost.shipping import ShippingError
+    from sidecar.cost.team import TeamStoreError
 
     try:
         yield
-    except (ValueError, LedgerError, ShippingError, UpdateError) as error:
+    except (ValueError, LedgerError, ShippingError, TeamStoreError, UpdateError) as error:
         warn(str(error))
         sys.exit(2)
 

@@ -27,8 +27,13 @@ FOLLOW_SECONDS = 15.0
 @click.option(
     "--dry-run", is_flag=True, help="Print the queued calls exactly as they would be sent."
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="First compare each day's totals with your team's store, and send again what it lacks.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ship(once: bool, follow: bool, dry_run: bool, as_json: bool) -> None:
+def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -> None:
     """Send recorded calls to your team's OpenTelemetry collector.
 
     Needs `[ledger] otel-endpoint` in your own configuration. Records contain numbers, times, hashes
@@ -39,8 +44,8 @@ def ship(once: bool, follow: bool, dry_run: bool, as_json: bool) -> None:
     """
     from sidecar.cost.shipping import open_queue
 
-    if follow and (once or dry_run):
-        raise click.UsageError("--follow cannot be combined with --once or --dry-run")
+    if follow and (once or dry_run or verify):
+        raise click.UsageError("--follow cannot be combined with --once, --dry-run or --verify")
     with open_ledger() as book:
         settings = load_settings()
         queue = open_queue(book, settings)
@@ -48,11 +53,24 @@ def ship(once: bool, follow: bool, dry_run: bool, as_json: bool) -> None:
             warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
             sys.exit(2)
         ingest_agents(book, None)
+        missing = _verify(queue, settings) if verify else None
         if dry_run:
             _print_records(queue)
             return
-        has_failed = asyncio.run(_ship(book, queue, settings, follow=follow, as_json=as_json))
+        has_failed = asyncio.run(
+            _ship(book, queue, settings, missing, follow=follow, as_json=as_json)
+        )
     sys.exit(1 if has_failed else 0)
+
+
+def _verify(queue: ShippingQueue, settings: Settings) -> int:
+    """Queue the calls again that the store lacks. Returns how many."""
+    from sidecar.cost.team import TeamStore
+
+    with TeamStore(settings.team) as store:
+        missing = store.missing(queue)
+    queue.queue_again(missing)
+    return len(missing)
 
 
 def _print_records(queue: ShippingQueue) -> None:
@@ -68,7 +86,13 @@ def _print_records(queue: ShippingQueue) -> None:
 
 
 async def _ship(
-    book: CostBook, queue: ShippingQueue, settings: Settings, *, follow: bool, as_json: bool
+    book: CostBook,
+    queue: ShippingQueue,
+    settings: Settings,
+    missing: int | None,
+    *,
+    follow: bool,
+    as_json: bool,
 ) -> bool:
     """Ship once or until interrupted. Returns whether the collector refused calls."""
     from sidecar.cost.shipping import (
@@ -87,7 +111,7 @@ async def _ship(
             try:
                 shipped = await ship(queue, collector)
                 failures = 0
-                _print_result(shipped, collector, as_json=as_json, only_news=follow)
+                _print_result(shipped, collector, missing, as_json=as_json, only_news=follow)
                 if not follow:
                     return bool(shipped.refused)
             except CollectorError as error:
@@ -101,11 +125,20 @@ async def _ship(
 
 
 def _print_result(
-    shipped: Shipped, collector: Collector, *, as_json: bool, only_news: bool
+    shipped: Shipped,
+    collector: Collector,
+    missing: int | None,
+    *,
+    as_json: bool,
+    only_news: bool,
 ) -> None:
     if as_json:
-        print_json({**shipped._asdict(), "sentBytes": collector.sent_bytes})
-    elif shipped.busy and not only_news:
+        sent = {**shipped._asdict(), "sentBytes": collector.sent_bytes}
+        print_json(sent if missing is None else {**sent, "missing": missing})
+        return
+    if missing is not None:
+        print_lines(f"The store lacked {counted(missing, 'call')}." if missing else "Verified.")
+    if shipped.busy and not only_news:
         print_lines("Another process is sending the calls.")
     elif shipped.accepted or not only_news:
         print_lines(f"Sent {counted(shipped.accepted, 'call')}.")

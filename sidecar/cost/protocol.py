@@ -12,9 +12,15 @@ from sidecar.counting.count import Method
 from sidecar.messages.usage import Usage
 
 CostKey = Literal[
-    "model", "category", "session", "day", "week", "month", "block", "agent", "workspace"
-]
-KEYS: tuple[CostKey, ...] = get_args(CostKey)
+    "model", "category", "session", "day", "week", "month", "block", "agent", "workspace",
+    "user", "team",
+]  # fmt: skip
+_TEAM_ONLY: tuple[CostKey, ...] = ("user", "team")
+KEYS: tuple[CostKey, ...] = tuple(key for key in get_args(CostKey) if key not in _TEAM_ONLY)
+TEAM_KEYS: tuple[CostKey, ...] = (
+    "model", "category", "session", "day", "week", "month", "agent", "user", "team",
+)  # fmt: skip
+"""Keys of reports with the scope `team`."""
 PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
 Period = Literal["today", "week", "month", "all", "custom"]
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
@@ -37,6 +43,10 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     agent: str | UnsetType | None = UNSET
     """The coding agent that made the calls, or `protocol` for calls that a client reported."""
     workspace: str | UnsetType | None = UNSET
+    user: str | UnsetType | None = UNSET
+    """With the scope `team`: the hash of a user."""
+    team: str | UnsetType | None = UNSET
+    """With the scope `team`: the name of a team."""
     calls: int
     prompt_tokens: int
     """All input: uncached, cache reads and cache writes."""
@@ -200,6 +210,8 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
 
     workspace: str | None = None
     session: str | None = None
+    scope: Literal["user", "team"] = "user"
+    """`team` reports the calls of everybody in the team's store ([team] store), by UTC day."""
     since: str | None = None
     """Inclusive: a local day (`2026-11-21`), a time (RFC 3339), `today` or `yesterday`."""
     until: str | None = None

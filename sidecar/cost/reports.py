@@ -5,7 +5,7 @@ Corrected prices therefore apply to past calls as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from sidecar.cost.prices import Cost, Prices, cost_of
 from sidecar.cost.protocol import (
     DEFAULT_KEYS,
     KEYS,
+    TEAM_KEYS,
     CostBar,
     CostChart,
     CostKey,
@@ -76,7 +77,7 @@ def report(
     for block in blocks:
         part = scope if block is None else scope_of_block(scope, block)
         found = priced_sums(
-            connection, prices, part, sessions=bool(sessions), days=bool(_TIMES.keys() & keys)
+            connection, prices, part, sessions=bool(sessions), days=bool(SPANS.keys() & keys)
         )
         for priced in found:
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
@@ -85,7 +86,16 @@ def report(
                 own = tallies[values] = Tally()
             _add_to_tally(own, priced)
             _add_to_tally(everything, priced)
-    basis = _describe_basis(connection, scope)
+    return build_report(keys, tallies, everything, _describe_basis(connection, scope))
+
+
+def build_report(
+    keys: Sequence[CostKey],
+    tallies: Mapping[tuple[str | None, ...], Tally],
+    everything: Tally,
+    basis: str,
+) -> CostReport:
+    """Return rows, most expensive first, and totals. `tallies` are by the values of the keys."""
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)
     lines = [line.text for line in rows]
@@ -94,15 +104,18 @@ def report(
     return CostReport(rows=rows, totals=totals(everything), basis=basis, text="\n".join(lines))
 
 
-def ordered_keys(by: Sequence[str]) -> list[CostKey]:
+def ordered_keys(by: Sequence[str], *, team: bool = False) -> list[CostKey]:
     """Return the keys in the order of rows: model and category first, then as requested.
+
+    Reports of a team also group by user and team, but not by workspace.
 
     Raises:
         BadParamsError: A key is unknown. The message lists the valid keys.
     """
-    wanted = [key for key in KEYS if key in by]
-    if not wanted or set(by) - set(KEYS):
-        raise BadParamsError(f"`by` accepts {', '.join(KEYS)}")
+    known = TEAM_KEYS if team else KEYS
+    wanted = [key for key in known if key in by]
+    if not wanted or set(by) - set(known):
+        raise BadParamsError(f"`by` accepts {', '.join(known)}")
     return sorted(wanted, key=lambda key: (key not in DEFAULT_KEYS, _key_position(key, by)))
 
 
@@ -194,7 +207,7 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, 
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
 
-_TIMES: dict[str, Callable[[int], str]] = {
+SPANS: dict[str, Callable[[int], str]] = {
     "day": day_name,
     "week": week_name,
     "month": lambda day: day_name(day)[:7],
@@ -214,8 +227,8 @@ def _value_of_key(
         return priced.kind[1]
     if key == "category":
         return priced.kind[2]
-    if key in _TIMES:
-        return _TIMES[key](priced.sum.day)
+    if key in SPANS:
+        return SPANS[key](priced.sum.day)
     workspace, name, agent = sessions[priced.sum.session]
     return {"workspace": workspace, "session": name, "agent": agent}[key] or None
 
@@ -382,13 +395,18 @@ def overview(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Add the table and charts to a report, also as plain text."""
-    found = report(connection, prices, scope, by)
+    """Return a report with table and charts, also as plain text."""
+    return add_charts(lambda keys: report(connection, prices, scope, keys), ordered_keys(by))
+
+
+def add_charts(report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey]) -> CostReport:
+    """Return the report by ordered keys with table and charts, also as plain text."""
+    found = report_by(keys)
     charts = []
     for key, title in _CHARTS if found.rows else ():
-        rows = report(connection, prices, scope, [key]).rows
+        rows = report_by([key]).rows
         charts.append(CostChart(by=key, title=title, bars=_cost_bars(key, rows)))
-    made = msgspec.structs.replace(found, table=_cost_table(found, ordered_keys(by)), charts=charts)
+    made = msgspec.structs.replace(found, table=_cost_table(found, keys), charts=charts)
     return msgspec.structs.replace(made, overview=_render_text(made))
 
 

@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -148,10 +148,7 @@ class ShippingQueue:
         `after` replaces the stored cursor, to look ahead without sending.
         """
         with self.ledger.reader() as connection:
-            stored = connection.execute(
-                "SELECT event, change FROM shipment WHERE destination = ?", (self._destination,)
-            ).fetchone()
-            before = after or Cursor(*(stored or ()))
+            before = after or self._cursor(connection)
             (newest,) = connection.execute(
                 "SELECT coalesce(max(change), 0) FROM amended"
             ).fetchone()
@@ -163,16 +160,18 @@ class ShippingQueue:
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
 
-    def all_calls(self, size: int = BATCH) -> Iterable[list[QueuedCall]]:
-        """Yield all calls of the ledger in batches, whether they are shipped or not."""
+    def accepted_calls(self) -> Iterator[QueuedCall]:
+        """Yield the calls that the collector has accepted, except those that are queued again."""
         row = 0
-        while True:
+        with self.ledger.reader() as connection:
+            accepted = self._cursor(connection)
+        while row < accepted.event:
             with self.ledger.reader() as connection:
-                calls = self._select(connection, _NEW, row, size)
-            if not calls:
-                return
+                calls = self._select(connection, _NEW, row, BATCH)
+            for call in calls:
+                if call.row <= accepted.event and call.change <= accepted.change:
+                    yield call
             row = calls[-1].row
-            yield calls
 
     def accept(self, batch: Batch, refused: Sequence[QueuedCall] = ()) -> None:
         """Move the cursor past a batch, and queue refused calls again. Raises LedgerError.
@@ -195,6 +194,12 @@ class ShippingQueue:
         """Send calls again with a higher version. Raises LedgerError."""
         with self.ledger.transaction() as connection:
             _queue_again(connection, rows)
+
+    def _cursor(self, connection: sqlite3.Connection) -> Cursor:
+        stored = connection.execute(
+            "SELECT event, change FROM shipment WHERE destination = ?", (self._destination,)
+        ).fetchone()
+        return Cursor(*(stored or ()))
 
     def _select(self, connection: sqlite3.Connection, which: str, *values: int) -> list[QueuedCall]:
         calls = []

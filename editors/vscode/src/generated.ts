@@ -200,7 +200,7 @@ export interface CostBar {
  * One bar per value of a key. Days without calls are included.
  */
 export interface CostChart {
-  by: "agent" | "block" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace";
+  by: "agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
   title: string;
   bars: CostBar[];
 }
@@ -211,9 +211,10 @@ export interface CostChart {
 export interface CostDetailParams {
   workspace?: string | null;
   session?: string | null;
+  scope?: "team" | "user";
   since?: string | null;
   until?: string | null;
-  by?: ("agent" | "block" | "category" | "day" | "model" | "month" | "session" | "week" | "workspace")[];
+  by?: ("agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace")[];
   charts?: boolean;
 }
 
@@ -290,6 +291,8 @@ export interface CostRow {
   block: string | null;
   agent: string | null;
   workspace: string | null;
+  user: string | null;
+  team: string | null;
   calls: number;
   promptTokens: number;
   estimatedTokens: number | null;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from sidecar.workspace.views import NO_COST
 from sidecar.workspace.workspace import path_of
 
 if TYPE_CHECKING:
+    from sidecar.config.settings import Team
     from sidecar.cost.protocol import (
         CostDetailParams,
         CostFilesParams,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.spending import Spent
     from sidecar.workspace.workspace import Workspace
 
+NO_TEAM = "The team's store has no such calls."
 INCOMPLETE = "Session files of agents are still being read; this report is incomplete."
 
 MAIN = "main"
@@ -53,6 +56,14 @@ async def prompt_file_text(server: SidecarServer, uri: str) -> str:
     except SidecarError:  # cost reports show errors of the ledger
         return ""
     return rows[0].text if rows else ""
+
+
+def _read_team(team: Team, params: CostDetailParams) -> CostReport:
+    from sidecar.cost.team import TeamStore
+
+    with TeamStore(team) as store:
+        costs = store.report(params)
+    return costs if costs.rows else msgspec.structs.replace(costs, text=NO_TEAM, overview=NO_TEAM)
 
 
 async def _record(
@@ -91,6 +102,9 @@ def register(server: SidecarServer) -> None:
 
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
+        if params.scope == "team":
+            team = services.workspace_or_first(params.workspace).settings.team
+            return await services.workers.run(partial(_read_team, team, params))
         workspace = services.workspace(params.workspace)
         stop, spending = threading.Event(), services.spending(workspace)
         async with progress(server, "Cost report") as report:

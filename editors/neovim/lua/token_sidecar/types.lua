@@ -154,7 +154,7 @@
 
 --- One bar per value of a key. Days without calls are included.
 ---@class token_sidecar.CostChart
----@field by "agent"|"block"|"category"|"day"|"model"|"month"|"session"|"week"|"workspace"
+---@field by "agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
@@ -162,9 +162,10 @@
 ---@class token_sidecar.CostDetailParams
 ---@field workspace? string
 ---@field session? string
+---@field scope? "team"|"user"
 ---@field since? string
 ---@field until? string
----@field by? ("agent"|"block"|"category"|"day"|"model"|"month"|"session"|"week"|"workspace")[]
+---@field by? ("agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
 ---@field charts? boolean
 
 --- The prompt files to report; all of the workspace by default.
@@ -223,6 +224,8 @@
 ---@field block? string
 ---@field agent? string
 ---@field workspace? string
+---@field user? string
+---@field team? string
 ---@field calls integer
 ---@field promptTokens integer
 ---@field estimatedTokens? integer

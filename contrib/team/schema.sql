@@ -1,0 +1,293 @@
+-- ClickHouse schema for the calls of a team. Run it again after an update: it changes nothing that exists.
+--
+-- otel.otel_logs    raw records, as the OpenTelemetry collector writes them; kept for 30 days
+-- llm.calls         one row per call, whoever reports it; kept for 400 days. Query it with FINAL.
+-- llm.daily         sums by day, session and model, which dashboards and `cost --team` read
+-- llm.names, llm.budgets    filled by you: who a hash is, and what a team may spend per month
+
+CREATE DATABASE IF NOT EXISTS otel;
+CREATE DATABASE IF NOT EXISTS llm;
+
+CREATE TABLE IF NOT EXISTS otel.otel_logs (
+    Timestamp DateTime64(9) CODEC(Delta(8), ZSTD(1)),
+    TimestampTime DateTime DEFAULT toDateTime(Timestamp),
+    TraceId String CODEC(ZSTD(1)),
+    SpanId String CODEC(ZSTD(1)),
+    TraceFlags UInt8,
+    SeverityText LowCardinality(String) CODEC(ZSTD(1)),
+    SeverityNumber UInt8,
+    ServiceName LowCardinality(String) CODEC(ZSTD(1)),
+    Body String CODEC(ZSTD(1)),
+    ResourceSchemaUrl LowCardinality(String) CODEC(ZSTD(1)),
+    ResourceAttributes Map(LowCardinality(String), String) CODEC(ZSTD(1)),
+    ScopeSchemaUrl LowCardinality(String) CODEC(ZSTD(1)),
+    ScopeName String CODEC(ZSTD(1)),
+    ScopeVersion LowCardinality(String) CODEC(ZSTD(1)),
+    ScopeAttributes Map(LowCardinality(String), String) CODEC(ZSTD(1)),
+    LogAttributes Map(LowCardinality(String), String) CODEC(ZSTD(1)),
+    EventName String CODEC(ZSTD(1)),
+    Received DateTime DEFAULT now()
+) ENGINE = MergeTree
+PARTITION BY toDate(Received)
+ORDER BY (ServiceName, Timestamp)
+TTL Received + INTERVAL 30 DAY
+SETTINGS ttl_only_drop_parts = 1;
+
+-- The row with the highest version of each id remains. Reports of agents have version 0, so what
+-- token-sidecar reports for the same call replaces them. FINAL also merges rows across partitions.
+CREATE TABLE IF NOT EXISTS llm.calls (
+    call_id FixedString(16),
+    at DateTime64(3, 'UTC') CODEC(Delta(8), ZSTD(1)),
+    user LowCardinality(String),
+    team LowCardinality(String),
+    installation LowCardinality(String),
+    source LowCardinality(String),
+    agent LowCardinality(String),
+    provider LowCardinality(String),
+    model LowCardinality(String),
+    category LowCardinality(String),
+    tier LowCardinality(String),
+    session UInt64 CODEC(ZSTD(1)),
+    input UInt32 CODEC(ZSTD(1)),
+    cache_read UInt32 CODEC(ZSTD(1)),
+    cache_write UInt32 CODEC(ZSTD(1)),
+    output UInt32 CODEC(ZSTD(1)),
+    reasoning UInt32 CODEC(ZSTD(1)),
+    estimated Nullable(UInt32) CODEC(ZSTD(1)),
+    unpriced UInt32 CODEC(ZSTD(1)),
+    cost Decimal(18, 12) CODEC(ZSTD(1)),
+    cost_source LowCardinality(String),
+    version UInt64 CODEC(ZSTD(1)),
+    received DateTime DEFAULT now() CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(version)
+PARTITION BY toYYYYMM(at)
+ORDER BY call_id
+TTL toDateTime(at) + INTERVAL 400 DAY
+SETTINGS ttl_only_drop_parts = 1;
+
+-- `a - b`, but 0 where an agent reports a part that is larger than the whole.
+CREATE FUNCTION IF NOT EXISTS llm_rest AS (whole, part) -> toUInt32(greatest(0, toInt64(whole) - toInt64(part)));
+CREATE FUNCTION IF NOT EXISTS llm_id AS (name) -> toFixedString(substring(SHA256(name), 1, 16), 16);
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_token_sidecar TO llm.calls AS
+WITH
+    LogAttributes AS a,
+    ResourceAttributes AS r,
+    toUInt32OrZero(a['gen_ai.usage.cache_read.input_tokens']) AS read_tokens,
+    toUInt32OrZero(a['gen_ai.usage.cache_write.input_tokens']) AS write_tokens,
+    toUInt32OrZero(a['gen_ai.usage.reasoning.output_tokens']) AS reasoning_tokens
+SELECT
+    toFixedString(unhex(a['token_sidecar.call.id']), 16) AS call_id,
+    toDateTime64(Timestamp, 3, 'UTC') AS at,
+    if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
+    r['team.id'] AS team,
+    r['service.instance.id'] AS installation,
+    'token-sidecar' AS source,
+    a['gen_ai.agent.name'] AS agent,
+    a['gen_ai.provider.name'] AS provider,
+    a['gen_ai.request.model'] AS model,
+    a['token_sidecar.category'] AS category,
+    a['token_sidecar.service_tier'] AS tier,
+    reinterpretAsUInt64(unhex(substring(a['gen_ai.conversation.id'], 1, 16))) AS session,
+    llm_rest(toUInt32OrZero(a['gen_ai.usage.input_tokens']), read_tokens + write_tokens) AS input,
+    read_tokens AS cache_read,
+    write_tokens AS cache_write,
+    llm_rest(toUInt32OrZero(a['gen_ai.usage.output_tokens']), reasoning_tokens) AS output,
+    reasoning_tokens AS reasoning,
+    toUInt32OrNull(a['token_sidecar.estimated_tokens']) AS estimated,
+    toUInt32OrZero(a['token_sidecar.unpriced_tokens']) AS unpriced,
+    toDecimal64OrZero(a['token_sidecar.cost_usd'], 12) AS cost,
+    a['token_sidecar.cost_source'] AS cost_source,
+    toUInt64OrZero(a['token_sidecar.call.version']) AS version
+FROM otel.otel_logs
+WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.call.id']) = 32;
+
+-- Claude Code with CLAUDE_CODE_ENABLE_TELEMETRY=1 and OTEL_LOGS_EXPORTER=otlp.
+CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_claude_code TO llm.calls AS
+WITH LogAttributes AS a, ResourceAttributes AS r
+SELECT
+    llm_id(concat('anthropic/', a['request_id'])) AS call_id,
+    toDateTime64(Timestamp, 3, 'UTC') AS at,
+    r['user.hash'] AS user,
+    r['team.id'] AS team,
+    'claude-code' AS source,
+    'claude-code' AS agent,
+    'anthropic' AS provider,
+    a['model'] AS model,
+    if(a['query_source'] IN ('', 'main', 'repl_main_thread'), 'main', a['query_source']) AS category,
+    sipHash64(a['session.id']) AS session,
+    toUInt32OrZero(a['input_tokens']) AS input,
+    toUInt32OrZero(a['cache_read_tokens']) AS cache_read,
+    toUInt32OrZero(a['cache_creation_tokens']) AS cache_write,
+    toUInt32OrZero(a['output_tokens']) AS output,
+    toDecimal64OrZero(a['cost_usd'], 12) AS cost,
+    'agent' AS cost_source
+FROM otel.otel_logs
+WHERE ServiceName = 'claude-code' AND a['request_id'] != ''
+    AND (EventName = 'claude_code.api_request' OR a['event.name'] IN ('api_request', 'claude_code.api_request'));
+
+-- Codex with an `[otel]` exporter. Its events have no id of the call, so thread and tokens stand for it.
+CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_codex TO llm.calls AS
+WITH
+    LogAttributes AS a,
+    ResourceAttributes AS r,
+    toUInt32OrZero(a['cached_token_count']) AS read_tokens,
+    toUInt32OrZero(a['reasoning_token_count']) AS reasoning_tokens
+SELECT
+    llm_id(concat('codex/', a['conversation.id'], '/', a['input_token_count'], '/', toString(read_tokens), '/',
+        a['output_token_count'], '/', toString(reasoning_tokens))) AS call_id,
+    toDateTime64(Timestamp, 3, 'UTC') AS at,
+    r['user.hash'] AS user,
+    r['team.id'] AS team,
+    'codex' AS source,
+    'codex' AS agent,
+    'openai' AS provider,
+    a['model'] AS model,
+    'main' AS category,
+    sipHash64(a['conversation.id']) AS session,
+    llm_rest(toUInt32OrZero(a['input_token_count']), read_tokens) AS input,
+    read_tokens AS cache_read,
+    llm_rest(toUInt32OrZero(a['output_token_count']), reasoning_tokens) AS output,
+    reasoning_tokens AS reasoning,
+    toUInt32OrZero(a['input_token_count']) + toUInt32OrZero(a['output_token_count']) AS unpriced,
+    'unpriced' AS cost_source
+FROM otel.otel_logs
+WHERE startsWith(ServiceName, 'codex') AND a['event.kind'] = 'response.completed' AND a['conversation.id'] != ''
+    AND (EventName = 'codex.sse_event' OR a['event.name'] = 'codex.sse_event');
+
+-- Copilot Chat in VS Code with github.copilot.chat.otel.enabled.
+CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_copilot TO llm.calls AS
+WITH
+    LogAttributes AS a,
+    ResourceAttributes AS r,
+    toUInt32OrZero(a['gen_ai.usage.cache_read.input_tokens']) AS read_tokens,
+    toUInt32OrZero(a['gen_ai.usage.cache_creation.input_tokens']) AS write_tokens,
+    toUInt32OrZero(a['gen_ai.usage.reasoning.output_tokens']) AS reasoning_tokens
+SELECT
+    llm_id(concat('copilot/', a['gen_ai.response.id'])) AS call_id,
+    toDateTime64(Timestamp, 3, 'UTC') AS at,
+    r['user.hash'] AS user,
+    r['team.id'] AS team,
+    'copilot-chat' AS source,
+    'copilot-chat' AS agent,
+    'github' AS provider,
+    if(a['gen_ai.response.model'] = '', a['gen_ai.request.model'], a['gen_ai.response.model']) AS model,
+    'main' AS category,
+    sipHash64(a['gen_ai.conversation.id']) AS session,
+    llm_rest(toUInt32OrZero(a['gen_ai.usage.input_tokens']), read_tokens + write_tokens) AS input,
+    read_tokens AS cache_read,
+    write_tokens AS cache_write,
+    llm_rest(toUInt32OrZero(a['gen_ai.usage.output_tokens']), reasoning_tokens) AS output,
+    reasoning_tokens AS reasoning,
+    toUInt32OrZero(a['gen_ai.usage.input_tokens']) + toUInt32OrZero(a['gen_ai.usage.output_tokens']) AS unpriced,
+    'unpriced' AS cost_source
+FROM otel.otel_logs
+WHERE ServiceName = 'copilot-chat' AND a['gen_ai.response.id'] != ''
+    AND (EventName = 'gen_ai.client.inference.operation.details'
+        OR a['event.name'] = 'gen_ai.client.inference.operation.details');
+
+-- Sums are computed for whole days. Each computation has a number, and only a day's last one counts.
+CREATE TABLE IF NOT EXISTS llm.daily_sums (
+    day Date,
+    user LowCardinality(String),
+    team LowCardinality(String),
+    agent LowCardinality(String),
+    provider LowCardinality(String),
+    model LowCardinality(String),
+    category LowCardinality(String),
+    session UInt64,
+    calls UInt64,
+    input UInt64,
+    cache_read UInt64,
+    cache_write UInt64,
+    output UInt64,
+    reasoning UInt64,
+    estimated_calls UInt64,
+    estimated UInt64,
+    estimated_prompt UInt64,
+    cost Decimal(38, 12),
+    reported Decimal(38, 12),
+    priced_calls UInt64,
+    partly_priced_calls UInt64,
+    unpriced UInt64,
+    first_at DateTime64(3, 'UTC'),
+    last_at DateTime64(3, 'UTC'),
+    computed DateTime64(3, 'UTC')
+) ENGINE = ReplacingMergeTree(computed)
+PARTITION BY toYYYYMM(day)
+ORDER BY (day, team, user, agent, model, provider, category, session)
+TTL day + INTERVAL 1200 DAY
+SETTINGS ttl_only_drop_parts = 1;
+
+-- The days that have received calls since the last computation, and their neighbours, because two
+-- reports of a call near midnight may name different days.
+CREATE VIEW IF NOT EXISTS llm.changed_days AS
+SELECT DISTINCT arrayJoin([day - 1, day, day + 1]) AS day
+FROM (
+    SELECT DISTINCT toDate(at) AS day FROM llm.calls
+    WHERE received + INTERVAL 10 MINUTE >= (SELECT toDateTime(max(computed)) FROM llm.daily_sums)
+);
+
+CREATE VIEW IF NOT EXISTS llm.compute_daily AS
+SELECT
+    toDate(at) AS day, user, team, agent, provider, model, category, session,
+    count() AS calls,
+    sum(input) AS input,
+    sum(cache_read) AS cache_read,
+    sum(cache_write) AS cache_write,
+    sum(output) AS output,
+    sum(reasoning) AS reasoning,
+    countIf(isNotNull(c.estimated)) AS estimated_calls,
+    sum(ifNull(c.estimated, 0)) AS estimated,
+    sumIf(c.input + c.cache_read + c.cache_write, isNotNull(c.estimated)) AS estimated_prompt,
+    sum(c.cost) AS cost,
+    sumIf(c.cost, cost_source = 'reported') AS reported,
+    countIf(cost_source != 'unpriced') AS priced_calls,
+    countIf(cost_source = 'partly') AS partly_priced_calls,
+    sum(c.unpriced) AS unpriced,
+    min(at) AS first_at,
+    max(at) AS last_at,
+    now64(3, 'UTC') AS computed
+FROM llm.calls AS c FINAL
+WHERE toDate(at) IN (SELECT day FROM llm.changed_days)
+GROUP BY day, user, team, agent, provider, model, category, session
+UNION ALL  -- a row of zeros, so that a day that has lost all its calls has a new computation too
+SELECT
+    day, '', '', '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    toDateTime64(0, 3, 'UTC'), toDateTime64(0, 3, 'UTC'), now64(3, 'UTC')
+FROM llm.changed_days;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS llm.refresh_daily
+REFRESH EVERY 5 MINUTE APPEND TO llm.daily_sums AS SELECT * FROM llm.compute_daily;
+
+CREATE VIEW IF NOT EXISTS llm.daily AS
+SELECT * FROM llm.daily_sums FINAL
+WHERE calls > 0 AND (day, computed) IN (SELECT day, max(computed) FROM llm.daily_sums GROUP BY day);
+
+CREATE TABLE IF NOT EXISTS llm.names (user String, name String) ENGINE = ReplacingMergeTree ORDER BY user;
+CREATE TABLE IF NOT EXISTS llm.budgets (team String, month Date, usd Decimal(18, 2))
+ENGINE = ReplacingMergeTree ORDER BY (team, month);
+
+-- The share of the prompt that came from a cache, by day and model.
+CREATE VIEW IF NOT EXISTS llm.cache_share AS
+SELECT
+    day, team, model,
+    sum(cache_read) AS read,
+    sum(input) + sum(cache_read) + sum(cache_write) AS prompt,
+    if(prompt = 0, 0, read / prompt) AS share
+FROM llm.daily GROUP BY day, team, model;
+
+-- Each team's spending by month, with its budget if there is one.
+CREATE VIEW IF NOT EXISTS llm.budget_use AS
+SELECT
+    s.team AS team, s.month AS month, s.cost AS spent, b.usd AS budget,
+    if(b.usd > 0, toFloat64(s.cost) / toFloat64(b.usd), NULL) AS share
+FROM (SELECT team, toStartOfMonth(day) AS month, sum(cost) AS cost FROM llm.daily GROUP BY team, month) AS s
+LEFT JOIN (SELECT team, month, usd FROM llm.budgets FINAL) AS b ON b.team = s.team AND b.month = s.month;
+
+-- Sessions with their cost. `session` is a hash.
+CREATE VIEW IF NOT EXISTS llm.sessions AS
+SELECT
+    session, any(d.user) AS user, any(d.team) AS team, any(d.agent) AS agent,
+    sum(d.cost) AS cost, sum(d.calls) AS calls, min(d.first_at) AS first_at, max(d.last_at) AS last_at
+FROM llm.daily AS d GROUP BY session;

@@ -1,0 +1,266 @@
+"""Reads the team's store: ClickHouse with the schema in `contrib/team`. Blocking."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from sidecar.cost.days import END_MS, day_name, time_range
+from sidecar.cost.events import Buckets
+from sidecar.cost.prices import Cost
+from sidecar.cost.reports import SPANS, Tally, add_charts, build_report, ordered_keys
+from sidecar.endpoints.http import without_secrets
+from sidecar.errors import BadParamsError, SidecarError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from sidecar.config.settings import Team
+    from sidecar.cost.protocol import CostDetailParams, CostKey, CostReport
+    from sidecar.cost.records import CallRecord
+    from sidecar.cost.shipping import QueuedCall, ShippingQueue
+
+_CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
+_IDS_PER_QUERY = 5_000
+_DAY_NS = 86_400_000_000_000
+
+_COLUMNS: Mapping[CostKey, str] = {
+    "model": "model",
+    "category": "category",
+    "agent": "agent",
+    "user": "user",
+    "team": "team",
+    "session": "lower(hex(session))",
+    "day": "toUInt32(day)",
+    "week": "toUInt32(day)",
+    "month": "toUInt32(day)",
+}
+"""SQL of the keys. Weeks and months are named here, as in other reports."""
+_SUMS = (
+    "calls", "input", "cache_read", "cache_write", "output", "reasoning", "estimated_calls",
+    "estimated", "estimated_prompt", "cost", "reported", "priced_calls", "partly_priced_calls",
+    "unpriced",
+)  # fmt: skip
+_BASIS = "The team's store, by UTC day; users and sessions are hashes."
+
+
+class TeamStoreError(SidecarError):
+    """The team's store cannot be read. The message says why."""
+
+    kind = "endpoint"
+    retryable = True
+
+
+class TeamStore:
+    """The ClickHouse server that the user's settings name."""
+
+    def __init__(self, team: Team) -> None:
+        """Raises TeamStoreError if the settings are incomplete or the server is unreachable."""
+        if team.store is None:
+            raise TeamStoreError("no team store is configured; set [team] store in your own file")
+        self._where = without_secrets(team.store)
+        parts = urlsplit(team.store)
+        password = ""
+        if team.store_password_env is not None:
+            password = os.environ.get(team.store_password_env, "")
+            if not password:
+                raise TeamStoreError(
+                    f"the environment variable {team.store_password_env} ([team] "
+                    "store-password-env) is not set"
+                )
+        try:
+            import clickhouse_connect
+        except ImportError as error:
+            raise TeamStoreError(
+                "reading the team's store needs an extra: install token-sidecar[team]"
+            ) from error
+        is_secure = parts.scheme == "https"
+        with self._translated():
+            self._client = clickhouse_connect.get_client(
+                host=parts.hostname or "",
+                port=parts.port or (8443 if is_secure else 8123),
+                secure=is_secure,
+                username=team.store_user or "default",
+                password=password,
+                connect_timeout=_CONNECT_SECONDS,
+                send_receive_timeout=_QUERY_SECONDS,
+                autogenerate_session_id=False,
+            )
+
+    def __enter__(self) -> TeamStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def report(self, params: CostDetailParams, agent: str | None = None) -> CostReport:
+        """Return the costs of the whole team, or of one agent's calls. Days are UTC days.
+
+        Raises:
+            BadParamsError: The team's records do not have what the params name.
+            TeamStoreError: The store cannot be read.
+        """
+        where, values = _condition(params, agent)
+        keys = ordered_keys(params.by, team=True)
+        report_by = partial(self._report, where, values)
+        return add_charts(report_by, keys) if params.charts else report_by(keys)
+
+    def spent_this_month(self, team: str | None, now: datetime) -> Decimal:
+        """Return the USD of a team, or of all teams, in the UTC month of `now`."""
+        ((spent,),) = self._query(
+            "SELECT sum(cost) FROM llm.daily WHERE toStartOfMonth(day) = {month:Date} "
+            "AND ({team:String} IN (team, ''))",
+            {"month": f"{now:%Y-%m}-01", "team": team or ""},
+        )
+        return Decimal(spent)
+
+    def missing(self, queue: ShippingQueue) -> list[int]:
+        """Return the rows of accepted calls that the store lacks, or has with other numbers.
+
+        Compares the totals of each day first, and single calls only of days that differ.
+        """
+        found = self._query(
+            "SELECT toUInt32(toDate(at)) AS day, count(), sum(input + cache_read + cache_write), "
+            "sum(output + reasoning), sum(cost) FROM llm.calls FINAL "
+            "WHERE installation = {installation:String} GROUP BY day",
+            {"installation": queue.identity.installation},
+        )
+        stored = {day: _Totals(*totals) for day, *totals in found}
+        local = dict[int, _Totals]()
+        for call in queue.accepted_calls():
+            day = _day_of(call)
+            local[day] = local.get(day, _Totals()).plus(_totals_of(call.record))
+        days = {day for day, totals in local.items() if stored.get(day) != totals}
+        doubtful = (
+            [call for call in queue.accepted_calls() if _day_of(call) in days] if days else []
+        )
+        return [row for part in _parts(doubtful, _IDS_PER_QUERY) for row in self._differing(part)]
+
+    def _differing(self, calls: Sequence[QueuedCall]) -> Iterator[int]:
+        """Yield the rows of calls that the store lacks or has with other numbers.
+
+        A call that the same person's other installation has shipped is not missing.
+        """
+        ids = [call.record.attributes["token_sidecar.call.id"] for call in calls]
+        found = self._query(
+            "SELECT lower(hex(call_id)), source, 1, input + cache_read + cache_write, "
+            "output + reasoning, cost FROM llm.calls FINAL "
+            "WHERE call_id IN (SELECT toFixedString(unhex(arrayJoin({ids:Array(String)})), 16))",
+            {"ids": ids},
+        )
+        stored = {
+            name: _Totals(*totals) for name, source, *totals in found if source == "token-sidecar"
+        }
+        for name, call in zip(ids, calls, strict=True):
+            if stored.get(str(name)) != _totals_of(call.record):
+                yield call.row
+
+    def _report(self, where: str, values: Mapping[str, Any], keys: list[CostKey]) -> CostReport:
+        columns = ", ".join(_COLUMNS[key] for key in keys)
+        sums = ", ".join(f"sum({name})" for name in _SUMS)
+        positions = ", ".join(str(index + 1) for index in range(len(keys)))
+        found = self._query(
+            f"SELECT {columns}, {sums} FROM llm.daily WHERE {where} GROUP BY {positions}",  # noqa: S608
+            values,
+        )
+        tallies: dict[tuple[str | None, ...], Tally] = {}
+        everything = Tally()
+        for row in found:
+            names = tuple(map(_name_of, keys, row))
+            for tally in (tallies.setdefault(names, Tally()), everything):
+                _add(tally, dict(zip(_SUMS, row[len(keys) :], strict=True)))
+        return build_report(keys, tallies, everything, _BASIS)
+
+    def _query(self, text: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        with self._translated():
+            rows: Sequence[Sequence[Any]] = self._client.query(text, dict(values)).result_rows
+        return rows
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        from clickhouse_connect.driver.exceptions import ClickHouseError
+
+        try:
+            yield
+        except (ClickHouseError, OSError) as error:
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise TeamStoreError(
+                f"the team's store {self._where} cannot be read: {reason}"
+            ) from error
+
+
+class _Totals(NamedTuple):
+    calls: int = 0
+    prompt: int = 0
+    completion: int = 0
+    cost: Decimal = Decimal(0)
+
+    def plus(self, other: _Totals) -> _Totals:
+        return _Totals(*map(_sum, self, other))
+
+
+def _sum(first: Any, second: Any) -> Any:
+    return first + second
+
+
+def _totals_of(record: CallRecord) -> _Totals:
+    attributes = record.attributes
+    return _Totals(
+        1,
+        int(attributes["gen_ai.usage.input_tokens"]),
+        int(attributes["gen_ai.usage.output_tokens"]),
+        Decimal(attributes.get("token_sidecar.cost_usd", 0)),
+    )
+
+
+def _day_of(call: QueuedCall) -> int:
+    return call.record.nanoseconds // _DAY_NS
+
+
+def _parts(calls: Sequence[QueuedCall], size: int) -> Iterable[Sequence[QueuedCall]]:
+    return (calls[start : start + size] for start in range(0, len(calls), size))
+
+
+def _condition(params: CostDetailParams, agent: str | None) -> tuple[str, dict[str, Any]]:
+    """Return the SQL condition of the requested days and session, and its values."""
+    times = time_range(params.since, params.until, None)
+    if times.start_ms > 0 or times.end_ms < END_MS:
+        raise BadParamsError("reports of the team cover whole days; use dates, such as 2026-11-21")
+    terms = ["day BETWEEN {first:Date} AND {last:Date}"]
+    last = min(times.last_day, _LAST_DATE)
+    values: dict[str, Any] = {"first": day_name(times.first_day), "last": day_name(last)}
+    for name, value in (("agent", agent), ("session", params.session)):
+        if value is not None:
+            terms.append(f"{_COLUMNS[name]} = {{{name}:String}}")  # type: ignore[index]
+            values[name] = value
+    return " AND ".join(terms), values
+
+
+_LAST_DATE = 65_535
+"""The last day that ClickHouse's Date holds, in 2149."""
+
+
+def _name_of(key: CostKey, value: Any) -> str | None:
+    return SPANS[key](value) if key in SPANS else str(value) or None
+
+
+def _add(tally: Tally, sums: Mapping[str, Any]) -> None:
+    buckets = Buckets(
+        input=sums["input"],
+        cache_read=sums["cache_read"],
+        cache_write=sums["cache_write"],
+        output=sums["output"],
+        reasoning=sums["reasoning"],
+    )
+    priced = sums["priced_calls"]
+    usd = Decimal(sums["cost"]) if priced else None
+    tally.add(priced, buckets, Cost(usd, sums["unpriced"], not sums["partly_priced_calls"]))
+    tally.calls += sums["calls"] - priced
+    tally.reported += Decimal(sums["reported"])
+    tally.add_estimates(sums["estimated_calls"], sums["estimated"], sums["estimated_prompt"])

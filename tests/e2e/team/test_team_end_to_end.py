@@ -1,0 +1,353 @@
+"""Ledgers of many users, a real collector and the real engine, under crashes.
+
+Shippers and collector are killed at random points. The collector acknowledges records before it
+has written them, so some are lost, and `cost ship --verify` sends them again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import random
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli.cost import cost
+from sidecar.config.paths import state_dir
+from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.export import read_events
+from sidecar.cost.prices import Prices
+from sidecar.cost.records import CallRecord, export_request
+from sidecar.cost.sums import Scope
+from tests.clickhouse import ClickHouse
+from tests.e2e.team.rotel import Rotel
+from tests.e2e.team.shipper import become
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SALT = "a grain"
+PASSWORD = "store secret"  # noqa: S105
+START = datetime(2026, 10, 20, tzinfo=UTC)
+DAYS = 30
+AGENTS = {
+    "claude-code": ("anthropic", "claude-sonnet-4-5", "claude-haiku-4-5"),
+    "codex": ("openai", "gpt-5", "gpt-5-mini"),
+    "copilot-chat": ("github", "gpt-5"),
+    "protocol": ("google", "gemini-2.5-pro"),
+    "opencode": ("nobody", "unknown-model"),
+}
+
+
+class Totals(NamedTuple):
+    calls: int
+    prompt: int
+    completion: int
+    cost: Decimal
+
+
+class Team:
+    """The ledgers of a team, each with what its agents' own telemetry reports."""
+
+    def __init__(self, folder: Path, users: int, calls: int, store: str, collector: str) -> None:
+        self.random = random.Random(31)
+        self.folders = [folder / f"user{number:02}" for number in range(users)]
+        self.events: dict[Path, list[LedgerEvent]] = {}
+        for number, user in enumerate(self.folders):
+            user.mkdir()
+            (user / "config.toml").write_text(
+                f'[ledger]\notel-endpoint = "{collector}"\n[agents]\nenabled = false\n'
+                f'[team]\nuser = "{user.name}@example.com"\nteam = "team{number % 3}"\n'
+                f'salt-env = "TEAM_SALT"\nstore = "{store}"\nstore-password-env = "STORE_PASSWORD"\n'
+            )
+            # One machine's clock is wrong by days.
+            skew = timedelta(days=3 if number == 0 else 0)
+            self.events[user] = [self._event(user.name, n, skew) for n in range(calls)]
+            self.record(user, self.events[user])
+
+    def _event(self, user: str, number: int, skew: timedelta) -> LedgerEvent:
+        pick = self.random
+        agent = pick.choice(list(AGENTS))
+        provider, *models = AGENTS[agent]
+        session = f"{user}-{agent}-{number // 40}"
+        # The last minutes of the month, too: its reports may fall into two partitions.
+        at = START + skew + timedelta(seconds=pick.randrange(DAYS * 86_400))
+        if pick.random() < 0.05:
+            at = datetime(2026, 10, 31, 23, 59, pick.randrange(60), tzinfo=UTC)
+        buckets = Buckets(
+            input=pick.randrange(5_000),
+            cache_read=pick.randrange(200_000),
+            cache_write_5m=pick.randrange(20_000) if agent == "claude-code" else 0,
+            output=pick.randrange(8_000),
+            reasoning=pick.randrange(2_000) if agent == "codex" else 0,
+        )
+        request = f"{user}-{number}"
+        thread = f"{session}/{buckets.prompt}/{buckets.cache_read}/{buckets.completion}/{buckets.reasoning}"
+        ids = {"claude-code": f"req_{request}", "codex": thread, "copilot-chat": f"resp_{request}"}
+        return LedgerEvent(
+            at=at,
+            model=pick.choice(models),
+            provider=provider,
+            agent=agent,
+            session=session,
+            workspace="file:///home/someone/project",
+            request_id=request,
+            telemetry_id=ids.get(agent),
+            buckets=buckets,
+            estimated_tokens=pick.choice([None, buckets.prompt + 7]),
+            reported_cost=Decimal(pick.randrange(10**9)).scaleb(-10) if agent == "copilot-chat" else None,
+        )  # fmt: skip
+
+    def record(self, user: Path, events: list[LedgerEvent]) -> None:
+        book = CostBook(user / "state")
+        book.ledger.record_many(events, amend=True)
+        book.close()
+
+    def amend(self, user: Path, share: float) -> None:
+        """Give a share of a user's calls more output, as agents do that write partial counts first."""
+        events = self.events[user]
+        for index in self.random.sample(range(len(events)), int(len(events) * share)):
+            buckets = events[index].buckets
+            more = msgspec.structs.replace(buckets, output=buckets.output + 1_000)
+            events[index] = msgspec.structs.replace(events[index], buckets=more)
+        self.record(user, events)
+
+    def telemetry(self, user: Path, share: float) -> list[tuple[str, CallRecord]]:
+        """What the agents themselves report of a share of a user's calls, with other clocks."""
+        reported = (event for event in self.events[user] if event.telemetry_id)
+        return [
+            (event.agent, self._agents_report(event))
+            for event in reported
+            if self.random.random() < share
+        ]
+
+    def _agents_report(self, event: LedgerEvent) -> CallRecord:
+        at = event.at + timedelta(seconds=self.random.randrange(-7_200, 7_200))
+        buckets = event.buckets
+        if event.agent == "claude-code":
+            attributes: dict[str, str | int] = {
+                "event.name": "api_request",
+                "request_id": (event.telemetry_id or ""),
+                "session.id": event.session,
+                "model": event.model,
+                "input_tokens": buckets.input,
+                "output_tokens": buckets.output,
+                "cache_read_tokens": buckets.cache_read,
+                "cache_creation_tokens": buckets.cache_writes,
+                "cost_usd": "0.1234",
+            }
+        elif event.agent == "codex":
+            attributes = {
+                "event.name": "codex.sse_event",
+                "event.kind": "response.completed",
+                "conversation.id": event.session,
+                "model": event.model,
+                "input_token_count": buckets.prompt,
+                "cached_token_count": buckets.cache_read,
+                "output_token_count": buckets.completion,
+                "reasoning_token_count": buckets.reasoning,
+            }
+        else:
+            attributes = {
+                "event.name": "gen_ai.client.inference.operation.details",
+                "gen_ai.response.id": (event.telemetry_id or ""),
+                "gen_ai.conversation.id": event.session,
+                "gen_ai.response.model": event.model,
+                "gen_ai.usage.input_tokens": buckets.prompt,
+                "gen_ai.usage.output_tokens": buckets.completion,
+            }
+        return CallRecord(int(at.timestamp() * 1000) * 1_000_000, attributes)
+
+    @cached_property
+    def prices(self) -> Prices:
+        return Prices()
+
+    def totals(self, user: Path) -> Totals:
+        """The totals of a user's ledger."""
+        book = CostBook(user / "state")
+        calls = prompt = completion = 0
+        usd = Decimal(0)
+        for event in read_events(book.ledger, Scope()):
+            calls, prompt = calls + 1, prompt + event.buckets.prompt
+            completion += event.buckets.completion
+            usd += self.prices.cost(event).usd or Decimal(0)
+        book.close()
+        return Totals(calls, prompt, completion, usd)
+
+
+def hash_of(user: Path) -> str:
+    name = f"{user.name}@example.com".encode()
+    return hmac.new(SALT.encode(), name, "sha256").hexdigest()[:32]
+
+
+class Chaos:
+    """Two shippers and a collector that are killed and started again."""
+
+    def __init__(self, team: Team, collector: Rotel) -> None:
+        self.team, self.collector, self.random = team, collector, random.Random(7)
+        self.shippers: list[subprocess.Popen[bytes] | None] = [None, None]
+        self.kills = 0
+
+    def run(self, kills: int, longest_wait: float) -> None:
+        """Kill a process at random points, and amend calls meanwhile."""
+        amended = list(self.team.folders)
+        while self.kills < kills:
+            for number in range(2):
+                self._start(number)
+            time.sleep(self.random.random() * longest_wait)
+            victim = self.random.randrange(3)
+            if victim < 2:
+                self._kill(victim)
+            else:
+                self.collector.kill()
+                time.sleep(2 if self.kills == kills // 2 else 0)  # away for a while
+                self.collector.start()
+            self.kills += 1
+            for _ in range(1 + len(self.team.folders) // kills):
+                if amended:
+                    self.team.amend(amended.pop(), 0.05)
+        for user in amended:
+            self.team.amend(user, 0.05)
+        for number in range(2):
+            self._start(number)
+        for shipper in self.shippers:
+            assert shipper is not None
+            assert shipper.wait(600) == 0
+
+    def _start(self, number: int) -> None:
+        shipper = self.shippers[number]
+        if shipper is None or shipper.poll() is not None:
+            folders = self.team.folders[:: -1 if number else 1]
+            names = [str(user) for user in folders]
+            self.shippers[number] = subprocess.Popen(
+                [sys.executable, "-m", "tests.e2e.team.shipper", *names],
+                cwd=Path(__file__).parents[3],
+            )
+
+    def _kill(self, number: int) -> None:
+        shipper = self.shippers[number]
+        assert shipper is not None
+        shipper.kill()
+        shipper.wait()
+
+
+def post(collector: Rotel, agent: str, records: list[CallRecord]) -> None:
+    service = {"codex": "codex_cli_rs"}.get(agent, agent)
+    body = export_request(records, {"service.name": service, "user.hash": "agents own"})
+    headers = {"Content-Type": "application/x-protobuf"}
+    for _ in range(100):
+        try:
+            answer = httpx.post(
+                f"{collector.url}/v1/logs",
+                content=body.SerializeToString(),
+                headers=headers,
+                trust_env=False,
+            )
+        except httpx.HTTPError:
+            time.sleep(0.1)
+        else:
+            assert answer.status_code == 200
+            return
+
+
+def verify(team: Team) -> list[dict[str, Any]]:
+    """Run `cost ship --verify` for each user until the store lacks nothing; the last results."""
+    for _ in range(10):
+        results = []
+        for user in team.folders:
+            become(user)
+            assert state_dir() == user / "state"
+            done = CliRunner().invoke(cost, ["ship", "--verify", "--json"])
+            assert done.exit_code == 0, done.output
+            results.append(json.loads(done.stdout))
+        if not any(result["missing"] or result["accepted"] for result in results):
+            return results
+        time.sleep(2)  # the collector writes every 200 ms
+    raise AssertionError(f"the store still lacks calls: {results}")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ClickHouse]:
+    store = ClickHouse(tmp_path / "store", PASSWORD)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def collector(store: ClickHouse) -> Iterator[Rotel]:
+    collector = Rotel(store.url, PASSWORD)
+    collector.start()
+    collector.await_ready()
+    yield collector
+    collector.kill()
+
+
+def check(team: Team, store: ClickHouse) -> None:
+    """The store holds each call of the ledgers once, to the token and the cent."""
+    expected = {hash_of(user): team.totals(user) for user in team.folders}
+    sums = "sum(input + cache_read + cache_write), sum(output + reasoning), sum(cost)"
+    for query in (
+        f"SELECT user, count(), {sums} FROM llm.calls FINAL GROUP BY user",  # noqa: S608
+        f"SELECT user, sum(calls), {sums} FROM llm.daily GROUP BY user",  # noqa: S608
+    ):
+        found = {
+            user: Totals(int(calls), int(prompt), int(completion), Decimal(usd))
+            for user, calls, prompt, completion, usd in store.rows(query)
+        }
+        assert found == expected
+    (counts,) = store.rows("SELECT count(), uniqExact(call_id) FROM llm.calls FINAL")
+    assert counts == [str(sum(total.calls for total in expected.values()))] * 2
+    ((reports,),) = store.rows("SELECT count() FROM otel.otel_logs WHERE ServiceName != 'token-sidecar'")  # fmt: skip
+    assert int(reports) > 0
+
+
+def run(
+    folder: Path, store: ClickHouse, collector: Rotel, users: int, calls: int, kills: int
+) -> Team:
+    team = Team(folder, users, calls, store.url, collector.url)
+    reports = [report for user in team.folders for report in team.telemetry(user, 0.3)]
+    for agent in AGENTS:
+        records = [record for named, record in reports if named == agent]
+        for start in range(0, len(records) // 2, 1_000):  # before the ledger's
+            post(collector, agent, records[: len(records) // 2][start : start + 1_000])
+    chaos = Chaos(team, collector)
+    chaos.run(kills, 1.5)
+    collector.await_ready()
+    for agent in AGENTS:
+        records = [record for named, record in reports if named == agent]
+        for start in range(0, len(records) - len(records) // 2, 1_000):  # and after them
+            post(collector, agent, records[len(records) // 2 :][start : start + 1_000])
+    verify(team)
+    store.compute_daily()
+    check(team, store)
+    return team
+
+
+def test_every_call_arrives_once_whatever_is_killed(
+    tmp_path: Path, store: ClickHouse, collector: Rotel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAM_SALT", SALT)
+    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
+    run(tmp_path, store, collector, users=5, calls=300, kills=10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_a_hundred_thousand_calls_of_fifty_users_arrive_once(
+    tmp_path: Path, store: ClickHouse, collector: Rotel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAM_SALT", SALT)
+    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
+    run(tmp_path, store, collector, users=50, calls=2_000, kills=200)

@@ -1,0 +1,189 @@
+"""Reports over the team's store: the numbers of the ledgers, with users and teams as keys."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli.cost import cost
+from sidecar.config.paths import config_file, state_dir
+from sidecar.config.settings import LedgerSettings, Settings
+from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.protocol import CostDetailParams
+from sidecar.cost.records import Identity
+from sidecar.cost.shipping import ShippingQueue, open_queue
+from sidecar.server.server import create_server
+from tests.clickhouse import ClickHouse
+from tests.protocol.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.cost.protocol import CostKey
+    from sidecar.cost.shipping import QueuedCall
+
+PASSWORD = "store secret"  # noqa: S105
+NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+
+
+def events(user: int) -> list[LedgerEvent]:
+    """Calls of five days with listed, reported and unknown prices."""
+    return [
+        LedgerEvent(
+            at=NOW - timedelta(days=number % 5),
+            model=("claude-sonnet-4-5", "gpt-5", "unknown-model")[number % 3],
+            provider=("anthropic", "openai", "nobody")[number % 3],
+            agent=("claude-code", "codex")[number % 2],
+            session=f"session-{number % 4}",
+            request_id=f"{user}-{number}",
+            buckets=Buckets(
+                input=100 * number,
+                cache_read=1_000 * user,
+                cache_write_5m=7,
+                output=10,
+                reasoning=3,
+            ),
+            estimated_tokens=number if number % 2 else None,
+            reported_cost=Decimal("0.25") if number % 7 == 0 else None,
+        )
+        for number in range(40)
+    ]
+
+
+def insert(store: ClickHouse, calls: list[QueuedCall], resource: dict[str, str]) -> None:
+    """Write records as the collector does."""
+    rows = [
+        {
+            "Timestamp": f"{call.record.nanoseconds / 1e9:.3f}",
+            "ServiceName": "token-sidecar",
+            "ResourceAttributes": resource,
+            "LogAttributes": {name: str(value) for name, value in call.record.attributes.items()},
+        }
+        for call in calls
+    ]
+    columns = ", ".join(rows[0])
+    lines = "\n".join(json.dumps(row) for row in rows)
+    store.insert(f"INSERT INTO otel_logs ({columns}) FORMAT JSONEachRow", lines.encode())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
+    """The calls of three users in two teams."""
+    folder = tmp_path_factory.mktemp("store")
+    store = ClickHouse(folder / "store", PASSWORD)
+    for user in range(3):
+        book = CostBook(folder / str(user))
+        book.ledger.record_many(events(user))
+        queue = queue_of(book, user)
+        insert(store, queue.next_batch().calls, queue.identity.resource())
+        book.close()
+    store.compute_daily()
+    yield store
+    store.close()
+
+
+def queue_of(book: CostBook, user: int) -> ShippingQueue:
+    queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9")))
+    assert queue is not None
+    identity = Identity(
+        installation=queue.identity.installation,
+        salt="salt",
+        user=f"user{user}",
+        team=f"team{user % 2}",
+    )
+    return ShippingQueue(book.ledger, book.prices, "http://127.0.0.1:9", identity)
+
+
+def configure(store: ClickHouse, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
+    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
+    config_file().write_text(
+        f'[team]\nstore = "{store.url}"\nstore-password-env = "STORE_PASSWORD"\n{more}'
+    )
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cost, ["--team", *arguments])
+
+
+@pytest.mark.parametrize(
+    "by", [("model", "category"), ("agent",), ("day",), ("week",), ("month",), ("model", "agent")]
+)
+def test_the_team_report_has_the_numbers_of_one_ledger_with_all_calls(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch, by: tuple[CostKey, ...]
+) -> None:
+    configure(store, monkeypatch)
+    book = CostBook(state_dir(), zone=UTC)
+    book.ledger.record_many(event for user in range(3) for event in events(user))
+    expected = book.detail(CostDetailParams(by=by))
+    book.close()
+    found = json.loads(run("--json", "--by", ",".join(by)).stdout)
+    unknown = ("listedCostUsd", "reportedCostUsd", "costUsd")
+    for row, same in zip(
+        found["rows"],
+        json.loads(msgspec.json.encode(expected.rows)),
+        strict=True,
+    ):
+        assert row["costUsd"] == pytest.approx(same["costUsd"], abs=1e-12)
+        assert row["reportedCostUsd"] == pytest.approx(same["reportedCostUsd"])
+        plain = {key: value for key, value in row.items() if key not in unknown}
+        assert plain == {key: value for key, value in same.items() if key not in unknown}
+    totals = json.loads(msgspec.json.encode(expected.totals))
+    assert found["totals"].pop("costUsd") == pytest.approx(totals.pop("costUsd"), abs=1e-12)
+    assert found["totals"] == totals
+
+
+def test_users_and_teams_are_keys(store: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(store, monkeypatch)
+    rows = json.loads(run("--json", "--by", "team,user").stdout)["rows"]
+    hashes = {Identity(installation="", salt="salt").hash(f"user{user}") for user in range(3)}
+    assert {row["user"] for row in rows} == hashes
+    assert sorted(row["team"] for row in rows) == ["team0", "team0", "team1"]
+    assert {row["calls"] for row in rows} == {40}
+
+
+def test_days_and_agents_can_be_selected(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(store, monkeypatch)
+    day = NOW.date().isoformat()
+    today = json.loads(run("--json", "--since", day, "--agent", "codex").stdout)
+    assert today["totals"]["calls"] == 3 * 4
+    assert run("--since", "2026-11-01T10:00").exit_code == 2
+    assert run("--since", "2001-01-01", "--until", "2001-01-02").stdout == "The team's store has no such calls.\n"  # fmt: skip
+
+
+def test_a_store_that_cannot_be_read_is_reported(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(store, monkeypatch)
+    monkeypatch.setenv("STORE_PASSWORD", "wrong")
+    refused = run()
+    assert (refused.exit_code, "cannot be read" in refused.output) == (2, True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    config_file().write_text(f'[team]\nstore = "http://127.0.0.1:{port}"\n')
+    away = run()
+    assert (away.exit_code, f"127.0.0.1:{port} cannot be read" in away.output) == (2, True)
+    config_file().write_text("")
+    assert "set [team] store" in run().output
+
+
+async def test_the_server_answers_with_the_report_of_the_team(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(store, monkeypatch)
+    client = Client(create_server())
+    await client.initialize()
+    report = await client.request("cost/detail", {"scope": "team", "by": ["user"], "charts": True})
+    assert report["totals"]["calls"] == 120
+    assert len(report["rows"]) == len(report["table"]["rows"]) == 3
+    assert [chart["by"] for chart in report["charts"]] == ["day", "model", "agent"]
+    await client.aclose()
