@@ -54,6 +54,8 @@ class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     budget: int | None
     text: str
     tooltip: str
+    severity: Severity = "ok"
+    """The worst severity of the document's budgets, its sections' included."""
 
 
 class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -214,7 +216,7 @@ def status_update(
         version=version,
         text="" if status.hide else " · ".join(parts),
         severity=max([severity, *others], key=_RANKS.index),
-        document=document,
+        document=None if document is None else msgspec.structs.replace(document, severity=severity),
         context=context,
         cost=cost,
     )

@@ -35,7 +35,17 @@ if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
   vim.schedule(function() vim.tbl_map(attach, vim.api.nvim_list_bufs()) end)
 end
 
-local links = { Ok = 'StatusLine', Warning = 'DiagnosticWarn', Error = 'DiagnosticError', Selection = 'Comment' }
+local links = {
+  Ok = 'StatusLine',
+  Warning = 'DiagnosticWarn',
+  Error = 'DiagnosticError',
+  Selection = 'Comment',
+  Label = 'Comment',
+  Heading = 'Title',
+  Bar = 'Function',
+  Faint = 'NonText',
+  Cost = 'Number',
+}
 for name, link in pairs(links) do
   vim.api.nvim_set_hl(0, 'TokenSidecar' .. name, { link = link, default = true })
 end

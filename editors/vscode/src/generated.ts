@@ -414,6 +414,7 @@ export interface DocumentStatus {
   budget: number | null;
   text: string;
   tooltip: string;
+  severity: "error" | "ok" | "warning";
 }
 
 /**

@@ -77,9 +77,23 @@ def floating(editor: Editor, command: str) -> list[str]:
     return lines(editor)
 
 
-def is_automatic(shown: list[str]) -> bool:
-    """Return whether these lines list sessions of which none is selected."""
-    return "automatic" in shown[0] and not any("pinned" in line for line in shown)
+def listed_sessions(editor: Editor) -> list[str]:
+    """Return what the user's picker shows of the sessions."""
+    editor.lua("""
+      _G.listed = nil
+      vim.ui.select = function(rows, options, done)
+        _G.rows, _G.done = rows, done
+        _G.listed = vim.tbl_map(options.format_item, rows)
+      end""")
+    editor.command("TokenSidecar sessions")
+    return list(wait_for(lambda: editor.lua("return _G.listed"), "the list of sessions"))
+
+
+def choose(editor: Editor, row: int) -> None:
+    """Choose a row of the listed sessions, from 1 on."""
+    before = len(editor.messages())
+    editor.lua("local row = ...; _G.done(_G.rows[row], row)", row)
+    wait_for(lambda: len(editor.messages()) > before, "the message about the choice")
 
 
 def close(editor: Editor) -> None:
@@ -114,23 +128,22 @@ def test_sessions_grow_while_somebody_types(
     thread.call()
     newest = share(codex.truth.context[thread.id], WINDOW)
     wait_status(editor, f" · ctx {newest} · ")
-    automatic, *rows = floating(editor, "TokenSidecar sessions")
+    automatic, *rows = listed_sessions(editor)
     assert "automatic" in automatic
-    assert [row.split()[:2] for row in rows] == [["●", "codex"], ["claude-code", session.id[:8]]]
+    assert [row.split()[:2] for row in rows] == [["●", "codex"], ["main", "·"]]
     assert newest in rows[0]
     assert share(claude.truth.context[session.id]) in rows[1]
-    assert "█" in rows[1]
-    editor.keys("G<CR>")
-    wait_for(lambda: any("pinned" in line for line in lines(editor)), "the list with the choice")
-    close(editor)
+    assert session.id[:8] not in rows[1]
+    choose(editor, 3)
+    editor.wait_message("showing main · ")
+    assert "pinned" in listed_sessions(editor)[2]
     wait_status(editor, f" · ctx {share(claude.truth.context[session.id])} · $")
     reply(session)
     thread.call()
     wait_status(editor, f" · ctx {share(claude.truth.context[session.id])} · $")
-    floating(editor, "TokenSidecar sessions")
-    editor.keys("gg<CR>")
-    wait_for(lambda: is_automatic(lines(editor)), "the list without a choice")
-    close(editor)
+    listed_sessions(editor)
+    choose(editor, 1)
+    assert not any("pinned" in row for row in listed_sessions(editor))
     thread.call()
     wait_status(editor, f" · ctx {share(codex.truth.context[thread.id], WINDOW)} · ")
 

@@ -27,6 +27,7 @@ PALETTE = {
     "fit": "fitToBudget",
     "fitcontext": "fitContext",
     "log": "showLog",
+    "map": "tokenMap",
     "model": "selectModel",
     "probe": "probeEndpoints",
     "reset": "resetContext",
@@ -97,6 +98,7 @@ def test_reset_forgets_the_conversation(ready: Editor) -> None:
 
 
 def test_cost_shows_each_row(ready: Editor) -> None:
+    ready.lua("vim.o.columns = 120")
     assert floating(ready, "TokenSidecar cost") == [NO_COST]
     ready.keys("q")
     record = {
@@ -300,13 +302,95 @@ def test_plug_maps(ready: Editor) -> None:
 
 def test_winbar_is_coloured_and_escaped(ready: Editor) -> None:
     ready.lua("""
-      vim.b.token_sidecar_status_dict = { text = '5 tokens (100 %)', severity = 'warning' }
+      vim.o.columns = 120
+      vim.b.token_sidecar_status_dict = {
+        text = '5 tokens (100 %) · ctx 45 %',
+        document = { text = '5 tokens (100 %)', tokens = 5, method = 'exact', severity = 'warning' },
+        context = { text = 'ctx 45 %', severity = 'ok' },
+        cost = vim.NIL,
+      }
       vim.o.winbar = "%{%v:lua.require'token_sidecar'.winbar()%}" """)
-    assert ready.screen()[0] == "5 tokens (100 %)"
+    assert ready.screen()[0] == "5 tokens (100 %) · ctx 45 %"
     evaluated = ready.lua(
         "return vim.api.nvim_eval_statusline(vim.o.winbar, { highlights = true })"
     )
-    assert "TokenSidecarWarning" in str(evaluated["highlights"])
+    groups = [each["group"] for each in evaluated["highlights"]]
+    assert groups.index("TokenSidecarWarning") < groups.index("TokenSidecarOk")
+    assert groups.count("TokenSidecarWarning") == 1
+
+
+def test_parts_of_the_status_are_short_in_a_narrow_editor(ready: Editor) -> None:
+    ready.lua("""
+      vim.b.token_sidecar_status_dict = {
+        text = '~12,345 tokens · ctx 45 % · $1.92 today',
+        document = { text = '~12,345 tokens', tokens = 12345, method = 'estimate', severity = 'ok' },
+        context = { text = 'ctx 45 %', severity = 'error' },
+        cost = { text = '$1.92 today', severity = 'ok' },
+      }""")
+
+    def parts(columns: int) -> list[str]:
+        ready.lua("vim.o.columns = ...", columns)
+        return [
+            ready.lua("return require('lualine.components.token_sidecar_' .. ...)()", name)
+            for name in ("tokens", "context", "cost")
+        ]
+
+    assert parts(80) == ["~12k", "45 %%", "$1.92"]
+    assert parts(100) == ["~12,345 tokens", "ctx 45 %%", "$1.92 today"]
+    highlight = "return require('token_sidecar').highlight(...)"
+    assert ready.lua(highlight, "context") == "TokenSidecarError"
+    assert ready.lua(highlight, "tokens") == "TokenSidecarOk"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_reports_fit_the_editor(ready: Editor, columns: int) -> None:
+    ready.lua("vim.o.columns = ...", columns)
+    for number in range(3):
+        model = "anthropic/claude-haiku-4.5-with-a-rather-long-name"
+        usage = {"input_tokens": 12_345_678 + number, "output_tokens": 1_234_567}
+        ask(ready, "cost/record", {"session": "s", "model": f"{model}{number}", "usage": usage})
+    lines = floating(ready, "TokenSidecar cost")
+    width = ready.lua("return vim.api.nvim_win_get_width(0)")
+    assert width <= columns - 4
+    table = lines[: lines.index("")]
+    assert all(len(line) <= width for line in table)
+    assert table[0].split()[-1] == "Cost"
+
+
+def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:
+    for number in range(3):
+        ready.write(f"src/deep/{number}.md", HELLO * (number + 1))
+    ready.write("CLAUDE.md", HELLO)
+    ready.lua("vim.o.lines = 40")
+    lines = floating(ready, f"TokenSidecar map {ready.workspace}")
+    assert lines[0] == f"{truth(HELLO) * 8} tokens in 5 files"
+    names = [line.split()[-1] for line in lines[1:4]]
+    assert names == ["src/", "deep/", "2.md"]
+    assert "Sent with every request of an agent" in lines
+    assert any("CLAUDE.md  claude-code" in line for line in lines)
+    levels = [ready.lua("return vim.fn.foldlevel(...)", row) for row in range(1, 7)]
+    assert levels == [0, 1, 2, 2, 2, 2]
+    assert ready.lua("return vim.fn.foldclosed(3)") == 3
+    ready.keys("gg2j<CR>")
+    wait_for(lambda: ready.lua("return vim.fn.foldclosed(3)") == -1, "the open fold")
+    ready.keys("<Tab>")
+    wait_for(lambda: ready.lua("return vim.fn.foldclosed(3)") == 3, "the closed fold")
+    ready.keys("<Tab>")
+    wait_for(lambda: ready.lua("return vim.fn.foldclosed(3)") == -1, "the open fold")
+    ready.keys("j<CR>")
+    wait_for(lambda: ready.lua("return vim.fn.expand('%:t')") == "2.md", "the file")
+
+
+def test_health_reports_configuration_model_agents_endpoints_and_errors(ready: Editor) -> None:
+    (ready.folder / "config.toml").write_text("")
+    ready.command("checkhealth token_sidecar")
+    lines = "\n".join(ready.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)"))
+    for part in ("configuration", "coding agents", "endpoints", "last error"):
+        assert f"token-sidecar: {part}" in lines
+    assert "model: gpt-" in lines
+    assert "state folder: " in lines
+    assert "none configured; no text leaves this machine" in lines
+    assert "❌" not in lines
 
 
 def test_the_selection_is_counted_next_to_the_document(open_editor: Callable[..., Editor]) -> None:
@@ -424,7 +508,7 @@ def test_the_subcommands_match_the_palette(editor: Editor) -> None:
         "installServer",
         "pinSession",
         "unpinSession",
-    }
+    } | {"tokenMap"}
 
 
 def choose(editor: Editor, row: int) -> None:
@@ -528,16 +612,12 @@ def test_a_session_can_be_selected(ready: Editor) -> None:
     turns = [{"role": "user", "content": "Hello"}]
     for session in ("one", "two"):
         ask(ready, "context/append", {"session": session, "turns": turns})
-    lines = floating(ready, "TokenSidecar sessions")
-    assert lines[0].strip().startswith("automatic")
-    assert lines[1].startswith("●  protocol  two")
-    ready.keys("G<CR>")
-    wait_for(
-        lambda: "pinned" in str(ready.lua("return vim.api.nvim_buf_get_lines(0, 2, 3, false)")),
-        "the list with the choice in it",
-    )
-    ready.keys("q")
-    wait_for(lambda: ready.lua("return #vim.api.nvim_list_wins()") == 1, "the window's end")
+    choose(ready, 3)
+    ready.command("TokenSidecar sessions")
+    ready.wait_message("showing one until it ends")
+    rows = ready.lua("return _G.rows")
+    assert rows[0].strip() == "Newest session (automatic)"
+    assert rows[1].startswith("● two ")
     shown = "return require('token_sidecar.server').clients()[1]:request_sync('context/usage', {workspace = vim.NIL}).result.session.id"
     wait_for(lambda: ready.lua(shown) == "one", "the older one")
 

@@ -139,11 +139,24 @@ local function conversation(name)
   return function() require('token_sidecar.conversation')[name](workspace_ask()) end
 end
 
+--- Shows the cost report. Its table, which comes first, loses columns in narrow editors.
+local function cost()
+  workspace_ask()('cost/detail', { charts = true }, function(result)
+    local sections, found = vim.split(result.overview, '\n\n'), result.table
+    if found and #found.rows > 0 then
+      local rows = vim.list_extend({ found.heads }, found.rows)
+      if #found.total > 0 then table.insert(rows, found.total) end
+      sections[1] = table.concat(report.table_lines(rows, found.names), '\n')
+    end
+    report.open('Cost', table.concat(sections, '\n\n'))
+  end)
+end
+
 ---@type table<string, fun(opts: token_sidecar.Command)>
 local SUBCOMMANDS = {
   compare = compare,
   context = function() show_report('context/usage', { contents = true }, 'Context', 'text') end,
-  cost = function() show_report('cost/detail', { charts = true }, 'Cost', 'overview') end,
+  cost = cost,
   count = count,
   fit = fit,
   fitcontext = conversation('fit'),
@@ -152,6 +165,7 @@ local SUBCOMMANDS = {
     if vim.fn.filereadable(name) == 0 then return notify('the log is empty') end
     vim.cmd.tabedit(vim.fn.fnameescape(name))
   end,
+  map = function(opts) require('token_sidecar.map').open(opts.fargs[2] or vim.fn.getcwd()) end,
   model = model,
   reset = function() workspace_ask()('context/reset', {}, function(usage) notify(usage.text) end) end,
   probe = conversation('probe'),
@@ -183,6 +197,8 @@ function M.complete(lead, line)
   local candidates = #words < 2 and vim.tbl_keys(SUBCOMMANDS) or {}
   if words[1] == 'model' and #words == 2 or words[1] == 'compare' and #words > 1 then
     candidates = model_names(lead)
+  elseif words[1] == 'map' and #words == 2 then
+    return vim.fn.getcompletion(lead, 'dir')
   elseif words[1] == 'fit' and #words == 3 then
     candidates = MODES
   end

@@ -6,23 +6,41 @@ local notify = format.notify
 local report = require('token_sidecar.report')
 
 local NO_ENDPOINT = 'no endpoint is configured: `token-sidecar config init --user` creates a sample configuration'
-local AUTOMATIC = '   automatic: newest session'
+local LABEL_COLUMNS, NUMBER_COLUMNS = 32, 8
 
 ---@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any, client: vim.lsp.Client))
 
---- Lists the sessions of the workspace. `<CR>` shows the session under the cursor in the status (the newest on the
---- first line) and opens the list again.
+--- Shortens a text to some columns, or pads it.
+local function to_columns(text, columns)
+  if vim.fn.strdisplaywidth(text) > columns then
+    text = vim.fn.strcharpart(text, 0, columns - 1) .. '…'
+  end
+  return text .. (' '):rep(columns - vim.fn.strdisplaywidth(text))
+end
+
+--- Lists the sessions of the workspace in the user's picker. The chosen one is shown in the status until it ends.
 ---@param ask token_sidecar.Ask
 function M.sessions(ask)
   ask('context/sessions', { all = true }, function(rows)
     if #rows == 0 then
       return notify('no sessions yet: they appear when a coding agent works in this folder or a chat plugin is used', vim.log.levels.WARN)
     end
-    local lines = vim.tbl_map(function(row) return row.text end, rows)
-    table.insert(lines, 1, AUTOMATIC)
-    report.open('Sessions: <CR> shows one', table.concat(lines, '\n'), function(line)
-      local chosen = line > 1 and rows[line - 1].id or vim.NIL
-      ask('context/select', { session = chosen }, function() M.sessions(ask) end)
+    local columns, details = 1, 0
+    for _, row in ipairs(rows) do
+      columns = math.min(LABEL_COLUMNS, math.max(columns, vim.fn.strdisplaywidth(row.label)))
+      details = math.max(details, vim.fn.strdisplaywidth(row.detail))
+    end
+    columns = math.max(12, math.min(columns, vim.o.columns - details - NUMBER_COLUMNS))
+    local function line(row)
+      if row == false then return '  Newest session (automatic)' end
+      return ('%s %s  %s'):format(row.shown and '●' or ' ', to_columns(row.label, columns), row.detail)
+    end
+    local options = { prompt = 'Show in the status:', format_item = line, kind = 'token_sidecar_session' }
+    vim.ui.select(vim.list_extend({ false }, rows), options, function(row)
+      if row == nil then return end
+      ask('context/select', { session = row and row.id or vim.NIL }, function()
+        notify(row and ('showing %s until it ends'):format(row.label) or 'showing the newest session')
+      end)
     end)
   end)
 end

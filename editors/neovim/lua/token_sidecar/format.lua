@@ -49,6 +49,18 @@ function M.tokens(tokens, method)
   return ((method == 'estimate' or method == 'calibrated') and '~' or '') .. M.integer(tokens)
 end
 
+---@return string `812`, `12k`, `~1.2M`
+function M.short(tokens, method)
+  local mark = (method == 'estimate' or method == 'calibrated') and '~' or ''
+  for _, unit in ipairs({ { 1e6, 'M' }, { 1e3, 'k' } }) do
+    if tokens >= unit[1] then
+      local text = ('%.1f'):format(tokens / unit[1])
+      return mark .. (tokens >= 10 * unit[1] and ('%.0f'):format(tokens / unit[1]) or text) .. unit[2]
+    end
+  end
+  return mark .. tokens
+end
+
 ---@return string `1 token`, `~1,234 tokens`
 function M.tokens_text(tokens, method)
   return M.tokens(tokens, method) .. (tokens == 1 and ' token' or ' tokens')

@@ -1,19 +1,58 @@
 -- Functions for status lines. They only read values that the server has sent.
 local M = {}
 
+local PARTS = { tokens = 'document', context = 'context', cost = 'cost' }
+local ORDER = { 'tokens', 'context', 'cost' }
+local WIDE = 100 -- columns from which parts have their full text
+
+--- Returns a part of the buffer's status, or nil if it is unknown.
+local function status_part(name, buf)
+  local status = vim.b[buf or 0].token_sidecar_status_dict
+  local part = status and status.text ~= '' and status[PARTS[name]]
+  return type(part) == 'table' and part or nil
+end
+
 --- Returns the status text of a buffer.
 ---@param buf? integer default: the current buffer
 ---@return string text such as `12,345 tokens`, or `` before the first count
 function M.statusline(buf) return vim.b[buf or 0].token_sidecar_status or '' end
 
---- Returns the status text as a statusline or winbar item in the colour of its severity, for `%{%…%}`.
+--- Returns one part of the status: the document's tokens, the context or the cost. In editors of less than 100 columns
+--- it is short: `12k`, `45 %`, `$1.92`.
+---@param name 'tokens'|'context'|'cost'
 ---@param buf? integer default: the current buffer
----@return string item `%#TokenSidecarWarning#…%*`, or `` before the first count
+---@return string text or `` if it is unknown
+function M.part(name, buf)
+  local part, status = status_part(name, buf), vim.b[buf or 0].token_sidecar_status_dict
+  if not part then
+    local is_unknown = name == 'tokens' and status and status.text ~= '' and type(status.uri) == 'string'
+    return is_unknown and '?' or ''
+  end
+  if vim.o.columns >= WIDE then return part.text end
+  if name == 'tokens' then return require('token_sidecar.format').short(part.tokens, part.method) end
+  return (part.text:gsub('^ctx ', ''):gsub(' today$', ''))
+end
+
+--- Returns the highlight group of one part of the status, by its severity.
+---@param name 'tokens'|'context'|'cost'
+---@param buf? integer default: the current buffer
+---@return string group such as `TokenSidecarWarning`
+function M.highlight(name, buf)
+  local part = status_part(name, buf)
+  return 'TokenSidecar' .. (part and part.severity or 'ok'):gsub('^%l', string.upper)
+end
+
+--- Returns the status as a statusline or winbar item, each part in the colour of its severity, for `%{%…%}`.
+---@param buf? integer default: the current buffer
+---@return string item `%#TokenSidecarOk#12,345 tokens%*%#TokenSidecarOk# · %*…`, or `` before the first count
 function M.winbar(buf)
-  local status = vim.b[buf or 0].token_sidecar_status_dict
-  if not status then return '' end
-  local group = 'TokenSidecar' .. status.severity:gsub('^%l', string.upper)
-  return ('%%#%s#%s%%*'):format(group, (status.text:gsub('%%', '%%%%')))
+  local items = {}
+  for _, name in ipairs(ORDER) do
+    local text = M.part(name, buf)
+    local item = ('%%#%s#%s%%*'):format(M.highlight(name, buf), (text:gsub('%%', '%%%%')))
+    if text ~= '' then table.insert(items, item) end
+  end
+  return table.concat(items, '%#TokenSidecarOk# · %*')
 end
 
 return M

@@ -1,35 +1,118 @@
 -- Reports of the server in a floating window.
 local M = {}
 
---- Shows a text in a floating window that `q` and `<Esc>` close.
----@param on_enter? fun(line: integer) called by `<CR>` with the line, after the window is closed
-function M.open(title, text, on_enter)
-  local lines = vim.split(text, '\n')
-  local buf, widths = vim.api.nvim_create_buf(false, true), vim.tbl_map(vim.fn.strdisplaywidth, lines)
-  vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
-  vim.bo[buf].bufhidden, vim.bo[buf].modifiable, vim.bo[buf].filetype = 'wipe', false, 'token-sidecar'
-  local width = math.max(1, math.min(math.max(#title + 4, unpack(widths)) + 1, vim.o.columns - 4))
-  local height = math.max(1, math.min(#lines, vim.o.lines - 6))
-  vim.api.nvim_open_win(buf, true, {
+local MARGIN_COLUMNS, MARGIN_LINES = 4, 6
+local NAMESPACE = vim.api.nvim_create_namespace('token_sidecar_report')
+-- Patterns of text, and the highlight groups of what they match.
+local HIGHLIGHTS = {
+  { '[▏▎▍▌▋▊▉█]+[▏▎▍▌▋▊▉█░]*', 'TokenSidecarBar' },
+  { '░\\+', 'TokenSidecarFaint' },
+  { '\\~\\?\\$[0-9.,]\\+', 'TokenSidecarCost' },
+}
+
+--- Aligns the rows of a table: names on the left, numbers on the right. To fit the editor, it leaves out the last
+--- numbers but one, and finally shortens the first name.
+---@param rows string[][]
+---@param names integer number of leading columns that are names
+---@return string[] lines
+function M.table_lines(rows, names)
+  local widths, line = {}, {}
+  for _, row in ipairs(rows) do
+    for index, cell in ipairs(row) do
+      widths[index] = math.max(widths[index] or 0, vim.fn.strdisplaywidth(cell))
+    end
+  end
+  local total = -2
+  for _, width in ipairs(widths) do
+    total = total + width + 2
+  end
+  if total > vim.o.columns - MARGIN_COLUMNS - 1 and #widths > names + 2 then
+    local function without_last_but_one(row)
+      local kept = vim.list_slice(row)
+      table.remove(kept, #kept - 1)
+      return kept
+    end
+    return M.table_lines(vim.tbl_map(without_last_but_one, rows), names)
+  end
+  widths[1] = math.max(1, math.min(widths[1], widths[1] + vim.o.columns - MARGIN_COLUMNS - 1 - total))
+  for number, row in ipairs(rows) do
+    local cells = {}
+    for index, cell in ipairs(row) do
+      if vim.fn.strdisplaywidth(cell) > widths[index] then
+        cell = vim.fn.strcharpart(cell, 0, widths[index] - 1) .. '…'
+      end
+      local padding = (' '):rep(widths[index] - vim.fn.strdisplaywidth(cell))
+      table.insert(cells, index <= names and cell .. padding or padding .. cell)
+    end
+    line[number] = (table.concat(cells, '  '):gsub(' +$', ''))
+  end
+  return line
+end
+
+--- Returns whether a line is a row of a table, which must not be broken.
+local function is_row(line) return vim.trim(line):find('  ', 1, true) ~= nil end
+
+--- Returns the position and size of the window for these lines, so that it fits the editor.
+---@return vim.api.keyset.win_config
+---@return boolean wrap whether long lines are broken, because the tables fit
+local function layout(lines, title)
+  local most, widest, widest_row = vim.o.columns - MARGIN_COLUMNS, vim.fn.strdisplaywidth(title) + 4, 0
+  for _, line in ipairs(lines) do
+    local width = vim.fn.strdisplaywidth(line) + 1
+    widest, widest_row = math.max(widest, width), is_row(line) and math.max(widest_row, width) or widest_row
+  end
+  local width, wrap, height = math.max(1, math.min(widest, most)), widest_row <= most, 0
+  for _, line in ipairs(lines) do
+    height = height + (wrap and math.max(1, math.ceil((vim.fn.strdisplaywidth(line) + 1) / width)) or 1)
+  end
+  height = math.max(1, math.min(height, vim.o.lines - MARGIN_LINES))
+  return {
     relative = 'editor',
-    row = math.floor((vim.o.lines - height) / 2) - 1,
-    col = math.floor((vim.o.columns - width) / 2) - 1,
+    row = math.max(0, math.floor((vim.o.lines - height) / 2) - 1),
+    col = math.max(0, math.floor((vim.o.columns - width) / 2) - 1),
     width = width,
     height = height,
-    style = 'minimal',
-    border = 'rounded',
-    title = (' %s '):format(title),
-  })
+  }, wrap
+end
+
+--- Highlights labels, headings, bars and costs.
+local function highlight(buf, lines)
+  for row, line in ipairs(lines) do
+    local before, after = lines[row - 1] or '', lines[row + 1] or ''
+    local label = line:match('^[%a][%a ]-  ')
+    if before == '' and after ~= '' and not line:find('  ', 1, true) and row > 1 then
+      vim.api.nvim_buf_set_extmark(buf, NAMESPACE, row - 1, 0, { end_col = #line, hl_group = 'TokenSidecarHeading' })
+    elseif label then
+      vim.api.nvim_buf_set_extmark(buf, NAMESPACE, row - 1, 0, { end_col = #label, hl_group = 'TokenSidecarLabel' })
+    end
+  end
+  for _, each in ipairs(HIGHLIGHTS) do
+    vim.fn.matchadd(each[2], each[1])
+  end
+end
+
+--- Shows a text in a floating window that `q` and `<Esc>` close.
+---@param title string
+---@param text string
+---@return integer buf
+function M.open(title, text)
+  local lines = vim.split(text, '\n')
+  local buf = vim.api.nvim_create_buf(false, true)
+  vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
+  vim.bo[buf].bufhidden, vim.bo[buf].modifiable, vim.bo[buf].filetype = 'wipe', false, 'token-sidecar'
+  local look = { style = 'minimal', border = 'rounded', title = (' %s '):format(title) }
+  local place, wrap = layout(lines, title)
+  local window = vim.api.nvim_open_win(buf, true, vim.tbl_extend('force', place, look))
+  vim.wo[window].wrap, vim.wo[window].linebreak = wrap, true
+  highlight(buf, lines)
   local options = { buffer = buf, nowait = true, silent = true }
   vim.keymap.set('n', 'q', '<Cmd>close<CR>', options)
   vim.keymap.set('n', '<Esc>', '<Cmd>close<CR>', options)
-  if not on_enter then return end
-  vim.wo.cursorline = true
-  vim.keymap.set('n', '<CR>', function()
-    local line = vim.fn.line('.')
-    vim.cmd.close()
-    on_enter(line)
-  end, options)
+  vim.api.nvim_create_autocmd('VimResized', {
+    buffer = buf,
+    callback = function() vim.api.nvim_win_set_config(window, (layout(lines, title))) end,
+  })
+  return buf
 end
 
 return M

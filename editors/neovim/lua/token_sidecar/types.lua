@@ -326,6 +326,7 @@
 ---@field budget? integer
 ---@field text string
 ---@field tooltip string
+---@field severity "error"|"ok"|"warning"
 
 --- A tool call that was cut off. `reason` says what is missing.
 ---@class token_sidecar.Dropped

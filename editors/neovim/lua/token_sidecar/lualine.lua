@@ -1,0 +1,18 @@
+-- Makes lualine components of functions that return texts, and redraws lualine when the status changes.
+local is_refreshing = false
+
+local function refresh()
+  vim.schedule(function() require('lualine').refresh({ force = true, place = { 'statusline', 'winbar' } }) end)
+end
+
+---@param text fun(): string
+---@return fun(): string component
+return function(text)
+  if not is_refreshing then
+    is_refreshing = true
+    local group = vim.api.nvim_create_augroup('token_sidecar_lualine', {})
+    vim.api.nvim_create_autocmd('User', { group = group, pattern = 'TokenSidecarStatus', callback = refresh })
+  end
+  -- lualine inserts the result into a statusline, where % starts an item.
+  return function() return (text():gsub('%%', '%%%%')) end
+end
