@@ -1,1 +1,1 @@
-"""Configuration: layers of options, resolved to validated settings."""
+"""Loads and validates the settings of a project."""

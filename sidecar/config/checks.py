@@ -26,16 +26,16 @@ _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
 
 
 class InvalidError(SidecarError):
-    """A value that a setting does not allow. The message describes the expected value."""
+    """A setting does not allow a value. The message describes what is expected."""
 
     kind = "config"
 
 
 def convert_value(value: object, wanted: object) -> object:
-    """Convert `value` to the type of a settings field.
+    """Convert a value to the type of a setting.
 
     Raises:
-        InvalidError: the value does not fit the type.
+        InvalidError: The value does not fit the type.
     """
     kind: Any = _without_none(wanted)
     if _without_metadata(kind) is Decimal:
@@ -58,7 +58,7 @@ def convert_value(value: object, wanted: object) -> object:
 
 
 def describe_type(wanted: object) -> str:
-    """Describe a type in terms of TOML."""
+    """Describe a type in the terms of TOML."""
     wanted = _without_none(wanted)
     for note in getattr(wanted, "__metadata__", ()):
         if isinstance(note, msgspec.Meta) and note.description:
@@ -72,7 +72,7 @@ def describe_type(wanted: object) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Describe the type of a value. The value itself may be a secret."""
+    """Describe the type of a value, but not the value, which may be a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -87,7 +87,7 @@ def describe_value(value: object) -> str:
 
 
 def check_budget(budget: Budget) -> str | None:
-    """Return what is wrong with a budget as a whole, or None."""
+    """Return what is wrong with a budget, apart from the types of its values, or None."""
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
@@ -106,7 +106,7 @@ def check_budget(budget: Budget) -> str | None:
 
 
 def check_models(models: Sequence[str]) -> str | None:
-    """Return what is wrong with a list of model globs, or None."""
+    """Return what is wrong with a list of patterns for model names, or None."""
     if len(models) > MAX_PATTERNS:
         return f"models holds more than {MAX_PATTERNS:,} patterns"
     wrong = next(filter(None, map(glob_problem, models)), None)
@@ -114,7 +114,7 @@ def check_models(models: Sequence[str]) -> str | None:
 
 
 def check_context(context: Context) -> str | None:
-    """Return what is wrong with the thresholds, or None. They must rise."""
+    """Return what is wrong with the thresholds, which must increase, or None."""
     levels = context.warn_at
     if not levels:
         return "needs at least one number, such as [0.8, 0.95]"
@@ -124,7 +124,7 @@ def check_context(context: Context) -> str | None:
 
 
 def check_agents(names: Sequence[str]) -> str | None:
-    """Return the positions of unknown agents, or None. Their names may be secrets."""
+    """Return the positions of unknown agents, without their names, which may be secrets."""
     unknown = [(position, name) for position, name in enumerate(names, 1) if name not in AGENTS]
     if not unknown:
         return None
@@ -135,7 +135,7 @@ def check_agents(names: Sequence[str]) -> str | None:
 
 
 def similar_agents(names: Sequence[str]) -> list[str]:
-    """Return the agents with similar names."""
+    """Return the known agents whose names are similar to some names."""
     import difflib
 
     matches = (difflib.get_close_matches(name[:60], AGENTS, 1) for name in names)
@@ -143,7 +143,7 @@ def similar_agents(names: Sequence[str]) -> list[str]:
 
 
 def known_agents(agents: Agents) -> dict[str, Any]:
-    """Return the fields of `agents` without unknown agents."""
+    """Return `sources` and `paths` of the settings of agents, without unknown agents."""
     sources = agents.sources and tuple(name for name in agents.sources if name in AGENTS)
     return {
         "sources": sources,
@@ -152,7 +152,7 @@ def known_agents(agents: Agents) -> dict[str, Any]:
 
 
 def unreachable_soft_caps(caps: Caps) -> list[str]:
-    """Return the keys of soft caps above the hard cap, which never warn."""
+    """Return the keys of soft caps that are above the hard cap, so that they never warn."""
     keys = []
     for scope in ("", "session-", "workspace-"):
         name = scope.replace("-", "_")
@@ -179,7 +179,7 @@ def _convert_usd(value: object) -> Decimal:
 
 
 def _without_none(wanted: object) -> object:
-    """Return `X` for `X | None`."""
+    """Return the type `X` of an optional type `X | None`."""
     if get_origin(wanted) in (Union, UnionType):
         return next(part for part in get_args(wanted) if part is not type(None))
     return wanted

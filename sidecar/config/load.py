@@ -47,17 +47,17 @@ def load(
     project_file: Path | None = None,
     previous: Loaded | None = None,
 ) -> Loaded:
-    """Load the settings of a workspace root: the user's file, the project's, the editor's section.
+    """Load the settings of a root folder from the user's file, the project's file and the editor.
 
-    Never raises; problems are in the result.
+    Never raises. The result contains the problems.
 
     Args:
-        root: The workspace folder; None for documents outside of all folders.
+        root: The folder, or None for documents outside all folders.
         editor: The editor's section `tokenSidecar` (camelCase). Its trusted keys apply, so clients
             must take them from the user's own settings only.
-        env: The environment; this process's by default.
-        project_file: A file to read instead of the root's own.
-        previous: The last result, whose values stay in force for files that are broken now.
+        env: The environment; by default that of this process.
+        project_file: A file to read instead of the project's own.
+        previous: The last result. Its values stay in force for files that are broken now.
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})
@@ -67,7 +67,7 @@ def load(
     elif root is not None:
         files.read_project(root)
     resolved = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
-    # A broken file has changed since its last valid settings were read, so their places are stale.
+    # The values of a broken file are those of an earlier version, so their lines are outdated.
     problems = [problem for problem in resolved.problems if problem.file not in files.broken]
     problems = [*files.problems, *problems]
     loaded = Loaded(resolved.settings, tuple(problems), resolved.origins, files.layers)
@@ -75,14 +75,14 @@ def load(
 
 
 def find_root(start: Path) -> Path:
-    """Return the nearest project root at or above `start`, else the folder of `start`."""
+    """Return the nearest project folder at or above a path, or the folder of the path."""
     folder = start if os.path.isdir(start) else start.parent
     return next(filter(is_root, (folder, *folder.parents)), folder)
 
 
 def is_root(folder: Path) -> bool:
-    """Return whether a folder contains a project configuration or a `.git`. Never raises."""
-    # os.path returns False where pathlib raises: for names that are too long, or without access.
+    """Return whether a folder contains a project configuration or `.git`. Never raises."""
+    # Unlike pathlib, os.path does not raise for names that are too long or not accessible.
     own, pyproject = project_files(folder)
     if os.path.isfile(own) or os.path.exists(folder / ".git"):
         return True
@@ -94,10 +94,10 @@ class _Files:
 
     def __init__(self, last_valid: Mapping[FileKey, Layer]) -> None:
         self.layers: dict[FileKey, Layer] = {}
-        """The valid contents of each file, lowest layer first."""
+        """The valid contents of each file, in the order in which they apply."""
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
-        """Files that cannot be read."""
+        """The files that cannot be read or parsed."""
         self._last_valid = last_valid
 
     def read_user(self, environ: Mapping[str, str]) -> None:
@@ -109,7 +109,7 @@ class _Files:
         self._read("project", path, _SECTION if path.name == PYPROJECT else ())
 
     def read_project(self, root: Path) -> None:
-        """Read the project's file, or its pyproject.toml if there is none."""
+        """Read the project's own file, or else its pyproject.toml."""
         own, pyproject = project_files(root)
         if not self._read("project", own, (), root):
             self._read("project", pyproject, _SECTION, root)
@@ -117,7 +117,7 @@ class _Files:
     def _read(self, source: Source, path: Path, prefix: KeyPath, root: Path | None = None) -> bool:
         is_shared = root is not None and path.name == PYPROJECT
         try:
-            # Keep CRLF, which TOML allows: spans are offsets in this text.
+            # CRLF is kept, because spans are offsets in this text.
             text = read_file(path, root).decode("utf-8-sig")
             if not is_shared or "token-sidecar" in text:
                 self._add_section(path, Layer(source, parse(text), path, *find_spans(text), prefix))
@@ -155,10 +155,9 @@ class _Files:
         refused: bool = False,
         is_warning: bool = False,
     ) -> None:
-        """Report an unreadable file, and keep its last valid values.
+        """Report a file that cannot be read or parsed, and keep its last valid values.
 
-        A pyproject.toml only causes a warning, because it may not contain settings of this
-        program.
+        A pyproject.toml only causes a warning, because it may not contain settings of this program.
         """
         self.broken.add(path)
         last_valid = self._last_valid.get((source, path))
@@ -178,7 +177,7 @@ def _get_nested(values: object, prefix: KeyPath) -> object:
 
 
 def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
-    """Apply `CONTEXT_MAX_TOKENS`: it lowers `context.limit`, or sets it."""
+    """Lower or set `context.limit` by the environment variable `CONTEXT_MAX_TOKENS`."""
     value = environ.get(LIMIT_VARIABLE, "").strip()
     if not value:
         return loaded

@@ -1,4 +1,4 @@
-"""Where settings come from: layers of unvalidated values, their places and problems."""
+"""Defines the sources of settings: layers of unvalidated values, their places and problems."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 Source = Literal["default", "user", "project", "environment", "editor"]
 ProblemSeverity = Literal["error", "warning"]
 FileKey = tuple[Source, Path]
-"""Identifies a file and its role: the same file may be the user's and a project's."""
+"""The role and path of a file. One file may be both the user's and a project's."""
 
 
 _KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value comes from. `file` and the 1-based `line` are None outside files."""
+    """The source of a value. `file` and the 1-based `line` are None for values outside files."""
 
     source: Source
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The key's path from the top of the file, as in `find_value_spans`."""
+    """The path of the key from the top of the file, as in `find_value_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:
@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A problem in a configuration. `line` and `column` are 1-based, or None outside files."""
+    """A problem in a configuration. `line` and `column` are 1-based, and None outside files."""
 
     file: Path | None
     key: str
@@ -51,7 +51,7 @@ class Problem(msgspec.Struct, frozen=True):
     source: Source = "user"
     column: int | None = None
     refused: bool = False
-    """Whether the file must not be opened. A diagnostic must not point to it either.
+    """Whether the file must not be opened, not even by an editor that shows a diagnostic for it.
 
     Neovim reads a file that has a diagnostic, and would block on a FIFO or a device.
     """
@@ -66,7 +66,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """The values of one source. `prefix` is the table in the file in which they are."""
+    """The values of one source. `prefix` is the path of their table in the file."""
 
     source: Source
     values: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Layer(msgspec.Struct, frozen=True):
     prefix: KeyPath = ()
 
     def origin(self, path: KeyPath) -> Origin:
-        """Return the origin of the value at `path`."""
+        """Return the source of the value at a path."""
         full = (*self.prefix, *path)
         return Origin(self.source, self.file, find_line(self.spans, full), full)
 
@@ -88,25 +88,27 @@ class Layer(msgspec.Struct, frozen=True):
         *,
         at_key: bool = False,
     ) -> Problem:
-        """Return a problem with the value at `path`, or with its key."""
+        """Return a problem with the value or the key at a path."""
         full = (*self.prefix, *path)
         span = (self.keys.get(full) if at_key else None) or find_span(self.spans, full)
         line, column = (span.line, span.column) if span else (None, None)
         return Problem(self.file, format_key(path), line, message, severity, self.source, column)
 
     def spell_key(self, key: str) -> str:
-        """Return a kebab-case key as this layer spells it. The editor's JSON uses camelCase."""
+        """Return a kebab-case key in this layer's spelling, which is camelCase for the editor's
+        JSON.
+        """
         return to_camel_case(key) if self.source == "editor" else key
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings and their problems."""
+    """The settings in force, and the problems in their files."""
 
     settings: Settings
     problems: tuple[Problem, ...]
     origins: Mapping[str, Origin]
-    """The origin of each value, by key."""
+    """The source of each value, by key."""
     files: Mapping[FileKey, Layer] = field(default_factory=dict)
     """The last valid contents of each file."""
 

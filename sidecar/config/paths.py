@@ -1,4 +1,4 @@
-"""Paths of configuration, state and caches. Opens and creates no files."""
+"""Determines the paths of configuration, state and caches, without opening or creating files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sidecar.operating_system import IS_LINUX
 
 APP = "token-sidecar"
 LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
-"""Environment variable that caps the context window, in tokens."""
+"""The environment variable that limits the context window, in tokens."""
 STATE_VARIABLE = "TOKEN_SIDECAR_STATE"
-"""Environment variable that names the state folder."""
+"""The environment variable that names the state folder."""
 PROJECT_FILE = ".token-sidecar.toml"
 PYPROJECT = "pyproject.toml"
 
 
 def config_file(env: Mapping[str, str] | None = None) -> Path:
-    """Return the path of the user's configuration file. `TOKEN_SIDECAR_CONFIG` overrides it."""
+    """Return the path of the user's configuration, which `TOKEN_SIDECAR_CONFIG` overrides."""
     named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
     if named:
         return Path(named).expanduser()
@@ -31,7 +31,7 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
 
 
 def state_dir(env: Mapping[str, str] | None = None) -> Path:
-    """Return the folder that holds the ledger and the calibration file.
+    """Return the folder with the ledger and the calibration file.
 
     The environment variable `TOKEN_SIDECAR_STATE` overrides it.
     """
@@ -48,7 +48,7 @@ def state_dir(env: Mapping[str, str] | None = None) -> Path:
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     """Return the folder of caches, which may be deleted at any time.
 
-    It is in the state folder if that is overridden.
+    If `TOKEN_SIDECAR_STATE` is set, it is a subfolder of the state folder.
     """
     named = _environ(env).get(STATE_VARIABLE)
     if named:
@@ -61,7 +61,7 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def _xdg_folder(variable: str, usual: str) -> Path | None:
-    """Return a folder like `platformdirs` on Linux, or None if only platformdirs knows it.
+    """Return a folder as `platformdirs` does, or None if that must be asked.
 
     Importing platformdirs would slow down every start.
     """
@@ -80,12 +80,12 @@ LEDGER_FILES = ("ledger.db", "ledger.db-wal")
 
 
 def project_files(root: Path) -> tuple[Path, Path]:
-    """Return the files that may configure a root; the first one with a section is used."""
+    """Return the files that may configure a project. The first one that does so is used."""
     return root / PROJECT_FILE, root / PYPROJECT
 
 
 def settings_files(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Return all files whose change, creation or deletion changes the settings of `root`."""
+    """Return all files whose change, creation or deletion may change the settings of a project."""
     user = config_file(env)
     return (user,) if root is None else (user, *project_files(root))
 

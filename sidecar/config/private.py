@@ -1,5 +1,4 @@
-"""Creates state and cache files that only the user can access (folders 0700, files 0600).
-Blocking."""
+"""Creates files that only the user can access (folders 0700, files 0600). Blocking."""
 
 from __future__ import annotations
 
@@ -20,7 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder with its parents, and remove others' access to it. Raises OSError."""
+    """Create a folder and its parents, and remove other users' access to it.
+
+    Raises:
+        OSError: The folder cannot be created.
+    """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
@@ -31,9 +34,12 @@ def make_folder(folder: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Create an empty private file, unless it exists. Raises OSError.
+    """Create an empty private file, unless it exists.
 
-    SQLite would create a file that others can read.
+    SQLite would create a file that other users can read.
+
+    Raises:
+        OSError: The file cannot be created.
     """
     make_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -42,7 +48,11 @@ def create(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file atomically. Its folder must exist. Raises OSError."""
+    """Replace a file atomically. Its folder must exist.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     import tempfile
 
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # always 0600
@@ -57,10 +67,13 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(lock: Path, seconds: float) -> Iterator[bool]:
-    """Lock a file between processes. Yields False if that takes longer than `seconds`.
+    """Lock a file against other processes. Yields False if that takes longer than `seconds`.
 
-    `lock` is an empty file that is never deleted. SQLite locks it, which works on all systems
-    and ends with the process. Raises OSError.
+    The lock is an empty file that is never deleted. SQLite locks it, because such locks work on all
+    systems and end with the process.
+
+    Raises:
+        OSError: The file cannot be created or locked.
     """
     import sqlite3
 
@@ -81,7 +94,10 @@ def locked(lock: Path, seconds: float) -> Iterator[bool]:
 def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
     """Rename an unusable file so that a new one can be created, and log the reason. Never raises.
 
-    `beside` lists the suffixes of files that belong to it.
+    Args:
+        path: The file.
+        why: The reason.
+        beside: The suffixes of files that belong to it and are renamed too.
     """
     aside = path.with_name(f"{path.name}.broken-{time.time_ns()}")
     try:

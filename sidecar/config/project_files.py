@@ -21,7 +21,7 @@ MAX_BYTES = 1_000_000
 
 
 class RefusedError(SidecarError, OSError):
-    """A file that must not be read. The message says why."""
+    """A file must not be read. The message gives the reason."""
 
     kind = "config"
 
@@ -31,10 +31,11 @@ class RefusedError(SidecarError, OSError):
 
 
 def read_file(path: Path, root: Path | None = None) -> bytes:
-    """Return the contents of a configuration file, which must be inside `root` if it is given.
+    """Return the contents of a configuration file, which must be inside `root` if that is given.
 
     Raises:
-        RefusedError: The file is outside, is not a regular file, or is larger than `MAX_BYTES`.
+        RefusedError: The file is outside `root`, is not a regular file, or is larger than
+            `MAX_BYTES`.
         OSError: The file does not exist or cannot be read.
     """
     real = resolved(path, root)
@@ -44,8 +45,13 @@ def read_file(path: Path, root: Path | None = None) -> bytes:
 
 
 def read_regular(path: Path | str) -> bytes:
-    """Return the contents of a regular file that is not a link. Raises like `read_file`."""
-    _check_is_regular(os.lstat(path))  # checked before opening: opening a device may have effects
+    """Return the contents of a regular file that is not a link.
+
+    Raises:
+        RefusedError: The file is not a regular file, or is larger than `MAX_BYTES`.
+        OSError: The file does not exist or cannot be read.
+    """
+    _check_is_regular(os.lstat(path))  # checked first, because opening a device may have effects
     descriptor = open_to_read(path, NO_FOLLOW)
     with open(descriptor, "rb") as file:
         _check_is_regular(os.fstat(descriptor))
@@ -64,7 +70,7 @@ def resolved(path: Path, root: Path | None) -> Path:
     """
     try:
         real = path.resolve(strict=True)
-    except (RuntimeError, ValueError):  # a loop of links before Python 3.13; a NUL in the name
+    except (RuntimeError, ValueError):  # a loop of links (before Python 3.13), or a NUL in the name
         raise RefusedError("cannot be resolved") from None
     if root is not None and not real.is_relative_to(root.resolve()):
         raise RefusedError("is a link to a file outside the project's folder")

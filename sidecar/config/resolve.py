@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from sidecar.config.toml import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})
-"""Keys of the editor's section that only the editor's plugin reads."""
+"""The keys of the editor's section that only the editor's plugin reads."""
 
 _EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
-"""Examples of tables with arbitrary keys, by setting."""
+"""An example for each setting that is a table with arbitrary keys."""
 
 MAX_PROBLEMS = 50
-MAX_KEY = 60  # longest key, in characters, that is checked for misspellings
-MAX_TABLES = 500  # per list, such as [[budget]]
+MAX_KEY = 60  # longer keys are not checked for misspellings
+MAX_TABLES = 500  # the limit for each list of tables, such as [[budget]]
 
 _T = TypeVar("_T", bound=Table)
 
 
 def resolve(layers: Sequence[Layer]) -> Loaded:
-    """Merge layers, lowest first. Never raises; problems are in the result."""
+    """Merge layers, of which later ones override earlier ones. Never raises; reports problems."""
     resolver = _Resolver(layers)
     settings = resolver.table(Settings, ())
     return Loaded(settings, tuple(resolver.problems), resolver.origins)
@@ -51,7 +51,7 @@ class _Resolver:
         self._layers = [self._remove_trusted_keys(layer) for layer in layers]
 
     def table(self, kind: type[_T], path: KeyPath) -> _T:
-        """Return the table at `path`, merged key by key."""
+        """Return the table at a path, whose keys may come from different layers."""
         tables = list(self._tables_at(path))
         for layer, values in tables:
             self._report_unknown(kind, layer, values, path)
@@ -89,7 +89,7 @@ class _Resolver:
     def _convert(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
         if get_origin(wanted) is not dict:
             return convert_value(value, wanted)
-        # A table whose keys the user chooses: invalid entries are dropped one by one.
+        # Users choose the keys of this table, so each entry is checked on its own.
         if not isinstance(value, dict):
             raise InvalidError(f"must be a table, such as {_EXAMPLES[str(path[-1])]}")
         kept: dict[str, object] = {}
@@ -133,7 +133,7 @@ class _Resolver:
             entry = self._resolve_entry(kind, (*path, index), layer, values)
             if entry is None:
                 continue
-            # Origins use the index among the entries that are kept, as settings do.
+            # Like the settings, origins count only valid entries.
             self.origins[format_key((*path, kept))] = layer.origin((*path, index))
             kept += 1
             yield entry
@@ -157,7 +157,7 @@ class _Resolver:
             except InvalidError as error:
                 self._report(layer, here, f"{error} (ignored)")
         entry, problem = _create_entry(kind, fields)
-        # Invalid values often make the entry invalid: report only the cause.
+        # An invalid value often makes its entry invalid too. Only the value is reported then.
         if problem and len(self.problems) == problems_before:
             self._report(layer, path, f"{problem} (ignored)")
         return entry
@@ -255,7 +255,7 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -
             return f"; did you mean {key}s? The global {key} belongs above the first [table]"
         return "; it belongs above the first [table]"
     similar = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
-    if f"{key}s" in similar:  # `file` in a [[budget]]: also a key of [[tokenizer]]
+    if f"{key}s" in similar:  # `file` is a typo in [[budget]], but a key of [[tokenizer]]
         return f"; did you mean {key}s?"
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
@@ -289,7 +289,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
 
 
 def _value_of(layer: Layer, values: Mapping[str, Any], key: str) -> object:
-    """Return the value of a kebab-case key in a layer's own spelling, or None."""
+    """Return the value of a key, which a layer may spell in camelCase, or None."""
     value = values.get(key)
     return values.get(layer.spell_key(key)) if value is None else value
 
@@ -299,7 +299,7 @@ def _is_table(wanted: object) -> bool:
 
 
 def _entry_type(wanted: object) -> type[Table] | None:
-    """Return `X` for a field that is a list of tables `X`."""
+    """Return the type of the entries if a setting is a list of tables, else None."""
     if get_origin(wanted) is not tuple:
         return None
     kind = get_args(wanted)[0]

@@ -1,4 +1,4 @@
-"""Sample configuration: every line is a comment, so creating it changes nothing."""
+"""Contains the sample configuration, in which every line is a comment."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ _USER = """
 
 
 def sample(*, user: bool) -> str:
-    """Return the text of a sample configuration, with every key commented out.
+    """Return the text of a sample configuration, with all keys commented out.
 
-    `user` adds the keys that only the user's own file may set.
+    Args:
+        user: Whether to include the keys that only the user's own file may set.
     """
     if not user:
         return _PROJECT

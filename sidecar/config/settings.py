@@ -1,7 +1,7 @@
-"""Resolved settings: frozen and complete, with all defaults.
+"""Defines the settings in force, with their defaults. They are immutable.
 
-A field's encoded name is its key in TOML (kebab-case); the editor's JSON uses the same name in
-camelCase. Values of the wrong type are reported by `resolve` and fall back.
+A field's encoded name is its key in TOML (kebab-case). The editor's JSON uses the same name in
+camelCase. `resolve` reports values of the wrong type and uses the default instead.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ Show = Literal["tokens", "percent", "both"]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """A TOML table; its fields are the allowed keys."""
+    """A TOML table, whose fields are the allowed keys."""
 
 
 class Tokenize(Table, frozen=True):
-    """How text is counted. Trusted: a project cannot enable an endpoint."""
+    """Settings for counting text. A project cannot set them, as they may enable an endpoint."""
 
     use_endpoint: bool = False
     endpoint_window: bool = False
-    """Ask endpoints for the model's window even if `use_endpoint` is off."""
+    """Whether to ask endpoints for the model's window even if `use_endpoint` is off."""
     estimator: NonEmpty = "default"
-    """A built-in estimator or the name of an installed plug-in."""
+    """The name of a built-in estimator or of an installed plug-in."""
 
 
 class Endpoint(Table, frozen=True):
-    """A model server named by the user, with globs of the models it counts for."""
+    """A model server of the user, with patterns of the models for which it counts."""
 
     url: Url
     models: tuple[NonEmpty, ...] = ("*",)
@@ -70,14 +70,14 @@ class Endpoint(Table, frozen=True):
 
 
 class TokenizerFile(Table, frozen=True):
-    """A user's `tokenizer.json` or rank file, with globs of the models it counts for."""
+    """A `tokenizer.json` or rank file of the user, with patterns of the models that it is for."""
 
     models: tuple[NonEmpty, ...]
     file: NonEmpty
 
 
 class Price(Table, frozen=True):
-    """USD per million tokens, for models without a listed price."""
+    """The price of models that are not in the price list, in USD per million tokens."""
 
     models: tuple[NonEmpty, ...]
     input: Usd
@@ -87,7 +87,7 @@ class Price(Table, frozen=True):
 
 
 class Context(Table, frozen=True):
-    """The context window and its thresholds."""
+    """Settings for the context window and its thresholds."""
 
     limit: Positive | None = None
     reserve: Natural = DEFAULT_RESERVE
@@ -96,7 +96,7 @@ class Context(Table, frozen=True):
 
 
 class Caps(Table, frozen=True):
-    """Spending caps in USD per day, session and workspace. None by default."""
+    """Spending caps in USD per day, session and workspace. By default there are none."""
 
     soft_cap_usd: Usd | None = None
     hard_cap_usd: Usd | None = None
@@ -107,31 +107,34 @@ class Caps(Table, frozen=True):
 
 
 class LedgerSettings(Table, frozen=True):
-    """Where recorded calls are shipped, besides the ledger in the state folder. Trusted."""
+    """Where recorded calls are sent, besides the user's ledger. A project cannot set this."""
 
     otel_endpoint: Url | None = None
     otel_signals: bool = False
-    """Also export each new call as metrics and spans. Deprecated."""
+    """Whether to also export each new call as metrics and spans. Deprecated."""
 
 
 class Team(Table, frozen=True):
-    """Whose calls are shipped, and the store with the calls of the whole team. Trusted."""
+    """Settings of a team, whose members send their calls to a shared store. A project cannot set
+    them.
+    """
 
     user: NonEmpty | None = None
-    """Shipped as a hash, with the salt in the variable that `salt_env` names."""
+    """The user's name, which is sent as a hash with the salt in the variable `salt_env`."""
     team: NonEmpty | None = None
     salt_env: EnvName | None = None
     store: Url | None = None
-    """The HTTP address of ClickHouse, which `cost --team` reads."""
+    """The HTTP address of the ClickHouse database that `cost --team` reads."""
     store_user: NonEmpty | None = None
     store_password_env: EnvName | None = None
 
 
 class Agents(Table, frozen=True):
-    """Reading of coding agents' session files on this machine. Trusted.
+    """Settings for reading coding agents' session files on this machine. A project cannot set them.
 
-    `sources` are the agents to read, None for all. `paths` adds a folder per agent. `labels` names
-    sessions without a title: by branch and start time, or by the first words of the first prompt.
+    `sources` lists the agents to read, and None means all. `paths` adds a folder for an agent.
+    `labels` names sessions without a title by branch and start time, or by the first words of the
+    first prompt.
     """
 
     enabled: bool = True
@@ -141,7 +144,7 @@ class Agents(Table, frozen=True):
 
 
 class Budget(Table, frozen=True):
-    """One `[[budget]]`: the maximum tokens of matching files, or of their sections.
+    """A `[[budget]]`: the maximum tokens of matching files, or of sections in them.
 
     `max_tokens` is optional if `sections` is set.
     """
@@ -156,20 +159,20 @@ class Budget(Table, frozen=True):
 
 
 class Status(Table, frozen=True):
-    """Contents of the status text."""
+    """Settings for the text of the status."""
 
     show: Show = "both"
     hide: bool = False
 
 
 class DiagnosticsSettings(Table, frozen=True):
-    """Diagnostics besides those for configured budgets."""
+    """Settings for diagnostics other than those of configured budgets."""
 
     prompt_buffers: bool = False
 
 
 class Settings(Table, frozen=True):
-    """All settings of one workspace root."""
+    """All settings of one root folder."""
 
     model: ModelName = DEFAULT_MODEL
     presets: bool = False
@@ -194,11 +197,14 @@ AGENTS = (
     "roo-code", "kilo-code", "goose", "crush", "zed", "amp", "vibe", "continue", "aider",
     "qwen-code", "pi", "kimi-cli", "kimi-code",
 )  # fmt: skip
-"""Agents whose session files can be read, by their names in `agents` and `source`."""
+"""The agents whose session files can be read, as named in `agents` and `source`."""
 INCOMPLETE_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
-"""Agents that do not write all calls to their files, such as those for titles or summaries."""
+"""The agents that do not write all calls to their files, such as those for titles or summaries."""
 LOWER_BOUND_AGENTS = INCOMPLETE_AGENTS - {"claude-code"}
-"""Agents whose costs are marked as a lower bound; Claude Code leaves out only short title calls."""
+"""The agents whose costs are shown as a lower bound.
+
+Claude Code leaves out only short calls for titles.
+"""
 
 
 @cache
@@ -213,4 +219,6 @@ def setting_names() -> frozenset[str]:
 TRUSTED = frozenset(
     {"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger", "team"}
 )
-"""Keys that may contact servers, read other files or spend money: ignored in a project's file."""
+"""The keys that are ignored in a project's file, because they may contact servers, read other files
+or spend money.
+"""

@@ -1,4 +1,4 @@
-"""The price list stored by `cost update-prices`. Blocking."""
+"""Reads the price list that `cost update-prices` has stored. Blocking."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sidecar.config.private import set_aside
 logger = logging.getLogger(__name__)
 
 STORED_LIST = "prices.json"
-"""File name in the state folder."""
+"""The name of the price list in the state folder."""
 
 ListFile: TypeAlias = Path | None
-"""The path, or None to use the bundled list only."""
+"""The path of the stored list, or None to use only the bundled list."""
 
 
 def version(file: ListFile) -> int:
-    """Return a number that changes with the file."""
+    """Return a number that changes whenever the file changes."""
     try:
         return file.stat().st_mtime_ns if file else 0
     except OSError:
@@ -26,7 +26,7 @@ def version(file: ListFile) -> int:
 
 
 def read(file: ListFile) -> bytes | None:
-    """Return the file's contents, or None if it does not exist or is unreadable."""
+    """Return the contents of the file, or None if it does not exist or is not readable."""
     try:
         return file.read_bytes() if file else None
     except FileNotFoundError:

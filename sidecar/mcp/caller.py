@@ -1,4 +1,4 @@
-"""Which coding agent calls, and in which of its sessions."""
+"""Determines which coding agent calls a tool of the MCP server, and from which of its sessions."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _CLIENTS = {
     "kimi": "kimi-code",
     "mistral-vibe": "vibe",
 }
-"""Agents by the beginning of `clientInfo.name`, where that is not the agent's name here."""
+"""The agents by the beginning of `clientInfo.name`, where it differs from the agent's name."""
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
 
 
 class Caller(NamedTuple):
-    """The client of a tool call."""
+    """The client that calls a tool."""
 
     name: str = ""
-    """`clientInfo.name`."""
+    """The client's name for itself (`clientInfo.name`)."""
     session_ids: tuple[str, ...] = ()
-    """Ids in the call's `_meta` that may name the session."""
+    """Ids in the `_meta` of the call that may name the session."""
 
     @property
     def agent(self) -> str | None:
-        """The agent by our name; None for an unknown client."""
+        """The name of the agent, or None if the client is unknown."""
         name = self.name.lower()
         names = {**_CLIENTS, **{agent: agent for agent in AGENTS}}
         known = [start for start in names if name.startswith(start)]
@@ -42,14 +42,14 @@ class Caller(NamedTuple):
 
 
 class FoundSession(NamedTuple):
-    """The session of a call; `others` counts further sessions that may be meant."""
+    """The session of a call. `others` is the number of other sessions that may be meant."""
 
     row: SessionRow
     others: int = 0
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the ids of sessions in a call's `_meta`; Codex, for one, sends its own."""
+    """Return the ids of sessions in the `_meta` of a call. Codex sends them, for example."""
     return tuple(dict.fromkeys(_ids_in(meta or {}, _DEPTH)))
 
 
@@ -62,9 +62,9 @@ def _ids_in(value: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def find_session(rows: Sequence[SessionRow], caller: Caller) -> FoundSession | None:
-    """Return the session that a call belongs to; None if none of the agent's is known.
+    """Return the session that a call belongs to, or None if no session of the agent is known.
 
-    That is the one that the call names, else the agent's newest running one, else its newest.
+    It is the session that the call names, else the agent's newest running session, else its newest.
 
     Args:
         rows: The sessions of the folder, newest first.

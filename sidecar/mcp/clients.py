@@ -1,4 +1,7 @@
-"""Adding this MCP server to coding agents: by their own commands, else in their files."""
+"""Adds the MCP server to coding agents, and removes it again.
+
+Agents with a command for this are changed by their own command, others by editing their files.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +35,22 @@ _COMMAND_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RunCommand:
-    """A change by the client's own command."""
+    """A change that the client's own command makes."""
 
     command: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return the change as it is shown before it is made."""
+        """Return a description of the change, to show before it is made."""
         import shlex
 
         return f"run: {shlex.join(self.command)}"
 
     def apply(self) -> None:
-        """Run the command. Raises SidecarError if it fails."""
+        """Run the command.
+
+        Raises:
+            SidecarError: The command is missing or fails.
+        """
         program = shutil.which(self.command[0])
         if program is None:
             raise BadParamsError(f"{self.command[0]} is not on PATH; install it first")
@@ -64,24 +71,24 @@ class RunCommand:
 
 @dataclass(frozen=True)
 class EditFile:
-    """A change of a JSON file: one member of one object."""
+    """A change of one member of one object in a JSON file."""
 
     path: Path
     group: str
     value: object | None
-    """The member's value; None removes it."""
+    """The value of the member, or None to remove the member."""
 
     def describe(self) -> str:
-        """Return the change as it is shown before it is made."""
+        """Return a description of the change, to show before it is made."""
         if self.value is None:
             return f"edit {self.path}: remove {self.group}.{NAME}"
         return f"edit {self.path}: set {self.group}.{NAME} to {json.dumps(self.value)}"
 
     def apply(self) -> None:
-        """Change the file, unless it changes at the same time: then try again.
+        """Change the file. If another program changes it at the same time, try again.
 
         Raises:
-            SidecarError: It cannot be read or written, or is not JSON.
+            SidecarError: The file cannot be read or written, or is not JSON.
         """
         path = Path(os.path.realpath(self.path))
         try:
@@ -112,7 +119,7 @@ Change = RunCommand | EditFile
 
 
 def own_command() -> list[str]:
-    """Return the command that starts this program: its name if it is on PATH, else its path."""
+    """Return the command that starts this program: its name if that is on PATH, else its path."""
     if shutil.which(NAME) is not None:
         return [NAME]
     script = Path(sys.executable).with_name(NAME + PROGRAM_SUFFIX)
@@ -120,7 +127,11 @@ def own_command() -> list[str]:
 
 
 def client_of(name: str) -> ClientName:
-    """Return the client of this name. Raises BadParamsError."""
+    """Return the client with a name.
+
+    Raises:
+        BadParamsError: There is no client with this name.
+    """
     for client in CLIENTS:
         if client == name:
             return client
@@ -128,21 +139,21 @@ def client_of(name: str) -> ClientName:
 
 
 def install(client: ClientName, scope: Scope, folder: Path) -> Change:
-    """Return the change that adds the server to a client.
+    """Return the change that adds the MCP server to a client.
 
     Args:
         client: The client.
-        scope: For all projects of the user, or for one.
-        folder: The project.
+        scope: Whether to add the server for all projects of the user or for one project.
+        folder: The project's folder.
 
     Raises:
-        BadParamsError: The client has no such scope.
+        BadParamsError: The client does not have this scope.
     """
     return _INSTALL[client](scope, folder, [*own_command(), "mcp"])
 
 
 def uninstall(client: ClientName, scope: Scope, folder: Path) -> Change:
-    """Return the change that removes the server from a client; arguments as for `install`."""
+    """Return the change that removes the MCP server from a client. See `install`."""
     return _UNINSTALL[client](scope, folder)
 
 
@@ -203,7 +214,7 @@ _UNINSTALL: dict[ClientName, Callable[[Scope, Path], Change]] = {
 
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
-    """Return the clients whose configuration names this server, with the file. Blocking."""
+    """Return the clients whose configuration contains the MCP server, with its file. Blocking."""
     found = []
     for client, path in _configuration_files(folder):
         try:

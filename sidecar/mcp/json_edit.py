@@ -1,4 +1,4 @@
-"""Edits of JSON files with comments that leave everything else as it is."""
+"""Edits JSON files with comments, and leaves everything else in them unchanged."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Parser:
         return token
 
     def object_at(self, start: int) -> _Object:
-        """Parse the object that begins at a position in the text."""
+        """Parse the object that starts at a position in the text."""
         self._next = next(
             (number for number, token in enumerate(self._tokens) if token.start >= start), 0
         )
@@ -97,10 +97,10 @@ class _Parser:
 
 
 def set_member(text: str, group: str, key: str, value: Any) -> str:
-    """Set `group.key` of a JSON object; an empty text is an empty object.
+    """Return a JSON text with `group.key` set to a value. An empty text counts as an empty object.
 
     Raises:
-        JsonEditError: The text, or the value of `group`, is not an object.
+        JsonEditError: The text or the value of `group` is not an object.
     """
     text = text if text.strip() else "{}\n"
     root = _Parser(text).read_object()
@@ -118,10 +118,10 @@ def set_member(text: str, group: str, key: str, value: Any) -> str:
 
 
 def remove_member(text: str, group: str, key: str) -> str:
-    """Remove `group.key`, and `group` if it is empty then; the same text if there is none.
+    """Return a JSON text without `group.key`, and without `group` if that becomes empty.
 
     Raises:
-        JsonEditError: The text, or the value of `group`, is not an object.
+        JsonEditError: The text or the value of `group` is not an object.
     """
     if not text.strip():
         return text

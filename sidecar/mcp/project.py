@@ -1,4 +1,4 @@
-"""The project that an agent works in: its files, settings, budgets, and the agent's session."""
+"""The project in which an agent works: its files, settings and budgets, and the agent's session."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 HISTORY_SECONDS = 3.0
-"""How long a call waits until the session's recorded calls are read; then it answers without."""
+"""The seconds to wait for the recorded calls of a session before answering without them."""
 
 
 class Project:
-    """One folder, opened for the agent that started this process. For the event loop."""
+    """The project's folder, opened for the agent that started this process. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.services = Services()
@@ -38,10 +38,10 @@ class Project:
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
         self._billed: set[str] = set()
-        """Agents whose history is in the ledger, so that new calls are recorded at once."""
+        """The agents whose history is in the ledger, so that new calls are recorded at once."""
 
     async def aclose(self) -> None:
-        """Stop threads and close files."""
+        """Stop the threads and close the files."""
         await self._history.aclose()
         await self.services.aclose()
         self.services.workers.close()
@@ -57,14 +57,15 @@ class Project:
     # -- files ------------------------------------------------------------------------------
 
     def resolve(self, path: str, roots: Sequence[Path]) -> Path:
-        """Return the absolute path of a file or folder inside the project. Blocking.
+        """Return the absolute path of a file or folder in the project. Blocking.
 
         Args:
             path: A path, absolute or relative to the project.
-            roots: The client's own roots; paths inside them are allowed too.
+            roots: The client's own root folders. Paths in them are allowed too.
 
         Raises:
-            BadParamsError: It does not exist, is no file or folder, or is outside of all roots.
+            BadParamsError: The path does not exist, is no file or folder, or is outside all root
+                folders.
         """
         allowed = [Path(os.path.realpath(root)) for root in (self.root, *roots)]
         try:
@@ -74,7 +75,7 @@ class Project:
             mode = os.stat(real).st_mode
         except BadParamsError:
             raise
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
             reason = getattr(error, "strerror", None) or "invalid path"
             raise BadParamsError(f"cannot read {path}: {reason}") from None
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -82,7 +83,7 @@ class Project:
         return real
 
     def shown(self, path: str | Path) -> str:
-        """Return a path as answers show it: relative to the project, with `/`."""
+        """Return a path as shown in answers: relative to the project, with `/`."""
         real_root = Path(os.path.realpath(self.root))
         absolute = Path(path)
         inside = absolute.is_relative_to(real_root)
@@ -91,16 +92,16 @@ class Project:
     # -- the session ------------------------------------------------------------------------
 
     async def find_session(self, caller: Caller) -> FoundSession | None:
-        """Return the session of a call, as its files are now; None if there is none."""
+        """Return the current state of the session of a call, or None if there is no session."""
         billed = self._billed & {caller.agent}
         await self.services.agents.find_sessions(self.workspace, billed)
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, bool]:
-        """Return how full a session's context is, with cost and forecast.
+        """Return how full the context of a session is, with its cost and forecast.
 
         Returns:
-            The usage, and whether the recorded calls are complete.
+            The usage, and whether all of the session's calls are recorded.
         """
         services, workspace = self.services, self.workspace
         is_complete = await self._read_calls(found.row.source)
@@ -115,7 +116,7 @@ class Project:
         spending = services.spending(workspace)
         try:
             spent = await services.workers.run(partial(spending.spent, session.id))
-        except SidecarError:  # the ledger cannot be read
+        except SidecarError:  # the ledger is not readable
             return sessions.usage(session), False
         services.show_spent(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))
@@ -135,7 +136,9 @@ class Project:
         return True
 
     async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:
-        """Return tokens and usable tokens of the caller's context, where they are known."""
+        """Return the tokens and the usable window of the caller's context. An unknown number is
+        None.
+        """
         found = await self.find_session(caller)
         session = self.services.sessions(self.workspace).find(found.row.id) if found else None
         if session is None:

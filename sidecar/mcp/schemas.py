@@ -1,4 +1,7 @@
-"""The tools as clients see them. Every request of an agent carries these texts: keep them short."""
+"""Describes the tools to clients.
+
+Every request of an agent contains these texts, so they are short.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ import msgspec
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of a tool's arguments."""
+    """Base class of the arguments of tools."""
 
 
 class CountTokens(Arguments, frozen=True, kw_only=True):
-    """Count a file, a folder or a text; one of `path` and `text` is required."""
+    """Arguments for counting a file, a folder or a text. Either `path` or `text` is required."""
 
     path: str | None = None
     text: str | None = None
@@ -20,24 +23,24 @@ class CountTokens(Arguments, frozen=True, kw_only=True):
 
 
 class CheckBudgets(Arguments, frozen=True, kw_only=True):
-    """Check files and folders against their budgets; by default the whole project."""
+    """Arguments for checking files and folders against budgets; by default the whole project."""
 
     paths: list[str] = []
 
 
 class FitToBudget(Arguments, frozen=True, kw_only=True):
-    """Shorten a file's text; the file stays as it is."""
+    """Arguments for shortening the text of a file. The file itself does not change."""
 
     path: str
     max_tokens: int
 
 
 class ContextUsageArguments(Arguments, frozen=True, kw_only=True):
-    """No arguments: the session is that of the calling agent."""
+    """Arguments for the context usage of the calling agent's session. There are none."""
 
 
 class TokenMap(Arguments, frozen=True, kw_only=True):
-    """List the tokens of a folder by subfolder and file."""
+    """Arguments for listing the tokens of a folder by subfolder and file."""
 
     folder: str = "."
     depth: int = 1
@@ -81,11 +84,11 @@ TOOLS: dict[ToolName, tuple[str, dict[str, Any], type[Arguments]]] = {
         TokenMap,
     ),
 }
-"""Description, input schema and arguments of each tool."""
+"""The description, input schema and arguments of each tool."""
 
 
 def describe_tools() -> list[dict[str, Any]]:
-    """Return names, descriptions and input schemas, as `mcp --schemas` prints them."""
+    """Return the names, descriptions and input schemas of all tools, for `mcp --schemas`."""
     return [
         {"name": name, "description": description, "inputSchema": schema}
         for name, (description, schema, _) in TOOLS.items()

@@ -1,4 +1,4 @@
-"""The MCP server on standard input and output. The only module that imports the SDK."""
+"""Runs the MCP server on standard input and output. Only this module imports the MCP SDK."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _ROOTS_SECONDS = 2.0
 
 
 def create_server(folder: Path) -> Server[Any]:
-    """Return the server for the agent that works in `folder`."""
+    """Return an MCP server for the agent that works in a folder."""
     opened: list[Tools] = []
 
     def tools() -> Tools:
-        """Open the project with the first call: a client may only list the tools."""
+        """Open the project at the first call of a tool. Some clients only list the tools."""
         if not opened:
             from sidecar.mcp.project import Project
             from sidecar.mcp.tools import Tools
@@ -71,7 +71,7 @@ def create_server(folder: Path) -> Server[Any]:
 
 
 def run(folder: Path) -> None:
-    """Serve one client on standard input and output until it closes them."""
+    """Serve one client on standard input and output until it disconnects."""
 
     async def serve() -> None:
         server = create_server(folder)

@@ -1,7 +1,7 @@
-"""The tools: each computes an answer as short text for a model, and as data.
+"""Implements the tools, each of which returns a short text for a model and the same as data.
 
-Numbers are those of the editor and the command line. An answer has at most 500 tokens unless the
-caller asked for text; what was left out is said.
+The numbers are those of the editor and the command line. An answer has at most 500 tokens, unless
+the caller asked for the text of a file, and says what it leaves out.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from sidecar.mcp.project import Project
 
 MAX_TOKENS = 400
-"""Of the text of an answer. Its data lists the same entries."""
+"""The largest number of tokens in the text of an answer. Its data lists the same entries."""
 _SHORT = 400
-"""Bytes of a text that needs no counting: it has at most as many tokens."""
+"""The number of bytes up to which an answer is short enough without counting its tokens."""
 _ANSWER_MODEL = "gpt-4o"
-"""The model that answers are measured for."""
+"""The model whose tokens measure the length of answers."""
 _BATCH = 200
 _MAX_DEPTH = 8
 _UNCOUNTED = "Ask again for the cost: the session's calls are still being read."
 
 
 class Answer(NamedTuple):
-    """An answer as text and as data."""
+    """The answer of a tool, as text and as data."""
 
     text: str
     data: dict[str, Any]
 
 
 class Call(NamedTuple):
-    """One call of a tool."""
+    """A call of a tool."""
 
     caller: Caller
     roots: Sequence[Path] = ()
-    """The client's roots, where it names them."""
+    """The client's root folders, if it names them."""
     report_progress: Callable[[float, float], Awaitable[None]] | None = None
 
 
@@ -68,20 +68,20 @@ class _Counted(NamedTuple):
 
 
 class Tools:
-    """The tools of one project. For the event loop."""
+    """The tools for one project. Not thread-safe."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
 
     async def aclose(self) -> None:
-        """Stop threads and close files."""
+        """Stop the threads and close the files."""
         await self._project.aclose()
 
     async def run(self, name: str, arguments: dict[str, Any], call: Call) -> Answer:
         """Run a tool.
 
         Raises:
-            BadParamsError: There is no such tool, or the arguments are invalid.
+            BadParamsError: The tool does not exist, or its arguments are invalid.
             SidecarError: The tool failed.
         """
         tool = schemas.TOOLS.get(name)  # type: ignore[call-overload]
@@ -196,7 +196,7 @@ class Tools:
         return Answer(
             fitted.text,
             {
-                "text": fitted.text,  # some agents hand the model only the data
+                "text": fitted.text,  # some agents give only the data to the model
                 "tokens": fitted.tokens,
                 "removedTokens": fitted.removed_tokens,
                 "removedLines": fitted.removed_lines,
@@ -301,7 +301,7 @@ class Tools:
             if call.report_progress is not None:
                 await call.report_progress(start, len(files))
             found += await run(partial(count_batch, files[start : start + _BATCH]))
-            await asyncio.sleep(0)  # a cancelled call ends here
+            await asyncio.sleep(0)  # lets a cancelled call end
         return found
 
     def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
