@@ -1,4 +1,4 @@
-"""A user's home with agents' session files, and the ledger that records their calls."""
+"""Creates a user's home with agents' files, and the ledger that records their calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
         self.agent_of: dict[str, str] = {}
         """The agent of each call, by the id of the call."""
         self.skipped: Counter[str] = Counter()
-        """Broken lines, by store."""
+        """The number of broken lines in each store."""
         self.bytes_read = 0
         self.refused = 0
         """The calls that were rejected because their numbers are impossible."""

@@ -1,4 +1,4 @@
-"""Claude Code's transcripts: every call once, and how full each session's window is."""
+"""Tests the reader of Claude Code: each call is billed once, and each session has its size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_call_counts_once(world: World, seed: int) -> None:
     world.check(home.truth)
 
 
-def test_a_session_that_goes_on_beside_its_fork(world: World, home: ClaudeHome) -> None:
+def test_forked_session_that_continues_counts_once(world: World, home: ClaudeHome) -> None:
     session = everyday(home, world.root)
     session.copy(background=True).reply()
     session.reply()
@@ -72,7 +72,7 @@ def test_only_new_bytes_are_read(world: World, home: ClaudeHome, session: Transc
     world.check(home.truth)
 
 
-def test_a_reply_that_is_read_between_its_lines(world: World, home: ClaudeHome) -> None:
+def test_reply_read_before_its_last_line_counts_once(world: World, home: ClaudeHome) -> None:
     session = home.session(world.root)
     session.reply(blocks=4)
     whole = session.path.read_bytes()
@@ -84,9 +84,7 @@ def test_a_reply_that_is_read_between_its_lines(world: World, home: ClaudeHome) 
     world.check(home.truth)
 
 
-def test_a_rewritten_file_is_read_again(
-    world: World, home: ClaudeHome, session: Transcript
-) -> None:
+def test_rewritten_file_is_read_again(world: World, home: ClaudeHome, session: Transcript) -> None:
     world.ingest()
     history = [*session.history]
     session.path.unlink()
@@ -96,7 +94,7 @@ def test_a_rewritten_file_is_read_again(
     world.check(home.truth)
 
 
-def test_a_file_that_lost_its_end_and_grew_on(
+def test_truncated_file_that_grows_again_counts_once(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
     session.reply()
@@ -109,9 +107,7 @@ def test_a_file_that_lost_its_end_and_grew_on(
     world.check(home.truth)
 
 
-def test_a_vanished_session_stays_billed(
-    world: World, home: ClaudeHome, session: Transcript
-) -> None:
+def test_deleted_session_stays_billed(world: World, home: ClaudeHome, session: Transcript) -> None:
     world.ingest()
     session.path.unlink()
     world.ingest()
@@ -120,7 +116,7 @@ def test_a_vanished_session_stays_billed(
     assert world.sessions() == {}
 
 
-def test_gateways_that_leave_ids_out(world: World, home: ClaudeHome) -> None:
+def test_calls_without_ids_count_once(world: World, home: ClaudeHome) -> None:
     session = home.session(world.root)
     tokens = Tokens(5, 0, 0, 0, 6)
     for fields in ({"requestId": "req_1"}, {}):
@@ -133,7 +129,7 @@ def test_gateways_that_leave_ids_out(world: World, home: ClaudeHome) -> None:
     world.check(home.truth)
 
 
-def test_the_parts_of_a_cache_write_beside_their_sum(world: World, home: ClaudeHome) -> None:
+def test_cache_writes_are_split_by_lifetime(world: World, home: ClaudeHome) -> None:
     session = home.session(world.root)
     split = {"ephemeral_5m_input_tokens": 30, "ephemeral_1h_input_tokens": 50}
     for name, total in (("msg_a", 0), ("msg_b", 100)):
@@ -148,7 +144,9 @@ def test_the_parts_of_a_cache_write_beside_their_sum(world: World, home: ClaudeH
     assert [call.cache_write_5m_tokens for call in world.calls] == [30, 30]
 
 
-def test_several_calls_in_one_message(world: World, home: ClaudeHome) -> None:
+def test_message_with_several_calls_is_billed_as_their_total(
+    world: World, home: ClaudeHome
+) -> None:
     session = home.session(world.root)
     parts = [
         {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
@@ -172,16 +170,14 @@ def test_several_calls_in_one_message(world: World, home: ClaudeHome) -> None:
     world.check_context(home.truth)
 
 
-def test_an_output_that_was_never_finished_is_billed(
-    world: World, home: ClaudeHome, session: Transcript
-) -> None:
+def test_unfinished_reply_is_billed(world: World, home: ClaudeHome, session: Transcript) -> None:
     body = session.message("msg_a", Tokens(1, 0, 0, 0, 1), last=False)
     session.write(session.line("assistant", message=body))
     world.ingest()
     assert world.recorded()["msg_a"][1].output == 1
 
 
-def test_a_summary_is_no_size(world: World, session: Transcript) -> None:
+def test_summary_does_not_set_the_context_size(world: World, session: Transcript) -> None:
     session.compact()
     (shown,) = world.sessions().values()
     assert shown.occupancy.tokens is None
@@ -190,14 +186,14 @@ def test_a_summary_is_no_size(world: World, session: Transcript) -> None:
 
 
 def summaries(world: World) -> list[tuple[str, int, int]]:
-    """The model, prompt and output of each call that made a summary."""
+    """Return the model, prompt and output tokens of each call that wrote a summary."""
     world.ingest()
     made = (call for call in world.calls if call.category == "summary")
     return [(call.model, call.usage.prompt_tokens, call.usage.output_tokens) for call in made]
 
 
 def cost_state(session: Transcript, **models: Tokens) -> None:
-    """Write what the session took of each model so far."""
+    """Write a `cost-state` line with the usage of each model so far."""
     line = session.cost_state(Tokens())
     used = line["modelUsage"].pop(session.model)
     for model, tokens in models.items():
@@ -208,8 +204,8 @@ def cost_state(session: Transcript, **models: Tokens) -> None:
     session.write(line)
 
 
-def test_summary_is_of_the_model_that_was_compacted(world: World, session: Transcript) -> None:
-    """Other models' tokens are those of titles, web searches and earlier turns."""
+def test_summary_is_billed_to_the_compacted_model(world: World, session: Transcript) -> None:
+    """The tokens of other models belong to titles, web searches and earlier turns."""
     opus, haiku = Tokens(900_000, output=9_000), Tokens(20_000, output=500)
     cost_state(session, claude_opus_5=opus)
     session.model = "claude-sonnet-5"
@@ -224,7 +220,7 @@ def test_summary_is_of_the_model_that_was_compacted(world: World, session: Trans
 def test_summary_in_the_first_turn_is_billed(
     world: World, home: ClaudeHome, *, is_resumed: bool
 ) -> None:
-    """The agent's totals begin at 0 with each start."""
+    """Claude Code's totals start at 0 whenever it starts."""
     session = home.session(world.root)
     if is_resumed:
         cost_state(session, claude_opus_5=Tokens(900_000, output=9_000))
@@ -235,8 +231,8 @@ def test_summary_in_the_first_turn_is_billed(
     assert summaries(world) == [(session.model, 150_000, 3_000)]
 
 
-def test_own_cost_of_a_resumed_session_counts_in_full(world: World, session: Transcript) -> None:
-    """The agent's totals begin at 0 with each start."""
+def test_agent_cost_of_a_resumed_session_counts_in_full(world: World, session: Transcript) -> None:
+    """Claude Code's totals start at 0 whenever it starts."""
     for cost in (8.0, 2.0):
         session.reply()
         line = session.cost_state(Tokens())
@@ -247,33 +243,33 @@ def test_own_cost_of_a_resumed_session_counts_in_full(world: World, session: Tra
     assert sum(map(float, costs.values())) == 10.0
 
 
-def test_an_error_leaves_the_number_alone(
+def test_error_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """A peer's status line says 0 % here."""
+    """Another program's status line shows 0 % in this case."""
     session.user()
     session.synthetic()
     world.check_context(home.truth)
     assert [one.active for one in world.sessions().values()] == [False]
 
 
-def test_a_subagent_leaves_the_number_alone(
+def test_subagent_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """A peer's status line shows the sub-agent's context here."""
+    """Another program's status line shows the sub-agent's context in this case."""
     session.sidechain()
     session.subagent()
     world.check_context(home.truth)
 
 
-def test_zero_is_not_a_value(world: World, home: ClaudeHome) -> None:
+def test_zero_tokens_are_not_a_context_size(world: World, home: ClaudeHome) -> None:
     session = home.session(world.root)
     session.write(session.line("assistant", message=session.message("msg_a", Tokens())))
     (shown,) = world.sessions().values()
     assert (shown.occupancy.tokens, shown.occupancy.note) == (None, NO_USAGE)
 
 
-def test_broken_lines_are_counted_and_passed_over(
+def test_broken_lines_are_counted_and_skipped(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
     with session.path.open("a", encoding="utf-8") as file:
@@ -287,14 +283,16 @@ def test_broken_lines_are_counted_and_passed_over(
     assert world.skipped[str(session.path)] == 2
 
 
-def test_a_window_that_more_was_seen_in_is_the_large_one(world: World, home: ClaudeHome) -> None:
+def test_prompt_over_the_small_window_implies_the_large_window(
+    world: World, home: ClaudeHome
+) -> None:
     session = home.session(world.root)
     session.cached = 250_000
     session.reply()
     assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
 
 
-def test_large_window_outlasts_a_compaction(world: World, home: ClaudeHome) -> None:
+def test_large_window_remains_after_a_compaction(world: World, home: ClaudeHome) -> None:
     session = home.session(world.root)
     session.cached = 250_000
     session.reply()
@@ -304,7 +302,7 @@ def test_large_window_outlasts_a_compaction(world: World, home: ClaudeHome) -> N
     assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
 
 
-def test_another_model_has_a_window_of_its_own(world: World, home: ClaudeHome) -> None:
+def test_change_of_model_resets_the_window(world: World, home: ClaudeHome) -> None:
     session = home.session(world.root)
     session.cached = 250_000
     session.reply()
@@ -314,13 +312,15 @@ def test_another_model_has_a_window_of_its_own(world: World, home: ClaudeHome) -
     assert [one.occupancy.limit for one in world.sessions().values()] == [None]
 
 
-def test_the_environment_holds_windows_small(tmp_path: Path) -> None:
+def test_environment_can_disable_the_large_window(tmp_path: Path) -> None:
     world = World(tmp_path, "claude-code", {"CLAUDE_CODE_DISABLE_1M_CONTEXT": "1"})
     ClaudeHome(tmp_path / ".claude").session(world.root).reply()
     assert [one.occupancy.limit for one in world.sessions().values()] == [200_000]
 
 
-def test_other_folders_with_the_same_name_are_told_apart(world: World, home: ClaudeHome) -> None:
+def test_projects_with_the_same_folder_name_are_distinguished(
+    world: World, home: ClaudeHome
+) -> None:
     twin = world.root.with_name("my-proj.ect")
     twin.mkdir()
     mine, other = home.session(world.root), home.session(twin)
@@ -331,7 +331,7 @@ def test_other_folders_with_the_same_name_are_told_apart(world: World, home: Cla
     assert set(world.sessions(twin)) == {other.id}
 
 
-def test_folders_below_links_long_and_renamed_ones(world: World, home: ClaudeHome) -> None:
+def test_linked_long_and_renamed_project_folders_are_found(world: World, home: ClaudeHome) -> None:
     below = world.root / ("deep" * 50) / "er"
     below.mkdir(parents=True)
     link = world.home / "link"
@@ -346,7 +346,7 @@ def test_folders_below_links_long_and_renamed_ones(world: World, home: ClaudeHom
     assert set(world.sessions(link)) == {one.id for one in found}
 
 
-def test_worktrees_are_of_the_same_project(world: World, home: ClaudeHome) -> None:
+def test_git_worktrees_belong_to_the_same_project(world: World, home: ClaudeHome) -> None:
     tree = world.home / "trees" / "one"
     tree.mkdir(parents=True)
     private = world.root / ".git" / "worktrees" / "one"
@@ -362,7 +362,7 @@ def test_worktrees_are_of_the_same_project(world: World, home: ClaudeHome) -> No
     assert set(world.sessions(tree)) == {session.id, main.id}
 
 
-def test_titles_are_the_agents_own(world: World, session: Transcript) -> None:
+def test_titles_come_from_the_agent(world: World, session: Transcript) -> None:
     for fields, title in (
         ({"type": "summary", "summary": "Old"}, "Old"),
         ({"type": "ai-title", "aiTitle": "Named"}, "Named"),
@@ -373,7 +373,7 @@ def test_titles_are_the_agents_own(world: World, session: Transcript) -> None:
         assert [one.title for one in world.sessions().values()] == [title]
 
 
-def test_a_turn_under_way(world: World, home: ClaudeHome) -> None:
+def test_running_turn_is_active(world: World, home: ClaudeHome) -> None:
     session = home.session(world.root)
     session.user()
     session.write(
@@ -387,16 +387,14 @@ def test_a_turn_under_way(world: World, home: ClaudeHome) -> None:
 
 
 @pytest.mark.parametrize("reason", ["refusal", "max_tokens", "stop_sequence"])
-def test_turn_is_over_for_whatever_reason_the_model_stops(
-    world: World, session: Transcript, reason: str
-) -> None:
+def test_turn_ends_for_every_stop_reason(world: World, session: Transcript, reason: str) -> None:
     session.user()
     session.reply(stop_reason=reason)
     assert [one.active for one in world.sessions().values()] == [False]
 
 
 @pytest.mark.parametrize("reason", [None, "tool_use", "pause_turn"])
-def test_turn_is_under_way_while_the_model_continues(
+def test_turn_runs_while_the_model_continues(
     world: World, session: Transcript, reason: str | None
 ) -> None:
     session.user()
@@ -404,14 +402,14 @@ def test_turn_is_under_way_while_the_model_continues(
     assert [one.active for one in world.sessions().values()] == [True]
 
 
-def test_folders_that_the_environment_names(tmp_path: Path) -> None:
+def test_environment_variable_names_the_folders(tmp_path: Path) -> None:
     world = World(tmp_path, "claude-code", {"CLAUDE_CONFIG_DIR": f"{tmp_path}/a,{tmp_path}/b"})
     for name in "ab":
         ClaudeHome(tmp_path / name, seed=ord(name)).session(world.root).reply()
     assert len(world.sessions()) == 2
 
 
-def test_nothing_is_written_and_no_access_time_moves(
+def test_reading_changes_no_file_and_no_access_time(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
     session.path.chmod(0o400)
@@ -423,10 +421,10 @@ def test_nothing_is_written_and_no_access_time_moves(
     assert session.path.stat().st_atime == 1
 
 
-def test_line_without_a_time_has_that_of_the_line_before(
+def test_line_without_a_time_has_the_time_of_the_previous_line(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """The line before may be no call, and may have been read earlier."""
+    """The previous line may be something else than a call, and may have been read earlier."""
     session.user()
     asked = parse_iso_time(stamp(home.clock.now))
     for name in ("msg_a", "msg_b"):

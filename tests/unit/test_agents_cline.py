@@ -1,4 +1,4 @@
-"""Cline's, Roo Code's and Kilo Code's tasks."""
+"""Tests the reader of the tasks of Cline, Roo Code and Kilo Code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_call_counts_once(world: World, home: ClineHome) -> None:
     assert all(call.cost_usd for call in world.calls)
 
 
-def test_a_rewritten_task_counts_once_when_a_new_version_knows_its_provider(
+def test_rewritten_task_counts_once_when_it_gains_a_provider(
     world: World, home: ClineHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = everyday(home, world.root)
@@ -61,7 +61,7 @@ def test_a_rewritten_task_counts_once_when_a_new_version_knows_its_provider(
     assert calls == len(home.truth.calls)
 
 
-def test_a_call_under_way_is_none(world: World, home: ClineHome) -> None:
+def test_unfinished_call_is_not_recorded(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     task.say("api_req_started", json.dumps({"request": "…"}))
     world.ingest()
@@ -69,7 +69,7 @@ def test_a_call_under_way_is_none(world: World, home: ClineHome) -> None:
     world.check_context(home.truth)
 
 
-def test_a_cost_of_nothing_is_one(world: World, home: ClineHome) -> None:
+def test_cost_of_zero_is_a_known_cost(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     task.say("api_req_started", json.dumps({"tokensIn": 5, "tokensOut": 6, "cost": 0}))
     world.ingest()
@@ -79,7 +79,7 @@ def test_a_cost_of_nothing_is_one(world: World, home: ClineHome) -> None:
 @pytest.mark.parametrize(
     ("protocol", "prompt"), [("openai", 1_000), ("anthropic", 1_900), (None, 1_900)]
 )
-def test_the_protocol_tells_what_the_input_holds(
+def test_protocol_determines_whether_input_includes_cached_tokens(
     world: World, home: ClineHome, protocol: str | None, prompt: int
 ) -> None:
     task = everyday(home, world.root)
@@ -89,7 +89,7 @@ def test_the_protocol_tells_what_the_input_holds(
     assert world.calls[-1].usage.prompt_tokens == prompt
 
 
-def test_a_condensed_context(world: World, home: ClineHome) -> None:
+def test_condensed_context_has_its_new_size(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     task.say("condense_context", "", contextCondense={"newContextTokens": 4_000})
     assert world.sessions()[task.id].occupancy.tokens == 4_000
@@ -99,7 +99,7 @@ def test_a_condensed_context(world: World, home: ClineHome) -> None:
     world.check_context(home.truth)
 
 
-def test_half_written_tasks_wait(world: World, home: ClineHome) -> None:
+def test_half_written_task_is_read_when_complete(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     world.ingest()
     whole = task.path.read_bytes()

@@ -1,4 +1,4 @@
-"""Cline's sessions since its version 4: one folder for the CLI and all editors."""
+"""Tests the reader of Cline's sessions since version 4."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home(world: World) -> SessionsHome:
     return SessionsHome(world.home / ".cline" / "data" / "sessions")
 
 
-def test_every_call_counts_once_and_sub_agents_are_no_context(
+def test_every_call_counts_once_and_subagents_have_no_context(
     world: World, home: SessionsHome
 ) -> None:
     session = everyday(home, world.root)
@@ -45,7 +45,7 @@ def test_every_call_counts_once_and_sub_agents_are_no_context(
     assert {call.cost_usd for call in world.calls} == {Decimal("0.0123")}
 
 
-def test_the_older_tasks_are_read_beside_them(world: World, home: SessionsHome) -> None:
+def test_tasks_of_older_versions_are_read_too(world: World, home: SessionsHome) -> None:
     everyday(home, world.root)
     user = world.home / ".config" / "Code" / "User" / "globalStorage" / "saoudrizwan.claude-dev"
     tasks = cline.ClineHome(user)
@@ -56,9 +56,7 @@ def test_the_older_tasks_are_read_beside_them(world: World, home: SessionsHome) 
     assert shown == home.truth.context | tasks.truth.context
 
 
-def test_messages_that_were_copied_to_another_session_count_once(
-    world: World, home: SessionsHome
-) -> None:
+def test_messages_copied_to_another_session_count_once(world: World, home: SessionsHome) -> None:
     first, second = everyday(home, world.root), home.session(world.root)
     second.messages = list(first.messages)
     second.cached = first.cached
@@ -67,7 +65,7 @@ def test_messages_that_were_copied_to_another_session_count_once(
     assert set(world.recorded()) == set(home.truth.calls)
 
 
-def test_a_reply_without_its_model_is_of_the_manifests(world: World, home: SessionsHome) -> None:
+def test_reply_without_a_model_uses_the_manifest_model(world: World, home: SessionsHome) -> None:
     session = home.session(world.root)
     session.call(modelInfo=None)
     world.ingest()
@@ -76,7 +74,7 @@ def test_a_reply_without_its_model_is_of_the_manifests(world: World, home: Sessi
     assert world.sessions()[session.id].model == "claude-sonnet-4-5"
 
 
-def test_a_reply_under_way_has_no_numbers_yet(world: World, home: SessionsHome) -> None:
+def test_unfinished_reply_has_no_numbers(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     session.messages.append({"id": "x", "role": "assistant", "ts": 1, "content": []})
     session.messages.append({"id": "y", "role": "assistant", "metrics": {"inputTokens": 0}})
@@ -86,14 +84,14 @@ def test_a_reply_under_way_has_no_numbers_yet(world: World, home: SessionsHome) 
     world.check_context(home.truth)
 
 
-def test_it_is_ended_once_its_manifest_says_so(world: World, home: SessionsHome) -> None:
+def test_session_ends_when_its_manifest_says_so(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     assert not world.sessions()[session.id].ended
     session.manifest(status="completed", ended_at=home.clock.tick())
     assert world.sessions()[session.id].ended
 
 
-def test_no_title_is_taken_for_it_is_made_from_a_turn(world: World, home: SessionsHome) -> None:
+def test_title_derived_from_a_prompt_is_not_used(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     assert world.sessions()[session.id].title is None
 
@@ -106,7 +104,7 @@ def test_no_title_is_taken_for_it_is_made_from_a_turn(world: World, home: Sessio
         ("CLINE_DIR", ("data", "sessions")),
     ],
 )
-def test_each_of_its_variables_names_where_they_lie(
+def test_each_environment_variable_names_the_sessions_folder(
     tmp_path: Path, variable: str, below: tuple[str, ...]
 ) -> None:
     world = World(tmp_path, "cline", {variable: str(tmp_path / "elsewhere")})
@@ -116,7 +114,7 @@ def test_each_of_its_variables_names_where_they_lie(
     world.check(home.truth)
 
 
-def test_a_half_written_file_waits_for_its_end(world: World, home: SessionsHome) -> None:
+def test_half_written_file_is_read_when_complete(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     data = session.path.read_bytes()
     session.path.write_bytes(data[: len(data) // 2])
@@ -128,7 +126,7 @@ def test_a_half_written_file_waits_for_its_end(world: World, home: SessionsHome)
     world.check(home.truth)
 
 
-def test_calls_of_a_session_that_was_deleted_stay(world: World, home: SessionsHome) -> None:
+def test_calls_of_a_deleted_session_stay_recorded(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     world.ingest()
     shutil.rmtree(session.folder)
@@ -137,7 +135,7 @@ def test_calls_of_a_session_that_was_deleted_stay(world: World, home: SessionsHo
     assert world.sessions() == {}
 
 
-def test_what_else_lies_there_is_left_alone(world: World, home: SessionsHome) -> None:
+def test_unrelated_files_are_ignored(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     (session.folder / f"{session.id}.compaction.json").write_text(json.dumps({"messages": [1]}))
     (home.folder / "sessions.index.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Codex' rollouts: every call once, and how full each thread's window is."""
+"""Tests the reader of Codex: each call is billed once, and each thread has its size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_call_counts_once(world: World, home: CodexHome, options: dict[str
 @pytest.mark.parametrize("spawned", [False, True])
 @pytest.mark.parametrize("restamped", [False, True])
 @pytest.mark.parametrize("options", VERSIONS.values(), ids=VERSIONS)
-def test_forks_count_their_own_calls_alone(
+def test_forks_count_only_their_own_calls(
     world: World,
     home: CodexHome,
     options: dict[str, Any],
@@ -78,7 +78,7 @@ def test_forks_count_their_own_calls_alone(
 
 @pytest.mark.parametrize("restamped", [False, True])
 @pytest.mark.parametrize("turn_ids", [False, True])
-def test_a_fork_whose_parent_is_gone(
+def test_fork_without_its_parent_counts_only_its_own_calls(
     world: World, home: CodexHome, restamped: bool, turn_ids: bool
 ) -> None:
     parent = everyday(home, world.root, 3, turn_ids=turn_ids)
@@ -90,7 +90,7 @@ def test_a_fork_whose_parent_is_gone(
     assert set(world.recorded()) == {f"{fork.id}#1"}
 
 
-def test_a_fork_that_says_where_its_own_lines_begin(world: World, home: CodexHome) -> None:
+def test_fork_with_a_first_ordinal_counts_only_its_own_calls(world: World, home: CodexHome) -> None:
     parent = everyday(home, world.root, 3, ordinals=True)
     fork = parent.fork(names_ordinal=True, spawned=True)
     fork.begin_turn()
@@ -100,7 +100,7 @@ def test_a_fork_that_says_where_its_own_lines_begin(world: World, home: CodexHom
     assert [call.category for call in world.calls].count("subagent") == 1
 
 
-def test_a_subagent_is_no_session_of_its_own(world: World, home: CodexHome) -> None:
+def test_subagent_is_not_listed_as_a_session(world: World, home: CodexHome) -> None:
     parent = everyday(home, world.root, 1)
     child = parent.fork(spawned=True)
     child.begin_turn()
@@ -131,8 +131,8 @@ def test_only_new_bytes_are_read(world: World, home: CodexHome, thread: Rollout)
     world.check(home.truth)
 
 
-def test_compressed_and_archived_threads(world: World, home: CodexHome) -> None:
-    """Two peers miss compressed ones."""
+def test_compressed_and_archived_threads_are_read(world: World, home: CodexHome) -> None:
+    """Two other programs do not read compressed threads."""
     for place in range(4):
         thread = everyday(home, world.root, 2)
         if place == 1:
@@ -148,7 +148,7 @@ def test_compressed_and_archived_threads(world: World, home: CodexHome) -> None:
     world.check_context(home.truth)
 
 
-def test_a_thread_that_is_compressed_after_it_was_read(
+def test_thread_compressed_after_reading_counts_once(
     world: World, home: CodexHome, thread: Rollout
 ) -> None:
     world.ingest()
@@ -157,7 +157,9 @@ def test_a_thread_that_is_compressed_after_it_was_read(
     world.check(home.truth)
 
 
-def test_a_version_that_begins_to_write_records(world: World, home: CodexHome) -> None:
+def test_thread_with_events_and_records_counts_each_call_once(
+    world: World, home: CodexHome
+) -> None:
     thread = everyday(home, world.root, 2)
     thread.begin_turn()
     tokens = Tokens(5, 6, 0, 0, 7)
@@ -170,7 +172,7 @@ def test_a_version_that_begins_to_write_records(world: World, home: CodexHome) -
     world.check(home.truth)
 
 
-def test_versions_that_say_the_totals_alone(world: World, home: CodexHome) -> None:
+def test_versions_that_report_only_totals_are_read(world: World, home: CodexHome) -> None:
     thread = home.thread(world.root)
     thread.begin_turn()
     for _ in range(3):
@@ -179,7 +181,7 @@ def test_versions_that_say_the_totals_alone(world: World, home: CodexHome) -> No
     world.check(home.truth)
 
 
-def test_a_model_that_only_the_event_names(world: World, home: CodexHome) -> None:
+def test_model_may_come_from_the_event(world: World, home: CodexHome) -> None:
     thread = home.thread(world.root)
     thread.call(fields={"model": "gpt-5-mini"})
     thread.call()
@@ -188,7 +190,9 @@ def test_a_model_that_only_the_event_names(world: World, home: CodexHome) -> Non
     assert [call.model for call in world.calls] == ["gpt-5-mini", "unknown"]
 
 
-def test_totals_are_no_occupancy(world: World, home: CodexHome, thread: Rollout) -> None:
+def test_thread_total_is_not_the_context_size(
+    world: World, home: CodexHome, thread: Rollout
+) -> None:
     (shown,) = world.sessions().values()
     assert shown.occupancy.tokens == home.truth.context[thread.id]
     assert shown.occupancy.limit == home.truth.window[thread.id]
@@ -196,7 +200,7 @@ def test_totals_are_no_occupancy(world: World, home: CodexHome, thread: Rollout)
 
 
 @pytest.mark.parametrize("estimate", [False, True])
-def test_a_compaction_hides_the_size(
+def test_size_is_unknown_after_a_compaction(
     world: World, home: CodexHome, thread: Rollout, estimate: bool
 ) -> None:
     thread.compact(estimate=estimate)
@@ -208,7 +212,7 @@ def test_a_compaction_hides_the_size(
     world.check_context(home.truth)
 
 
-def test_the_record_of_a_summarisation_is_no_size(world: World, home: CodexHome) -> None:
+def test_record_of_a_summary_does_not_set_the_context_size(world: World, home: CodexHome) -> None:
     thread = everyday(home, world.root, 1, records=True)
     thread.write("compacted", {"message": "", "compaction_response_id": "resp_c"})
     thread.record("resp_c", Tokens(90_000, 0, 0, 0, 900))
@@ -217,8 +221,10 @@ def test_the_record_of_a_summarisation_is_no_size(world: World, home: CodexHome)
     assert [call.category for call in world.calls] == [*["main"] * 3, "summary"]
 
 
-def test_a_summary_whose_record_comes_before_the_compaction(world: World, home: CodexHome) -> None:
-    """As Codex 0.169 writes it with a provider that has no compaction of its own."""
+def test_summary_recorded_before_its_compaction_is_recognised(
+    world: World, home: CodexHome
+) -> None:
+    """Codex 0.169 writes this with a provider that does not support compaction."""
     thread = everyday(home, world.root, 1, records=True)
     output = {"type": "message", "role": "assistant", "content": []}
     metadata = {"history_sequence": 7, "compaction_output": True}
@@ -232,16 +238,14 @@ def test_a_summary_whose_record_comes_before_the_compaction(world: World, home: 
     world.check_context(home.truth)
 
 
-def test_turns_that_were_taken_back_stay_billed(
-    world: World, home: CodexHome, thread: Rollout
-) -> None:
+def test_removed_turns_stay_billed(world: World, home: CodexHome, thread: Rollout) -> None:
     thread.event("thread_rolled_back", num_turns=1)
     world.ingest()
     world.check(home.truth)
     assert [one.occupancy.note for one in world.sessions().values()] == [REWOUND]
 
 
-def test_a_turn_that_works_elsewhere(world: World, home: CodexHome) -> None:
+def test_turn_in_another_folder_changes_the_session_folder(world: World, home: CodexHome) -> None:
     elsewhere = world.home / "elsewhere"
     elsewhere.mkdir()
     thread = home.thread(elsewhere)
@@ -254,7 +258,9 @@ def test_a_turn_that_works_elsewhere(world: World, home: CodexHome) -> None:
     assert set(world.sessions()) == {thread.id}
 
 
-def test_nulls_and_broken_lines(world: World, home: CodexHome, thread: Rollout) -> None:
+def test_nulls_are_accepted_and_broken_lines_skipped(
+    world: World, home: CodexHome, thread: Rollout
+) -> None:
     thread.event("token_count", info=None, rate_limits=None)
     thread.event("token_count", info={"last_token_usage": usage(Tokens(1, 0, 0, 0, -3))})
     with thread.path.open("a", encoding="utf-8") as file:
@@ -267,7 +273,7 @@ def test_nulls_and_broken_lines(world: World, home: CodexHome, thread: Rollout) 
     assert world.skipped[str(thread.path)] == 2
 
 
-def test_the_state_of_a_turn(world: World, home: CodexHome) -> None:
+def test_turn_state_follows_its_events(world: World, home: CodexHome) -> None:
     thread = home.thread(world.root)
     thread.begin_turn()
     thread.call()

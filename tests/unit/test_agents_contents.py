@@ -1,4 +1,4 @@
-"""What fills the context of generated sessions, whose parts are known to the token."""
+"""Tests the contents of contexts with generated sessions, whose parts are known exactly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ POINTS = 5.0
 
 
 class Script:
-    """A session's parts in order, drawn at random, and their tokens."""
+    """The parts of a random session in order, with their tokens."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -50,7 +50,7 @@ class Script:
         self.count = Tokenizers().for_model("gpt-4o").count
 
     def text(self, label: str, words: int) -> str:
-        """Return a text of about so many words, which counts for a part."""
+        """Return a random text with about this number of words, and add its tokens."""
         text = " ".join(self.rng.choices(WORDS, k=self.rng.randrange(words // 2, 2 * words)))
         self.tokens[label] += self.count(text)
         return text
@@ -166,7 +166,7 @@ def test_each_share_is_within_five_points_and_the_sum_exact(
         assert abs(share - real) <= POINTS, (label, parts, script.tokens)
 
 
-def test_without_a_call_nothing_is_known() -> None:
+def test_contents_are_unknown_without_a_call() -> None:
     contents = ContextContents([Part("user", b"x" * 500)])
     assert contents.split(1_000) == []
 

@@ -1,4 +1,4 @@
-"""VS Code's Copilot Chat: every turn or call once, and how full each session's window is."""
+"""Tests the reader of Copilot in VS Code: each call is billed once, and sessions have a size."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_only_new_bytes_are_read(world: World, home: CodeHome, chat: ChatLog) ->
     world.check_context(home.truth)
 
 
-def test_successive_samples_of_a_prompt_are_not_added(
+def test_growing_prompt_of_a_turn_is_not_added_up(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
-    """A turn of many calls is saved again and again, and read in between."""
+    """A turn with many calls is saved repeatedly, and read in between."""
     request = chat.begin()
     last = (0, 0)
     for _ in range(10):
@@ -88,8 +88,8 @@ def test_successive_samples_of_a_prompt_are_not_added(
     assert only(world).active is False
 
 
-def test_what_was_taken_back_stays_billed(world: World, home: CodeHome, chat: ChatLog) -> None:
-    """A push with a length cuts first and appends then: two peers get it wrong."""
+def test_removed_messages_stay_billed(world: World, home: CodeHome, chat: ChatLog) -> None:
+    """A push with a length truncates the list first. Two other programs get this wrong."""
     chat.undo(1)
     chat.turn()
     world.ingest()
@@ -98,7 +98,7 @@ def test_what_was_taken_back_stays_billed(world: World, home: CodeHome, chat: Ch
     assert len(home.truth.calls) == 4
 
 
-def test_a_push_cuts_first_and_appends_then(world: World, chat: ChatLog) -> None:
+def test_push_truncates_the_list_before_appending(world: World, chat: ChatLog) -> None:
     keep = [one["requestId"] for one in chat.state["requests"]]
     fresh = {**chat.state["requests"][0], "requestId": "b", "promptTokens": 5, "result": None}
     chat.write({"kind": 2, "k": ["requests"], "i": 1, "v": [fresh]})
@@ -108,7 +108,9 @@ def test_a_push_cuts_first_and_appends_then(world: World, chat: ChatLog) -> None
     assert set(world.recorded()) == {*keep, "b"}
 
 
-def test_deletions_and_paths_that_lead_nowhere(world: World, home: CodeHome, chat: ChatLog) -> None:
+def test_deletions_and_unknown_paths_are_applied_safely(
+    world: World, home: CodeHome, chat: ChatLog
+) -> None:
     chat.write(
         {"kind": 3, "k": ["customTitle"]},
         {"kind": 1, "k": [], "v": {"requests": []}},
@@ -130,7 +132,7 @@ def test_deletions_and_paths_that_lead_nowhere(world: World, home: CodeHome, cha
     assert world.sessions() == {}
 
 
-def test_a_log_that_was_compacted_is_read_anew(world: World, home: CodeHome, chat: ChatLog) -> None:
+def test_compacted_log_is_read_again(world: World, home: CodeHome, chat: ChatLog) -> None:
     world.ingest()
     seen = only(world)
     chat.undo(1)
@@ -145,7 +147,7 @@ def test_a_log_that_was_compacted_is_read_anew(world: World, home: CodeHome, cha
     assert seen != only(world)
 
 
-def test_lines_that_are_broken_half_written_or_huge(
+def test_broken_incomplete_and_huge_lines_are_skipped(
     world: World, home: CodeHome, chat: ChatLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sidecar.agents import file_reading
@@ -164,8 +166,10 @@ def test_lines_that_are_broken_half_written_or_huge(
     assert [*world.skipped.values()] == [3]
 
 
-def test_the_output_of_a_turn_is_not_that_of_its_last_call(world: World, chat: ChatLog) -> None:
-    """60 tokens of the last call, 490 of the turn: the one is context, the other is billed."""
+def test_turn_is_billed_for_the_output_of_all_calls(world: World, chat: ChatLog) -> None:
+    """The last call has 60 output tokens, which fill the context. The turn has 490, which are
+    billed.
+    """
     request = chat.begin()
     request |= {"promptTokens": 20_000, "completionTokens": 490, "copilotCredits": 3.25}
     chat.end(request, (20_000, 60))
@@ -194,7 +198,7 @@ def test_totals_by_model_are_exact_and_credits_count_once(world: World, chat: Ch
     assert [one.cost_usd for one in calls] == [Decimal("0.125"), None]
 
 
-def test_credits_are_the_bill_and_tokens_never_are(world: World, chat: ChatLog) -> None:
+def test_cost_comes_from_credits_and_not_from_tokens(world: World, chat: ChatLog) -> None:
     request = chat.turn()
     del request["copilotCredits"]
     free = chat.begin()
@@ -208,8 +212,8 @@ def test_credits_are_the_bill_and_tokens_never_are(world: World, chat: ChatLog) 
     assert {event.provider for event in by_id.values()} == {"github-copilot"}
 
 
-def test_zero_is_not_a_value(world: World, home: CodeHome) -> None:
-    """Models that extensions contribute report zeros, which mean nothing."""
+def test_zero_tokens_are_not_a_context_size(world: World, home: CodeHome) -> None:
+    """Models that extensions contribute report zeros, which have no meaning."""
     chat = home.session(world.root)
     request = chat.begin("gateway/qwen3")
     request |= {"promptTokens": 0, "completionTokens": 0, "modelState": {"value": 1}}
@@ -228,7 +232,7 @@ def test_zero_is_not_a_value(world: World, home: CodeHome) -> None:
     ],
     ids=["summaries", "summary", "round"],
 )
-def test_a_summary_of_the_newest_round_hides_the_size(
+def test_size_is_unknown_after_a_summary_of_the_newest_round(
     world: World, home: CodeHome, chat: ChatLog, metadata: dict[str, Any]
 ) -> None:
     request = chat.begin()
@@ -240,7 +244,7 @@ def test_a_summary_of_the_newest_round_hides_the_size(
     world.check_context(home.truth)
 
 
-def test_a_summary_of_an_older_round_does_not(world: World, chat: ChatLog) -> None:
+def test_size_is_known_after_a_summary_of_an_older_round(world: World, chat: ChatLog) -> None:
     request = chat.begin()
     last = chat.call(request)
     summaries = [{"toolCallRoundId": "r1", "text": "…"}]
@@ -249,7 +253,7 @@ def test_a_summary_of_an_older_round_does_not(world: World, chat: ChatLog) -> No
     assert only(world).occupancy.tokens == sum(last)
 
 
-def test_the_size_after_compact_shows_with_the_next_turn(
+def test_size_after_compact_appears_with_the_next_turn(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
     chat.compact()
@@ -272,14 +276,14 @@ def test_the_window_is_that_of_the_selected_model(
     assert only(world).occupancy.limit == home.truth.window[chat.id] == 400_000
 
 
-def test_auto_names_the_model_that_served(world: World, home: CodeHome) -> None:
+def test_auto_is_replaced_by_the_model_that_answered(world: World, home: CodeHome) -> None:
     chat = home.session(world.root)
     chat.select("copilot/auto", 0, 0)
     chat.turn(model="copilot/auto")
     assert (only(world).model, only(world).occupancy.limit) == (MODEL, None)
 
 
-def test_limits_that_a_user_wrote_stand_in(world: World, home: CodeHome) -> None:
+def test_window_may_come_from_models_of_the_user(world: World, home: CodeHome) -> None:
     chat = home.session(world.root)
     chat.select("customendpoint/mine/qwen3-coder", 0, 0)
     chat.turn(model="customendpoint/mine/qwen3-coder")
@@ -289,7 +293,7 @@ def test_limits_that_a_user_wrote_stand_in(world: World, home: CodeHome) -> None
     assert only(world).occupancy.limit == 128_000
 
 
-def test_a_title_of_its_own(world: World, chat: ChatLog) -> None:
+def test_title_of_the_agent_is_shown(world: World, chat: ChatLog) -> None:
     chat.state["customTitle"] = "Named"
     chat.save()
     assert only(world).title == "Named"
@@ -303,7 +307,7 @@ def test_a_title_of_its_own(world: World, chat: ChatLog) -> None:
     assert only(world).title is None
 
 
-def test_a_title_is_read_from_the_file_and_never_kept(world: World, chat: ChatLog) -> None:
+def test_title_is_read_when_shown_and_never_stored(world: World, chat: ChatLog) -> None:
     chat.state["customTitle"] = "A secret plan"
     chat.save()
     world.ingest()
@@ -311,7 +315,7 @@ def test_a_title_is_read_from_the_file_and_never_kept(world: World, chat: ChatLo
     assert only(world).title == "A secret plan"
 
 
-def test_several_storages_of_one_folder_and_copies(
+def test_copies_of_a_session_in_several_storages_count_once(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
     other = everyday(home, world.root, 1)
@@ -323,14 +327,16 @@ def test_several_storages_of_one_folder_and_copies(
     world.check(home.truth)
 
 
-def test_a_log_beats_the_flat_file_of_its_name(world: World, home: CodeHome, chat: ChatLog) -> None:
+def test_log_is_preferred_to_the_flat_file_of_the_same_session(
+    world: World, home: CodeHome, chat: ChatLog
+) -> None:
     chat.path.with_suffix(".json").write_text('{"sessionId": "stale", "requests": []}')
     world.ingest()
     world.check(home.truth)
     world.check_context(home.truth)
 
 
-def test_projects_of_several_folders_and_of_other_machines(world: World, home: CodeHome) -> None:
+def test_multi_root_and_remote_projects_are_matched(world: World, home: CodeHome) -> None:
     several = world.home / "many.code-workspace"
     several.write_text('{ // folders\n "folders": [{"path": "work/my proj.ect"},], }')
     mine = home.session(world.root, storage=home.storage(world.root, workspace=several.as_uri()))
@@ -343,8 +349,8 @@ def test_projects_of_several_folders_and_of_other_machines(world: World, home: C
     world.check(home.truth)
 
 
-def test_a_server_has_its_windows_folders(world: World) -> None:
-    """A browser's window names the host as it likes."""
+def test_vscode_server_uses_local_folders(world: World) -> None:
+    """A window in a browser may have any host in its URIs."""
     home = CodeHome(world.home / ".local" / "share" / "code-server" / "User")
     away = f"vscode-remote://localhost:8080{world.root}".replace(" ", "%20")
     chat = home.session(world.root, storage=home.storage(world.root, folder=away))
@@ -352,7 +358,7 @@ def test_a_server_has_its_windows_folders(world: World) -> None:
     world.check_context(home.truth)
 
 
-def test_an_empty_window_that_works_in_a_folder(world: World, home: CodeHome) -> None:
+def test_empty_window_uses_the_working_folder_of_its_session(world: World, home: CodeHome) -> None:
     chat = home.session(world.root, storage=home.storage(world.root, folder="file:///elsewhere"))
     uri = {"$mid": 1, "scheme": "file", "path": os.path.realpath(world.root)}
     chat.state["workingDirectory"] = uri
@@ -364,7 +370,7 @@ def test_an_empty_window_that_works_in_a_folder(world: World, home: CodeHome) ->
 
 @pytest.fixture
 def log(world: World, home: CodeHome) -> DebugLog:
-    """Of a session whose chat session has one turn; that one is billed by its log."""
+    """Return the debug log of a session whose chat session has one turn, which the log bills."""
     chat = home.session(world.root)
     made = chat.debug_log()
     made.begin()
@@ -373,7 +379,7 @@ def log(world: World, home: CodeHome) -> DebugLog:
     return made
 
 
-def test_a_debug_log_tells_every_call(world: World, home: CodeHome, log: DebugLog) -> None:
+def test_debug_log_contains_every_call(world: World, home: CodeHome, log: DebugLog) -> None:
     log.write("turn_start")
     for _ in range(4):
         log.call()
@@ -391,7 +397,7 @@ def test_a_debug_log_tells_every_call(world: World, home: CodeHome, log: DebugLo
     assert all(call.cost_usd for call in world.calls)
 
 
-def test_a_log_that_began_later_leaves_older_turns_to_the_session(
+def test_turns_before_the_debug_log_come_from_the_session(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
     log = chat.debug_log()
@@ -404,7 +410,7 @@ def test_a_log_that_began_later_leaves_older_turns_to_the_session(
     world.check(home.truth)
 
 
-def test_a_log_that_was_cut_or_went_away_counts_nothing_twice(
+def test_truncated_or_deleted_debug_log_counts_nothing_twice(
     world: World, home: CodeHome, log: DebugLog
 ) -> None:
     for _ in range(5):
@@ -424,8 +430,8 @@ def test_a_log_that_was_cut_or_went_away_counts_nothing_twice(
     world.check(home.truth)
 
 
-def test_a_logs_own_list_of_models_gives_the_window(world: World, log: DebugLog) -> None:
-    """The three limits are maxima of their own: they do not add up."""
+def test_window_may_come_from_the_model_list_of_the_debug_log(world: World, log: DebugLog) -> None:
+    """The three limits are independent maxima. They do not add up."""
     limits = {
         "max_context_window_tokens": 264_000,
         "max_prompt_tokens": 200_000,
@@ -437,7 +443,7 @@ def test_a_logs_own_list_of_models_gives_the_window(world: World, log: DebugLog)
     assert only(world).occupancy.limit == 264_000
 
 
-def test_agent_host_sessions_that_report_no_input(world: World, log: DebugLog) -> None:
+def test_sessions_without_input_tokens_have_no_size(world: World, log: DebugLog) -> None:
     attrs = {"model": MODEL, "inputTokens": 0, "outputTokens": 0, "debugName": "panel/editAgent"}
     before = only(world).occupancy
     log.write("llm_request", attrs=attrs)
@@ -445,10 +451,10 @@ def test_agent_host_sessions_that_report_no_input(world: World, log: DebugLog) -
     assert before.tokens
 
 
-def test_traces_tell_every_call_once_while_their_writer_lives(
+def test_traces_are_read_while_they_are_being_written(
     world: World, home: CodeHome, log: DebugLog
 ) -> None:
-    """An `invoke_agent` holds the sum of its calls: it is no call."""
+    """An `invoke_agent` span has the total of its calls and is not a call itself."""
     traces = Traces(home)
     for _ in range(2):
         traces.turn(log.chat.id)
@@ -465,8 +471,10 @@ def test_traces_tell_every_call_once_while_their_writer_lives(
     traces.db.close()
 
 
-def test_the_numbers_lie_on_another_machine(world: World) -> None:
-    """Over SSH the sessions are where the window is, the extension's files are here."""
+def test_remote_session_shows_that_its_size_is_not_visible(world: World) -> None:
+    """Over SSH, the sessions are on the machine with the window, and the extension's files are
+    here.
+    """
     user = world.home / ".vscode-server" / "data" / "User"
     storage = user / "workspaceStorage" / "abc"
     transcripts = storage / "GitHub.copilot-chat" / "transcripts"
@@ -482,8 +490,8 @@ def test_the_numbers_lie_on_another_machine(world: World) -> None:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_nothing_that_was_said_is_kept(world: World, home: CodeHome, flat: bool) -> None:
-    """A title is made of what was said, or was written by hand: it is shown and not kept."""
+def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool) -> None:
+    """A title may be derived from a prompt or written by the user. It is shown but not stored."""
     chat = everyday(home, world.root, 3, flat=flat)
     chat.state["customTitle"] = "of a secret"
     chat.save()
@@ -498,8 +506,8 @@ def test_nothing_that_was_said_is_kept(world: World, home: CodeHome, flat: bool)
     assert Tokens(1).prompt == 1
 
 
-def test_running_turn_is_as_new_as_its_file(world: World, home: CodeHome) -> None:
-    """A turn's time is its start: a long turn is newer than sessions begun meanwhile."""
+def test_running_turn_has_the_time_of_its_file(world: World, home: CodeHome) -> None:
+    """The time of a turn is its start, so a long turn would look older than it is."""
     chat = everyday(home, world.root, 1)
     chat.begin()
     chat.save()
@@ -507,7 +515,7 @@ def test_running_turn_is_as_new_as_its_file(world: World, home: CodeHome) -> Non
     assert only(world).updated_at == datetime.fromtimestamp(2_000_000_000, UTC)
 
 
-def test_finished_turn_is_as_new_as_its_end(world: World, chat: ChatLog) -> None:
+def test_finished_turn_has_the_time_of_its_end(world: World, chat: ChatLog) -> None:
     end = chat.state["requests"][-1]["modelState"]["completedAt"]
     os.utime(chat.path, (2_000_000_000, 2_000_000_000))
     assert only(world).updated_at == datetime.fromtimestamp(end / 1000, UTC)

@@ -1,4 +1,4 @@
-"""Copilot CLI's session store, read while its writer lives, and its events."""
+"""Tests the reader of Copilot CLI with a database that is open in a writer, and with events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def only(world: World) -> StoredSession:
     return session
 
 
-def test_every_call_counts_once_while_the_writer_lives(world: World, home: CliHome) -> None:
+def test_every_call_counts_once_while_the_database_is_open(world: World, home: CliHome) -> None:
     for _ in range(3):
         session = everyday(home, world.root)
         world.ingest()
@@ -65,7 +65,7 @@ def test_only_new_rows_are_read(world: World, newer: CliHome) -> None:
     world.check(newer.truth)
 
 
-def test_what_is_billed_is_credits(world: World, newer: CliHome) -> None:
+def test_cost_comes_from_credits(world: World, newer: CliHome) -> None:
     everyday(newer, world.root)
     world.ingest()
     assert {call.cost_usd for call in world.calls} == {Decimal("0.025")}
@@ -73,7 +73,7 @@ def test_what_is_billed_is_credits(world: World, newer: CliHome) -> None:
     assert {call.workspace for call in world.calls} == {str(world.root)}
 
 
-def test_a_compaction_is_no_size(world: World, newer: CliHome) -> None:
+def test_compaction_does_not_set_the_context_size(world: World, newer: CliHome) -> None:
     session = everyday(newer, world.root)
     newer.call(session, "compaction")
     assert only(world).occupancy.note == COMPACTED
@@ -81,7 +81,7 @@ def test_a_compaction_is_no_size(world: World, newer: CliHome) -> None:
     world.check_context(newer.truth)
 
 
-def test_the_tier_decides_the_window(world: World, newer: CliHome) -> None:
+def test_tier_determines_the_window(world: World, newer: CliHome) -> None:
     catalogue.warm()
     session = everyday(newer, world.root)
     newer.event(session, "session.model_change", newModel="claude-opus-5", contextTier="default")
@@ -92,8 +92,8 @@ def test_the_tier_decides_the_window(world: World, newer: CliHome) -> None:
     assert only(world).occupancy.limit == 128_000
 
 
-def test_events_alone_are_a_lower_bound(world: World, newer: CliHome) -> None:
-    """What a session says at its shutdown covers an unknown part of it, and is not added."""
+def test_session_with_only_events_is_a_lower_bound(world: World, newer: CliHome) -> None:
+    """The totals at the end of a session cover an unknown part of it, and are not added."""
     session = everyday(newer, world.root)
     newer.db.execute("DELETE FROM assistant_usage_events")
     newer.event(session, "assistant.message", messageId="other", outputTokens=50)
@@ -112,7 +112,7 @@ def test_message_that_is_read_before_its_row_counts_once(world: World, newer: Cl
     world.check(newer.truth)
 
 
-def test_other_folders_are_left_alone(world: World, newer: CliHome) -> None:
+def test_sessions_of_other_folders_are_ignored(world: World, newer: CliHome) -> None:
     other = world.home / "other"
     other.mkdir()
     mine = everyday(newer, other)
@@ -120,7 +120,7 @@ def test_other_folders_are_left_alone(world: World, newer: CliHome) -> None:
     assert set(world.sessions(other)) == {mine}
 
 
-def test_nothing_is_written(world: World, newer: CliHome) -> None:
+def test_reading_writes_nothing(world: World, newer: CliHome) -> None:
     everyday(newer, world.root)
     newer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = newer.path.read_bytes()

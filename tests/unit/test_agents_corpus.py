@@ -1,4 +1,4 @@
-"""The generated history that benchmarks measure: every trap is in it, and every number is right."""
+"""Tests that the generated history of the benchmarks has all traps, and is read exactly."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def contents(home: Path, truths: History) -> dict[Path, str]:
 
 
 @pytest.mark.parametrize("name", TRAPS)
-def test_every_trap_is_in_it(home: Path, contents: dict[Path, str], name: str) -> None:
-    """By the files' contents, or by their places."""
+def test_corpus_contains_every_trap(home: Path, contents: dict[Path, str], name: str) -> None:
+    """The traps are found by the contents or the paths of files."""
     folder, mark = TRAPS[name]
     ours = {path: text for path, text in contents.items() if path.is_relative_to(home / folder)}
     named = [path for path in ours if mark in str(path)]
@@ -83,13 +83,17 @@ def test_every_trap_is_in_it(home: Path, contents: dict[Path, str], name: str) -
 
 
 @pytest.mark.parametrize("folder", [".claude", ".codex", ".config", ".gemini"])
-def test_half_written_tails_are_in_it(home: Path, contents: dict[Path, str], folder: str) -> None:
+def test_corpus_contains_half_written_tails(
+    home: Path, contents: dict[Path, str], folder: str
+) -> None:
     logs = (text for path, text in contents.items() if path.is_relative_to(home / folder)
             and path.suffix == ".jsonl")  # fmt: skip
     assert any(not text.endswith("\n") for text in logs)
 
 
-def test_counters_fall_and_events_come_again(home: Path, contents: dict[Path, str]) -> None:
+def test_corpus_contains_falling_counters_and_repeated_events(
+    home: Path, contents: dict[Path, str]
+) -> None:
     totals = [
         [json.loads(line)["payload"]["info"]["total_token_usage"]["total_tokens"]
          for line in text.splitlines() if '"total_token_usage"' in line and line.endswith("}")]

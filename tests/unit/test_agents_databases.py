@@ -1,4 +1,4 @@
-"""Goose, Crush and Zed: databases of whole sessions, read while their writers live."""
+"""Tests the readers of Goose, Crush and Zed, with databases that are open in a writer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def zed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[World,
 
 @pytest.mark.parametrize("ledger", [True, False])
 def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
-    """Plain columns are the newest call; the accumulated ones, or the ledger, are the bill."""
+    """The plain columns describe the newest call. The ledger or the `accumulated` columns are
+    billed.
+    """
     world, store = goose
     for _ in range(2):
         store.session(world.root, ledger=ledger)
@@ -63,7 +65,7 @@ def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
 def test_goose_bills_only_what_the_provider_reports(
     goose: tuple[World, GooseStore], source: str | None
 ) -> None:
-    """Other costs are by its own price list."""
+    """Other costs come from Goose's own price list."""
     world, store = goose
     store.session(world.root, ledger=True)
     store.db.execute("UPDATE usage_ledger SET cost_source = ?", (source,))
@@ -85,7 +87,7 @@ def test_goose_reads_only_what_changed(goose: tuple[World, GooseStore]) -> None:
     assert world.ingest() == 0
 
 
-def test_crush_shows_the_newest_call_and_never_a_sum(crush: tuple[World, CrushStore]) -> None:
+def test_crush_shows_the_size_of_the_newest_call(crush: tuple[World, CrushStore]) -> None:
     world, store = crush
     name = store.session()
     store.session(parent=name)
@@ -101,7 +103,7 @@ def test_crush_shows_the_newest_call_and_never_a_sum(crush: tuple[World, CrushSt
     assert world.calls[-1].cost_usd == Decimal("1.25")
 
 
-def test_crush_after_a_summary(crush: tuple[World, CrushStore]) -> None:
+def test_crush_size_is_unknown_after_a_summary(crush: tuple[World, CrushStore]) -> None:
     world, store = crush
     name = store.session()
     store.summarise(name)
@@ -110,7 +112,9 @@ def test_crush_after_a_summary(crush: tuple[World, CrushStore]) -> None:
 
 
 def test_zed(zed: tuple[World, ZedStore]) -> None:
-    """The map of usage has the newest call of each message alone: the bill is cumulative."""
+    """The usage by message only covers the newest call of each turn. The cumulative usage is
+    billed.
+    """
     world, store = zed
     for turns in (1, 3):
         name = store.thread(world.root, turns)
@@ -135,13 +139,15 @@ def test_zed_older_threads_list_their_usage(zed: tuple[World, ZedStore]) -> None
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_zed_threads_without_usage_say_why(zed: tuple[World, ZedStore], as_list: bool) -> None:
+def test_zed_threads_without_usage_show_the_reason(
+    zed: tuple[World, ZedStore], as_list: bool
+) -> None:
     world, store = zed
     store.thread(world.root, as_list=as_list, reports=False)
     assert [one.occupancy.note for one in world.sessions().values()] == [NO_USAGE]
 
 
-def test_zed_documents_that_are_damaged(zed: tuple[World, ZedStore]) -> None:
+def test_damaged_zed_documents_are_skipped(zed: tuple[World, ZedStore]) -> None:
     world, store = zed
     store.thread(world.root)
     store.put("threads", id="broken", updated_at="2026-01-01", data_type="zstd", data=b"\x00",
@@ -153,7 +159,7 @@ def test_zed_documents_that_are_damaged(zed: tuple[World, ZedStore]) -> None:
 
 
 @pytest.mark.parametrize("agent", ["goose", "crush", "zed"])
-def test_stores_that_are_no_databases(tmp_path: Path, agent: str) -> None:
+def test_file_that_is_not_a_database_is_reported(tmp_path: Path, agent: str) -> None:
     world = World(tmp_path, agent)
     data = world.home / ".local/share"
     for path in (data / "goose/sessions/sessions.db", data / "zed/threads/threads.db"):

@@ -1,4 +1,4 @@
-"""Heads and whole lines of real files."""
+"""Tests reading the beginning and the complete lines of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _lines(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 10_000])
-def test_chunks_are_whole_lines_and_leave_the_half_written_one(tmp_path: Path, size: int) -> None:
+def test_chunks_contain_only_complete_lines(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"a\nbb\n" + b"c" * 40 + b"\nhalf")
     with open_quietly(str(path)) as file:
@@ -29,9 +29,7 @@ def test_chunks_are_whole_lines_and_leave_the_half_written_one(tmp_path: Path, s
     assert all(data.endswith(b"\n") for data, _ in read)
 
 
-def test_a_line_of_great_length_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_very_long_line_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_reading, "LONGEST_LINE", 100)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"first\n" + b"x" * 1000 + b"\nlast\n" + b"y" * 1000)
@@ -41,20 +39,20 @@ def test_a_line_of_great_length_is_passed_over(
     assert sum(len(data) + passed for data, passed in read) == len(b"first\nlast\n") + 1001
 
 
-def test_a_compressed_file_reads_as_a_plain_one(tmp_path: Path) -> None:
+def test_compressed_file_is_decompressed(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd.compress(b"one\ntwo\n") + zstd.compress(b"three\n"))
     assert list(first_lines(str(path))) == [b"one", b"two", b"three"]
 
 
-def test_damage_in_a_compressed_file_is_a_fault_of_the_file(tmp_path: Path) -> None:
+def test_damaged_compressed_file_raises_oserror(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd.compress(b"one\n" * 1000)[:-6])
     with pytest.raises(OSError, match="zstd"):
         list(first_lines(str(path)))
 
 
-def test_reading_leaves_the_access_time_alone(tmp_path: Path) -> None:
+def test_reading_does_not_change_the_access_time(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"one\n")
     os.utime(path, (1, 2_000_000_000))
@@ -62,7 +60,7 @@ def test_reading_leaves_the_access_time_alone(tmp_path: Path) -> None:
     assert path.stat().st_atime == 1
 
 
-def test_no_more_of_the_head_is_read_than_is_asked_for(tmp_path: Path) -> None:
+def test_reading_the_head_stops_at_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     lines = _lines(200)
     path.write_bytes(b"".join(line + b"\n" for line in lines) + b"half")
@@ -72,7 +70,7 @@ def test_no_more_of_the_head_is_read_than_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "zero"])
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_special_file_does_not_block(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "session.jsonl"
     if kind == "fifo":
         os.mkfifo(path)

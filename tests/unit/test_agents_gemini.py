@@ -1,4 +1,4 @@
-"""Gemini CLI's sessions: every call once, and how full each session's window is."""
+"""Tests the reader of Gemini CLI: each call is billed once, and each session has its size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chat(world: World, home: GeminiHome) -> Chat:
 
 @pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
 def test_every_call_counts_once(world: World, home: GeminiHome, options: dict[str, Any]) -> None:
-    """What was cached is part of the input: two peers add it."""
+    """Cached tokens are part of the input. Two other programs add them to it."""
     for turns in (1, 3):
         everyday(home, world.root, turns, **options)
     world.ingest()
@@ -54,7 +54,7 @@ def test_only_new_bytes_are_read(world: World, home: GeminiHome, chat: Chat) -> 
     world.check(home.truth)
 
 
-def test_a_flat_session_that_goes_on_as_a_log(world: World, home: GeminiHome) -> None:
+def test_flat_session_continued_as_a_log_counts_once(world: World, home: GeminiHome) -> None:
     flat = everyday(home, world.root, 2, flat=True)
     world.ingest()
     flat.resume().reply()
@@ -63,7 +63,7 @@ def test_a_flat_session_that_goes_on_as_a_log(world: World, home: GeminiHome) ->
     world.check_context(home.truth)
 
 
-def test_what_was_taken_back_stays_billed(world: World, home: GeminiHome, chat: Chat) -> None:
+def test_removed_messages_stay_billed(world: World, home: GeminiHome, chat: Chat) -> None:
     before = home.truth.context[chat.id]
     user = chat.user()
     chat.reply()
@@ -78,7 +78,7 @@ def test_what_was_taken_back_stays_billed(world: World, home: GeminiHome, chat: 
     world.check_context(home.truth)
 
 
-def test_a_rewind_in_a_resumed_session_hides_the_size_of_the_older_file(
+def test_size_is_unknown_after_a_rewind_in_a_resumed_session(
     world: World, home: GeminiHome
 ) -> None:
     everyday(home, world.root, 2, flat=True).resume().rewind("unknown")
@@ -86,7 +86,7 @@ def test_a_rewind_in_a_resumed_session_hides_the_size_of_the_older_file(
     assert (shown.occupancy.tokens, shown.occupancy.note) == (None, REWOUND)
 
 
-def test_a_checkpoint_with_the_same_messages_changes_nothing(
+def test_checkpoint_with_the_same_messages_changes_nothing(
     world: World, home: GeminiHome, chat: Chat
 ) -> None:
     chat.checkpoint()
@@ -95,7 +95,7 @@ def test_a_checkpoint_with_the_same_messages_changes_nothing(
     world.check_context(home.truth)
 
 
-def test_a_compression_hides_the_size(world: World, home: GeminiHome, chat: Chat) -> None:
+def test_size_is_unknown_after_a_compression(world: World, home: GeminiHome, chat: Chat) -> None:
     chat.compress()
     assert [one.occupancy.note for one in world.sessions().values()] == [COMPACTED]
     chat.user()
@@ -105,10 +105,8 @@ def test_a_compression_hides_the_size(world: World, home: GeminiHome, chat: Chat
     world.check(home.truth)
 
 
-def test_a_rewind_past_what_is_kept_reads_the_file_again(
-    world: World, home: GeminiHome, chat: Chat
-) -> None:
-    """Only the newest messages are kept between readings."""
+def test_long_rewind_reads_the_file_again(world: World, home: GeminiHome, chat: Chat) -> None:
+    """Only the newest messages are saved between readings."""
     before = home.truth.context[chat.id]
     early = chat.user()
     for _ in range(60):
@@ -121,8 +119,8 @@ def test_a_rewind_past_what_is_kept_reads_the_file_again(
     world.check(home.truth)
 
 
-def test_a_turn_is_under_way_while_a_tool_runs(world: World, home: GeminiHome) -> None:
-    """A reply's tools are written once they have run; until then it has no content."""
+def test_turn_runs_while_a_tool_runs(world: World, home: GeminiHome) -> None:
+    """Tool calls of a reply are written after the tools have run. The reply has no content before."""
     chat = home.session(world.root)
     chat.user()
     reply: dict[str, Any] = {"id": "r", "type": "gemini", "timestamp": chat.clock.tick()}
@@ -136,12 +134,12 @@ def test_a_turn_is_under_way_while_a_tool_runs(world: World, home: GeminiHome) -
         assert [one.active for one in world.sessions().values()] == [active]
 
 
-def test_a_title_of_its_own(world: World, chat: Chat) -> None:
+def test_title_of_the_agent_is_shown(world: World, chat: Chat) -> None:
     chat.write({"$set": {"summary": "Named"}})
     assert [one.title for one in world.sessions().values()] == ["Named"]
 
 
-def test_other_projects_are_left_alone(world: World, home: GeminiHome, chat: Chat) -> None:
+def test_sessions_of_other_projects_are_ignored(world: World, home: GeminiHome, chat: Chat) -> None:
     other = world.home / "other"
     other.mkdir()
     mine = everyday(home, other, 1)
@@ -149,13 +147,15 @@ def test_other_projects_are_left_alone(world: World, home: GeminiHome, chat: Cha
     assert set(world.sessions()) == {chat.id}
 
 
-def test_calls_name_their_folder(world: World, chat: Chat) -> None:
+def test_calls_have_the_folder_of_their_project(world: World, chat: Chat) -> None:
     world.ingest()
     assert {call.workspace for call in world.calls} == {str(world.root)}
     assert {call.category for call in world.calls} == {"main", "subagent"}
 
 
-def test_half_written_files_wait(world: World, home: GeminiHome, chat: Chat) -> None:
+def test_half_written_files_are_read_when_complete(
+    world: World, home: GeminiHome, chat: Chat
+) -> None:
     flat = everyday(home, world.root, 2, flat=True)
     whole = flat.path.read_bytes()
     flat.path.write_bytes(whole[:-30])

@@ -1,4 +1,4 @@
-"""What the runs of real agents print, and what the docs say about them."""
+"""Tests the printed results of the runs of real agents, and the versions in the docs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_scene(scene, name):
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_the_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> None:
+def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> None:
     scenes = tmp_path / "test_scenes.py"
     scenes.write_text(SCENES)
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
@@ -51,7 +51,7 @@ def test_the_scores_of_all_processes_are_printed(tmp_path: Path, processes: str)
     assert "pi: no subagent: no" in done.stdout
 
 
-def test_the_docs_name_the_versions_that_are_run() -> None:
+def test_docs_name_the_versions_of_the_agents_under_test() -> None:
     page = (ROOT / "docs/reference/agents.md").read_text()
     table = page.partition("| agent | version that was run |")[2].partition("\n\n")[0]
     versions: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Agents' files as hostile data: whatever one store holds, it costs no other, and nobody waits."""
+"""Tests that hostile files neither block the readers nor hide the sessions in other files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LINES = {
 
 
 class Machine:
-    """A user's home with Claude Code's session in it, and a root with a file of the repository's."""
+    """A user's home with a session of Claude Code, and a repository with a file of its own."""
 
     def __init__(self, home: Path) -> None:
         self.root = home / "work"
@@ -69,7 +69,7 @@ class Machine:
         return [one.id for one in self.look() if one.source == "claude-code"]
 
     def calls(self) -> int:
-        """Of Claude Code, in the ledger."""
+        """Return the number of Claude Code's calls in the ledger."""
         self.world.ingest()
         ours = {name for name, agent in self.world.agent_of.items() if agent == "claude-code"}
         return len(ours & self.world.recorded().keys())
@@ -81,9 +81,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_a_history_in_the_repository_costs_no_agent_its_sessions(
-    machine: Machine, name: str
-) -> None:
+def test_hostile_history_in_a_repository_hides_no_sessions(machine: Machine, name: str) -> None:
     (machine.root / ".aider.chat.history.md").write_bytes(HISTORIES[name])
     assert (machine.shown(), machine.calls()) == ([machine.session.id], 1)
     for one in machine.look():
@@ -93,14 +91,14 @@ def test_a_history_in_the_repository_costs_no_agent_its_sessions(
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_line_that_nobody_wrote_is_passed_over(machine: Machine, name: str) -> None:
+def test_invalid_line_is_skipped(machine: Machine, name: str) -> None:
     with machine.session.path.open("ab") as file:
         file.write(LINES[name])
     machine.session.reply()
     assert (machine.shown(), machine.calls()) == ([machine.session.id], 2)
 
 
-def test_a_damaged_store_is_read_once_it_is_whole(machine: Machine) -> None:
+def test_damaged_store_is_read_after_its_repair(machine: Machine) -> None:
     history = machine.root / ".aider.chat.history.md"
     history.write_bytes(HISTORIES["a number with two points"])
     assert {one.source for one in machine.look()} == {"claude-code"}
@@ -109,7 +107,7 @@ def test_a_damaged_store_is_read_once_it_is_whole(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("beside", ["", "-journal", "-wal"])
-def test_no_fifo_in_a_databases_place_is_waited_for(tmp_path: Path, beside: str) -> None:
+def test_fifo_instead_of_a_database_does_not_block(tmp_path: Path, beside: str) -> None:
     path = tmp_path / "crush.db"
     if beside:
         sqlite3.connect(path).close()
@@ -119,12 +117,12 @@ def test_no_fifo_in_a_databases_place_is_waited_for(tmp_path: Path, beside: str)
     assert (database_store("crush", path) is None) == (beside == "")
 
 
-def test_no_fifo_is_a_store(machine: Machine) -> None:
+def test_fifo_is_not_a_store(machine: Machine) -> None:
     os.mkfifo(machine.root / ".aider.chat.history.md")
     assert machine.shown() == [machine.session.id]
 
 
-async def test_a_file_name_that_is_not_utf8_keeps_no_session_from_updating(
+async def test_file_name_that_is_not_utf8_does_not_stop_updates(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -167,7 +165,7 @@ CREATE VIEW sessions AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 
 """
 
 
-def test_a_view_without_an_end_is_not_run(machine: Machine) -> None:
+def test_endless_view_is_not_queried(machine: Machine) -> None:
     store = crush(machine)
     store.db.executescript(ENDLESS)
     store.db.close()
@@ -179,7 +177,7 @@ def test_a_view_without_an_end_is_not_run(machine: Machine) -> None:
         connection.execute("SELECT id FROM sessions")
 
 
-def test_a_value_of_a_gigabyte_is_not_made(tmp_path: Path) -> None:
+def test_gigabyte_value_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "big.db"
     made = sqlite3.connect(path)
     made.execute("CREATE TABLE t (a, b GENERATED ALWAYS AS (zeroblob(1000000000)))")
@@ -199,7 +197,9 @@ COLUMNS = (
 
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_a_column_may_hold_anything(machine: Machine, column: str, value: Any) -> None:
+def test_value_of_any_type_in_a_column_is_tolerated(
+    machine: Machine, column: str, value: Any
+) -> None:
     store = crush(machine)
     store.session()
     store.db.execute("PRAGMA ignore_check_constraints = ON")
@@ -217,8 +217,8 @@ def test_a_column_may_hold_anything(machine: Machine, column: str, value: Any) -
 
 
 @pytest.mark.parametrize("cost", [9e999, 1e308])
-def test_a_cost_without_end_is_refused_alone(machine: Machine, cost: float) -> None:
-    """One number that cannot be does not undo the calls that are kept with it."""
+def test_impossible_cost_does_not_affect_other_calls(machine: Machine, cost: float) -> None:
+    """An impossible number does not prevent other calls from being recorded in the same step."""
     store = crush(machine)
     store.session()
     store.db.execute("UPDATE sessions SET cost = ?", (cost,))
@@ -227,7 +227,7 @@ def test_a_cost_without_end_is_refused_alone(machine: Machine, cost: float) -> N
     assert machine.world.refused == 1
 
 
-def test_folders_nested_deeper_than_python_calls(tmp_path: Path) -> None:
+def test_folders_nested_beyond_the_recursion_limit_are_searched(tmp_path: Path) -> None:
     folders = [tmp_path / "sessions"]
     folders[0].mkdir()
     for _ in range(1_200):
@@ -241,8 +241,8 @@ def test_folders_nested_deeper_than_python_calls(tmp_path: Path) -> None:
         os.rmdir(folder)
 
 
-def test_a_bomb_of_zstd_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is given up at the first chunk over the limit."""
+def test_zstd_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading stops at the first chunk beyond the limit."""
     monkeypatch.setattr(compressed, "MAX_BYTES", 8 << 20)
     path = tmp_path / "x.jsonl.zst"
     packer = compressed.zstd.ZstdCompressor()
@@ -254,7 +254,7 @@ def test_a_bomb_of_zstd_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         list(chunks(file))
 
 
-def test_a_frame_with_a_window_of_gigabytes_is_refused(tmp_path: Path) -> None:
+def test_zstd_frame_with_a_huge_window_is_rejected(tmp_path: Path) -> None:
     zstd = compressed.zstd
     options: dict[int, int] = {zstd.CompressionParameter.window_log: 30}
     packed = zstd.ZstdCompressor(options=options)
@@ -265,7 +265,7 @@ def test_a_frame_with_a_window_of_gigabytes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [DEEP, b"\xff"], ids=["deep", "no UTF-8"])
-def test_what_is_no_json_is_one_kind_of_error(data: bytes) -> None:
+def test_all_invalid_json_raises_the_same_error(data: bytes) -> None:
     class Kind(Record):
         x: int = 0
 

@@ -1,4 +1,4 @@
-"""Sessions of several agents together: the first look, looking again, watching, settings."""
+"""Tests the sessions of several agents: first reading, updates, watching and settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def claude(tmp_path: Path) -> ClaudeHome:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The session files that are opened from now on."""
+    """Record the paths of the session files that are opened from now on."""
     paths: list[str] = []
 
     def open_(path: str, flags: int, *mode: int) -> int:
@@ -73,7 +73,7 @@ def world(tmp_path: Path, root: Path) -> World:
     return World(tmp_path, Agents())
 
 
-def test_all_agents_together_the_newest_first(
+def test_sessions_of_all_agents_are_listed_newest_first(
     tmp_path: Path, root: Path, world: World, claude: ClaudeHome
 ) -> None:
     oldest = claude.session(root)
@@ -86,7 +86,7 @@ def test_all_agents_together_the_newest_first(
     assert list(world.sessions(root)) == ids[::-1]
 
 
-def test_what_did_not_change_is_not_opened_again(
+def test_unchanged_files_are_not_opened_again(
     root: Path, world: World, claude: ClaudeHome, opened: list[str]
 ) -> None:
     sessions = [claude.session(root) for _ in range(5)]
@@ -108,10 +108,10 @@ def test_what_did_not_change_is_not_opened_again(
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "pi"])
-def test_a_session_whose_file_was_seen_empty_is_found_once_it_is_written(
+def test_session_whose_file_was_empty_at_first_is_found(
     agent: str, tmp_path: Path, root: Path, world: World
 ) -> None:
-    """An agent creates its file a moment before it writes the first line."""
+    """An agent creates its file shortly before it writes the first line."""
     if agent == "pi":
         path = tmp_path / ".pi/agent/sessions/--project--/1_a.jsonl"
         path.parent.mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_a_session_whose_file_was_seen_empty_is_found_once_it_is_written(
 
 
 class Editor:
-    """A workspace of the server with `root` open."""
+    """A workspace of the server for one root folder."""
 
     def __init__(self, root: Path, state: Path) -> None:
         self.services = Services(state=State(state))
@@ -142,7 +142,7 @@ class Editor:
         self.services.configured.set()
 
     async def look(self) -> list[str]:
-        """Look for sessions as at the start; those that show."""
+        """Read the sessions as at the start, and return the listed ones."""
         await self.services.agents.find_sessions(self.workspace)
         return self.shown()
 
@@ -165,7 +165,7 @@ async def editor(
 
 
 @pytest.mark.parametrize(("hours", "shown"), [((30, 40, 50), 1), ((1, 2, 30), 2)])
-async def test_old_sessions_are_left_alone_but_for_the_newest(
+async def test_only_the_newest_of_the_old_sessions_is_listed(
     hours: tuple[int, ...], shown: int, root: Path, claude: ClaudeHome, editor: Editor
 ) -> None:
     now, ids = time.time(), []
@@ -177,7 +177,7 @@ async def test_old_sessions_are_left_alone_but_for_the_newest(
     assert set(await editor.look()) == set(ids[:shown])
 
 
-async def test_a_long_history_of_other_projects_is_not_searched_to_its_end(
+async def test_search_in_the_history_of_other_projects_is_limited(
     tmp_path: Path, editor: Editor, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "MAX_OLD_STORES", 3)
@@ -190,7 +190,7 @@ async def test_a_long_history_of_other_projects_is_not_searched_to_its_end(
     assert len({path for path in opened if str(path).endswith(".jsonl")}) == 3
 
 
-async def test_a_session_that_vanishes_is_gone(
+async def test_deleted_session_is_no_longer_listed(
     root: Path, claude: ClaudeHome, editor: Editor
 ) -> None:
     session = claude.session(root)
@@ -201,10 +201,10 @@ async def test_a_session_that_vanishes_is_gone(
     assert editor.shown() == []
 
 
-async def test_a_call_that_a_database_amends_is_a_new_cost(
+async def test_amended_call_in_a_database_updates_the_cost(
     tmp_path: Path, root: Path, editor: Editor
 ) -> None:
-    """Crush keeps a session's cost in one row; its database reports no bytes."""
+    """Crush keeps the cost of a session in one row, and the reader reports no bytes."""
     listed = tmp_path / ".local/share/crush/projects.json"
     listed.parent.mkdir(parents=True)
     listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))
@@ -230,7 +230,9 @@ async def test_a_call_that_a_database_amends_is_a_new_cost(
         (True, True, 1, "ended"),
     ],
 )
-def test_what_a_session_does(active: bool | None, ended: bool, seconds: int, state: str) -> None:
+def test_session_state_is_running_idle_or_ended(
+    active: bool | None, ended: bool, seconds: int, state: str
+) -> None:
     at = datetime(2026, 9, 1, tzinfo=UTC)
     session = StoredSession(
         id="a", source="pi", path="", cwd=None, updated_at=at, active=active, ended=ended
@@ -241,7 +243,7 @@ def test_what_a_session_does(active: bool | None, ended: bool, seconds: int, sta
 @pytest.mark.parametrize(
     "settings", [Agents(enabled=False), Agents(sources=("codex",)), Agents(sources=())]
 )
-def test_disabled_agents_open_nothing(
+def test_no_file_is_opened_while_agents_are_disabled(
     tmp_path: Path, root: Path, claude: ClaudeHome, opened: list[str], settings: Agents
 ) -> None:
     claude.session(root).reply()
@@ -251,24 +253,26 @@ def test_disabled_agents_open_nothing(
     assert opened == []
 
 
-def test_a_path_that_the_settings_name(tmp_path: Path, root: Path, claude: ClaudeHome) -> None:
+def test_configured_folder_of_an_agent_is_read(
+    tmp_path: Path, root: Path, claude: ClaudeHome
+) -> None:
     world = World(tmp_path, Agents(paths={"claude-code": "~/elsewhere"}))
     ClaudeHome(tmp_path / "elsewhere", seed=2).session(root).reply()
     claude.session(root).reply()
     assert len(world.sessions(root)) == 2
 
 
-def test_every_known_agent_has_a_reader_of_its_name() -> None:
+def test_every_known_agent_has_a_reader() -> None:
     assert [one.agent for one in readers_of(Agents())] == list(AGENTS)
 
 
-def test_a_fifo_in_gits_place_is_not_waited_for(tmp_path: Path) -> None:
+def test_fifo_instead_of_git_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".git")
     assert Roots.of([tmp_path]).paths == (os.path.realpath(tmp_path),)
 
 
 class Watching:
-    """What is reported of the agents' files, with a poll that never comes."""
+    """The changes that the watcher reports. Polling is disabled."""
 
     def __init__(self, places: Places, root: Path) -> None:
         self._seen: queue.SimpleQueue[Changes] = queue.SimpleQueue()
@@ -278,13 +282,13 @@ class Watching:
         self.until_told_to_look()
 
     def until_seen(self, *paths: Path) -> None:
-        """Wait until these files are reported."""
+        """Wait until changes of these files are reported."""
         left = set(map(str, paths))
         while left:
             left -= self._seen.get(timeout=60) or set()
 
     def until_told_to_look(self) -> None:
-        """Wait until everything is to be looked at anew."""
+        """Wait until the watcher asks for all files to be read again."""
         while self._seen.get(timeout=60) is not None:
             pass
 
@@ -302,7 +306,7 @@ def watching(places: Places, root: Path) -> Iterator[Callable[[], Watching]]:
         each.watcher.close()
 
 
-def test_a_growing_file_is_seen(
+def test_growing_file_is_reported(
     root: Path, claude: ClaudeHome, watching: Callable[[], Watching]
 ) -> None:
     session = claude.session(root)
@@ -312,10 +316,10 @@ def test_a_growing_file_is_seen(
     started.until_seen(session.path)
 
 
-def test_what_a_new_folder_holds_already_is_seen(
+def test_existing_files_in_a_new_folder_are_reported(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
-    """Codex begins a folder each day: its first lines are written before that is watched."""
+    """Codex creates a folder each day, and writes to it before the folder is watched."""
     codex = CodexHome(tmp_path / ".codex")
     (codex.folder / "sessions").mkdir(parents=True)
     started = watching()
@@ -326,10 +330,10 @@ def test_what_a_new_folder_holds_already_is_seen(
     started.until_seen(*made)
 
 
-def test_an_agents_first_use_is_seen_long_before_the_poll(
+def test_first_use_of_an_agent_is_reported_before_the_next_poll(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
-    """First where there is none to be watched, then beside one that is."""
+    """The agent is first used where nothing can be watched, then beside a watched folder."""
     started = watching()
     codex = CodexHome(tmp_path / ".codex").thread(root)
     started.until_told_to_look()
@@ -342,7 +346,7 @@ def test_an_agents_first_use_is_seen_long_before_the_poll(
     started.until_seen(claude.path)
 
 
-def test_a_history_that_aider_begins_in_the_project_is_followed(
+def test_new_aider_history_in_the_project_is_watched(
     root: Path, watching: Callable[[], Watching]
 ) -> None:
     started = watching()

@@ -1,4 +1,4 @@
-"""opencode's sessions in all three forms, the databases read while their writer lives."""
+"""Tests the reader of opencode's three formats, with databases that are open in a writer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def home(world: World) -> Iterator[OpenHome]:
 
 
 def check(world: World, truth: Truth) -> None:
-    """Calls by session and tokens: their ids are worked out from what copies keep."""
+    """Check the calls by session and tokens. Their ids are derived from fields that copies share."""
     world.ingest()
     assert sorted(world.recorded().values()) == sorted(truth.calls.values())
 
@@ -62,8 +62,8 @@ def test_every_call_counts_once(world: World, home: OpenHome, form: Form) -> Non
 
 
 @pytest.mark.parametrize("form", ["first", "second"])
-def test_rows_change_in_place(world: World, home: OpenHome, form: Form) -> None:
-    """A message is there with zeros before it has its numbers: not a value, nor a call."""
+def test_row_that_is_updated_in_place_counts_once(world: World, home: OpenHome, form: Form) -> None:
+    """A message has zeros until its numbers are known. It is not a call until then."""
     made = everyday(home, world.root, form)
     check(world, home.truth)
     made.user()
@@ -79,8 +79,8 @@ def test_rows_change_in_place(world: World, home: OpenHome, form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", ["first", "second"])
-def test_a_forks_copies_count_once(world: World, home: OpenHome, form: Form) -> None:
-    """They have new ids: a peer counts them again."""
+def test_messages_copied_by_a_fork_count_once(world: World, home: OpenHome, form: Form) -> None:
+    """The copies have new ids, so another program counts them again."""
     made = everyday(home, world.root, form)
     check(world, home.truth)
     fork = made.fork()
@@ -94,7 +94,7 @@ def test_a_forks_copies_count_once(world: World, home: OpenHome, form: Form) -> 
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_an_upgrade_leaves_the_old_tables_behind(
+def test_messages_in_old_and_new_tables_count_once(
     world: World,
     home: OpenHome,
     at_once: bool,
@@ -109,7 +109,7 @@ def test_an_upgrade_leaves_the_old_tables_behind(
     world.check_context(home.truth)
 
 
-def test_files_and_database_may_tell_the_same(world: World, home: OpenHome) -> None:
+def test_messages_in_files_and_database_count_once(world: World, home: OpenHome) -> None:
     made = everyday(home, world.root, "first")
     check(world, home.truth)
     made.form = "files"
@@ -121,7 +121,7 @@ def test_files_and_database_may_tell_the_same(world: World, home: OpenHome) -> N
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_summary_is_no_size(world: World, home: OpenHome, form: Form) -> None:
+def test_summary_does_not_set_the_context_size(world: World, home: OpenHome, form: Form) -> None:
     made = everyday(home, world.root, form)
     made.compact()
     assert world.sessions()[made.id].occupancy.note == COMPACTED
@@ -132,8 +132,8 @@ def test_a_summary_is_no_size(world: World, home: OpenHome, form: Form) -> None:
     world.check_context(home.truth)
 
 
-def test_parts_of_a_message(world: World, home: OpenHome) -> None:
-    """Reasoning comes beside the output, and the cache beside the input."""
+def test_reasoning_and_cache_are_counted_separately(world: World, home: OpenHome) -> None:
+    """Reasoning is not part of the output, and cached tokens are not part of the input."""
     everyday(home, world.root)
     world.ingest()
     assert {call.category for call in world.calls} == {"main", "subagent"}
@@ -141,12 +141,12 @@ def test_parts_of_a_message(world: World, home: OpenHome) -> None:
     assert {call.provider for call in world.calls} == {"anthropic"}
 
 
-def test_a_title_of_its_own(world: World, home: OpenHome) -> None:
+def test_title_of_the_agent_is_shown(world: World, home: OpenHome) -> None:
     made = everyday(home, world.root)
     assert world.sessions()[made.id].title == "A title"
 
 
-def test_kilo_keeps_such_a_database(tmp_path: Path) -> None:
+def test_kilo_code_database_is_read(tmp_path: Path) -> None:
     world = World(tmp_path, "kilo-code")
     home = OpenHome(world.home / ".local" / "share" / "kilo", name="kilo")
     everyday(home, world.root, "first")
@@ -156,10 +156,8 @@ def test_kilo_keeps_such_a_database(tmp_path: Path) -> None:
     home.close()
 
 
-def test_a_growing_database_is_told_and_what_lies_beside_it_is_not_watched(
-    world: World, home: OpenHome
-) -> None:
-    """Older versions leave a folder for each message's parts: tens of thousands."""
+def test_database_is_watched_without_its_other_folders(world: World, home: OpenHome) -> None:
+    """Older versions leave a folder for the parts of each message: tens of thousands of folders."""
     made = everyday(home, world.root)
     (home.folder / "storage" / "part" / "msg_1").mkdir(parents=True)
     watched = world.readers[0].folders(world.places)
@@ -187,7 +185,7 @@ def another_writer_adds(home: OpenHome, made: Conversation) -> None:
 
 
 def test_the_first_database_is_watched_before_it_exists(world: World) -> None:
-    """opencode makes its folder, then its database: both are seen without a look at everything."""
+    """opencode creates its folder and then its database. Both are reported without a full reading."""
     folder = world.home / ".local" / "share" / "opencode"
     folder.mkdir(parents=True)
     (reader,) = world.readers
@@ -208,7 +206,7 @@ def test_only_sessions_that_changed_are_read_again(world: World, home: OpenHome)
     world.check_context(home.truth)
 
 
-def test_a_deleted_session_is_not_shown_and_stays_billed(world: World, home: OpenHome) -> None:
+def test_deleted_session_is_hidden_and_stays_billed(world: World, home: OpenHome) -> None:
     made = [everyday(home, world.root, "first") for _ in range(2)]
     world.ingest()
     home.db.execute("DELETE FROM message WHERE session_id = ?", (made[0].id,))
@@ -217,8 +215,8 @@ def test_a_deleted_session_is_not_shown_and_stays_billed(world: World, home: Ope
     assert set(world.sessions()) == {made[1].id}
 
 
-def test_rows_of_other_types_cost_no_other_row(world: World, home: OpenHome) -> None:
-    """SQLite's columns take every type."""
+def test_row_with_unexpected_types_does_not_affect_other_rows(world: World, home: OpenHome) -> None:
+    """SQLite allows values of any type in a column."""
     everyday(home, world.root, "first")
     rows = ((b"1", 1, "later", None), ("x", "early", 1, None), ("x", None, None, 7))
     home.db.executemany("INSERT INTO message VALUES (hex(randomblob(8)), ?, ?, ?, ?)", rows)

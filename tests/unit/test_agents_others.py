@@ -1,4 +1,4 @@
-"""Amp, Mistral Vibe, Continue and aider, as far as their files tell."""
+"""Tests the readers of Amp, Mistral Vibe, Continue and aider."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_vibe(tmp_path: Path) -> None:
 
 
 def test_continue(tmp_path: Path) -> None:
-    """Lines that are alike are calls of their own, and none is read twice."""
+    """Equal lines are separate calls, and no line is read twice."""
     world = World(tmp_path, "continue")
     for _ in range(2):
         others.continue_dev(world.home / ".continue")
@@ -75,7 +75,7 @@ def test_aider(tmp_path: Path) -> None:
     assert len({one.request for one in calls}) == 3
 
 
-def test_aider_is_idle_once_a_message_is_counted(tmp_path: Path) -> None:
+def test_aider_is_idle_after_reporting_a_message(tmp_path: Path) -> None:
     world = World(tmp_path, "aider")
     history = world.root / ".aider.chat.history.md"
     text = "\n# aider chat started at 2026-09-01 10:00:00\n"
@@ -91,7 +91,7 @@ def test_aider_is_idle_once_a_message_is_counted(tmp_path: Path) -> None:
 
 
 class ContinueSession:
-    """A session as Continue's command line saves it, in parts as it happens to be read."""
+    """A session that Continue's command line saves and that is read repeatedly."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -101,7 +101,7 @@ class ContinueSession:
         self.prompt = self.output = 0
 
     def call(self, prompt: int) -> dict[str, Any]:
-        """A call, which the session counts before its message is there."""
+        """Add a call, which the session's total includes before its message is saved."""
         self.prompt, self.output = self.prompt + prompt, self.output + 7
         cached = {"cached_tokens": prompt // 2}
         used = {"prompt_tokens": prompt, "prompt_tokens_details": cached, "completion_tokens": 7}
@@ -109,7 +109,7 @@ class ContinueSession:
         return {"message": message, "contextItems": []}
 
     def read(self) -> list[tuple[int, int]]:
-        """Save and read it: prompt, and of it cached, of the calls that are new."""
+        """Save and read the session. Return the prompt and cached tokens of the new calls."""
         total = {"promptTokens": self.prompt, "completionTokens": self.output}
         document = {"sessionId": "s-1", "workspaceDirectory": str(self.world.root)}
         self.path.write_text(json.dumps({**document, "history": self.history, "usage": total}))
@@ -138,10 +138,10 @@ def test_continue_bills_a_call_with_its_message(session: ContinueSession) -> Non
     assert session.read() == [(200, 100)]
 
 
-def test_continue_bills_calls_that_left_no_message_as_a_sum(session: ContinueSession) -> None:
+def test_continue_bills_calls_without_a_message_as_one_call(session: ContinueSession) -> None:
     session.history += [USER, session.call(100)]
     session.read()
-    session.call(300)  # aborted
+    session.call(300)  # the call was aborted and left no message
     session.call(50)
     session.history += [USER, session.call(200)]
     assert session.read() == [(350, 0), (200, 100)]
@@ -155,36 +155,40 @@ def test_continue_bills_no_call_again_after_a_summary(session: ContinueSession) 
     assert session.read() == [(40, 20)]
 
 
-def test_continue_bills_what_a_fork_copied_to_its_parent(session: ContinueSession) -> None:
+def test_continue_bills_copied_messages_to_the_parent(session: ContinueSession) -> None:
     session.history += [USER, session.call(100), USER, session.call(200)]
     session.prompt = session.output = 0
     session.history += [USER, session.call(400)]
     assert session.read() == [(400, 200)]
 
 
-def test_continue_bills_sums_once_when_its_state_is_lost(session: ContinueSession) -> None:
-    """A new version may read all stores from their start."""
+def test_continue_bills_totals_once_when_the_state_is_lost(session: ContinueSession) -> None:
+    """A new version of the reader may read all stores from their start."""
     for prompt in (300, 70):
-        session.call(prompt)  # aborted
+        session.call(prompt)  # the call was aborted and left no message
         session.history += [USER, session.call(100)]
         session.read()
     assert billed(session.world) == session.prompt == 570
     lose_states(session.world)
-    session.history = [session.history[-1], USER, session.call(40)]  # after a summary
+    session.history = [
+        session.history[-1],
+        USER,
+        session.call(40),
+    ]  # a summary replaced the messages
     session.read()
-    session.call(60)  # aborted
+    session.call(60)  # the call was aborted and left no message
     session.history += [USER, session.call(200)]
     session.read()
     assert billed(session.world) == session.prompt == 870
 
 
 def lose_states(world: World) -> None:
-    """Let each store be read from its start next time."""
+    """Delete the states of all stores, so that they are read from their start."""
     with world.ledger.transaction() as connection:
         connection.execute("UPDATE store SET state = x'', size = 0")
 
 
-def test_continue_bills_nothing_again_of_a_file_that_was_replaced(
+def test_continue_bills_nothing_twice_when_a_file_is_replaced(
     session: ContinueSession,
 ) -> None:
     session.history += [USER, session.call(100), USER, session.call(200)]
@@ -198,7 +202,7 @@ def test_continue_bills_nothing_again_of_a_file_that_was_replaced(
 
 
 def billed(world: World) -> int:
-    """Prompt tokens of all calls in the ledger."""
+    """Return the prompt tokens of all calls in the ledger."""
     return sum(tokens.fresh + tokens.read for _, tokens in world.recorded().values())
 
 
@@ -224,7 +228,7 @@ rules:
 
 
 @pytest.mark.parametrize("name", CONTINUE_SETTINGS)
-def test_continues_settings_give_the_window(session: ContinueSession, name: str) -> None:
+def test_continue_window_comes_from_its_settings(session: ContinueSession, name: str) -> None:
     session.history += [USER, session.call(100)]
     session.read()
     (session.path.parents[1] / name).write_text(CONTINUE_SETTINGS[name])

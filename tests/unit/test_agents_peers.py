@@ -1,6 +1,6 @@
-"""What other readers of agents' files are known to get wrong, where no test of a reader has it yet.
+"""Tests cases that other readers of agents' files get wrong, unless another test covers them.
 
-`docs/reference/promises.md` lists all such cases with the tests that hold them.
+`docs/reference/promises.md` lists all such cases with their tests.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _usage_in_a_tool(session: Transcript, tokens: Tokens) -> dict[str, Any]:
 
 @pytest.mark.parametrize("spaces", [False, True], ids=["compact", "spaces after the colon"])
 @pytest.mark.parametrize("make", [_null_id, _null_speed, _usage_in_a_tool])
-def test_no_line_is_dropped_for_a_null_or_a_space(
+def test_nulls_and_spaces_in_lines_are_accepted(
     world: World, home: ClaudeHome, make: Any, spaces: bool
 ) -> None:
     session = home.session(world.root, spaces=spaces)
@@ -69,8 +69,8 @@ def test_no_line_is_dropped_for_a_null_or_a_space(
     world.check_context(home.truth)
 
 
-def test_a_reply_whose_lines_name_no_request(world: World, home: ClaudeHome) -> None:
-    """A gateway leaves the request's id out of some lines: by both ids one reply counts as two."""
+def test_reply_with_missing_request_ids_counts_once(world: World, home: ClaudeHome) -> None:
+    """A gateway omits the request's id in some lines. By both ids, one reply would count as two."""
     session = home.session(world.root)
     for fields in ({}, {"requestId": "req_1"}, {"requestId": None}, {"requestId": ""}):
         body = session.message("msg_a", Tokens(5, 6, 7, 0, 8))
@@ -80,8 +80,8 @@ def test_a_reply_whose_lines_name_no_request(world: World, home: ClaudeHome) -> 
     world.check(home.truth)
 
 
-def test_an_hour_of_cache_costs_twice_the_input(world: World, home: ClaudeHome) -> None:
-    """Five minutes cost 1.25 times as much as input, and what names no time is taken for those."""
+def test_one_hour_cache_writes_cost_twice_the_input(world: World, home: ClaudeHome) -> None:
+    """Cache writes for five minutes cost 1.25 times the input, and are the default."""
     session = home.session(world.root)
     catalogue.warm()
     usd: list[Decimal | None] = []
@@ -96,8 +96,8 @@ def test_an_hour_of_cache_costs_twice_the_input(world: World, home: ClaudeHome) 
     assert (minutes, hours) == (plain * Decimal("1.25"), plain * 2)
 
 
-def test_paths_that_begin_alike_are_two_projects(world: World, home: ClaudeHome) -> None:
-    """Of a long path only the first 200 characters are in the folder's name."""
+def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: ClaudeHome) -> None:
+    """A folder's name only contains the first 200 characters of a path."""
     deep = world.root / ("a" * 120) / ("b" * 120)
     folders = [deep / "one", deep / "two"]
     sessions = []
@@ -109,8 +109,8 @@ def test_paths_that_begin_alike_are_two_projects(world: World, home: ClaudeHome)
 
 
 @pytest.mark.parametrize("restamped", [False, True])
-def test_records_that_a_fork_copied_are_its_parents(tmp_path: Path, restamped: bool) -> None:
-    """A record names its thread, so that it is known though the parent's file is gone."""
+def test_copied_usage_records_belong_to_the_parent(tmp_path: Path, restamped: bool) -> None:
+    """A record names its thread, so a copy is recognised although the parent's file is gone."""
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")
     parent = everyday(home, world.root, 2, records=True, counts=False)
@@ -123,8 +123,8 @@ def test_records_that_a_fork_copied_are_its_parents(tmp_path: Path, restamped: b
     assert set(world.recorded()) == set(home.truth.calls) - known
 
 
-def test_calls_that_look_alike_are_two(tmp_path: Path) -> None:
-    """Totals that grew are a call, though its numbers are those of the call before."""
+def test_consecutive_calls_with_equal_tokens_are_two(tmp_path: Path) -> None:
+    """An increased total is a new call, even if its numbers equal those of the previous call."""
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")
     thread = home.thread(world.root)
@@ -137,7 +137,7 @@ def test_calls_that_look_alike_are_two(tmp_path: Path) -> None:
     assert len(world.calls) == 3
 
 
-def test_calls_that_look_alike_are_two_in_a_debug_log(tmp_path: Path) -> None:
+def test_calls_with_equal_tokens_in_a_debug_log_are_two(tmp_path: Path) -> None:
     world = World(tmp_path, "copilot-chat")
     log = CodeHome(tmp_path / ".config/Code/User").session(world.root).debug_log()
     log.begin()
@@ -148,8 +148,8 @@ def test_calls_that_look_alike_are_two_in_a_debug_log(tmp_path: Path) -> None:
     assert [call.usage.prompt_tokens for call in world.calls] == [900, 900]
 
 
-def test_sessions_of_one_file_have_their_own_times(tmp_path: Path) -> None:
-    """The file's time is that of whichever wrote last."""
+def test_sessions_in_one_file_have_their_own_times(tmp_path: Path) -> None:
+    """The time of the file is that of the session that wrote last."""
     world = World(tmp_path, "opencode")
     home = OpenHome(tmp_path / ".local/share/opencode")
     first = home.session(world.root)
@@ -168,10 +168,10 @@ def test_sessions_of_one_file_have_their_own_times(tmp_path: Path) -> None:
     assert gap > timedelta(minutes=59)
 
 
-def test_a_model_of_a_million_is_not_measured_by_less(
+def test_window_of_a_million_is_known_from_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name in the transcript has no `[1m]`, and no call of over 200,000 was seen yet."""
+    """The name in the transcript has no `[1m]`, and no call has exceeded 200,000 tokens yet."""
     root = tmp_path / "home" / "app"
     root.mkdir(parents=True)
     monkeypatch.chdir(root)
@@ -184,8 +184,8 @@ def test_a_model_of_a_million_is_not_measured_by_less(
     assert (shown["tokens"], shown["limit"]) == (home.truth.context[session.id], 1_000_000)
 
 
-def test_projects_that_share_a_folder_by_its_given_name(tmp_path: Path) -> None:
-    """`CLAUDE_CODE_PROJECT_DIR_NAME` names one folder, whatever the project."""
+def test_projects_in_one_custom_folder_are_distinguished(tmp_path: Path) -> None:
+    """`CLAUDE_CODE_PROJECT_DIR_NAME` names one folder for all projects."""
     world = World(tmp_path, "claude-code", {"CLAUDE_CODE_PROJECT_DIR_NAME": "mine"})
     home = ClaudeHome(tmp_path / ".claude")
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Pi's trees and Kimi CLI's wires: every call once, and how full each session's window is."""
+"""Tests the readers of Pi and Kimi CLI: each call is billed once, and sessions have a size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Pi:
-    """A session as Pi writes it; the truth grows with it."""
+    """A session in Pi's format, with the expected calls and sizes."""
 
     def __init__(self, world: World, *, parent: Pi | None = None) -> None:
         self.clock: Clock = parent.clock if parent else Clock(3)
@@ -97,12 +97,12 @@ def test_pi_shows_the_active_branch(pi_world: World, pi: Pi) -> None:
     pi_world.check(pi.truth)
 
 
-def test_pi_leaves_failed_replies_out_of_the_size(pi_world: World, pi: Pi) -> None:
+def test_pi_failed_replies_do_not_set_the_context_size(pi_world: World, pi: Pi) -> None:
     pi.reply(5_000, stop="aborted")
     pi_world.check_context(pi.truth)
 
 
-def test_pi_hides_the_size_after_a_compaction(pi_world: World, pi: Pi) -> None:
+def test_pi_size_is_unknown_after_a_compaction(pi_world: World, pi: Pi) -> None:
     pi.entry("compaction", summary="short", tokensBefore=9, firstKeptEntryId=pi.leaf)
     pi.entry("session_info", name="Named")
     (shown,) = pi_world.sessions().values()
@@ -110,9 +110,7 @@ def test_pi_hides_the_size_after_a_compaction(pi_world: World, pi: Pi) -> None:
     assert shown.active is False
 
 
-def test_pi_calls_at_a_proxy_are_priced_as_their_makers_beside_pis_own_cost(
-    pi_world: World, pi: Pi
-) -> None:
+def test_pi_calls_through_a_proxy_are_priced_by_the_maker(pi_world: World, pi: Pi) -> None:
     usage = {"input": 1_000_000, "output": 0, "cost": {"total": 0.5}}
     for model in ("gpt-5", "my-model"):
         message = {"role": "assistant", "provider": "my-proxy", "model": model, "usage": usage}
@@ -138,8 +136,8 @@ def test_pi_calls_at_a_proxy_are_priced_as_their_makers_beside_pis_own_cost(
 
 
 @pytest.mark.parametrize("place", ["models", "modelOverrides"])
-def test_pis_settings_give_the_window(tmp_path: Path, place: str) -> None:
-    """The user's own models have windows that no catalogue knows."""
+def test_pi_window_comes_from_its_settings(tmp_path: Path, place: str) -> None:
+    """The user's own models have windows that no catalogue contains."""
     world = World(tmp_path, "pi")
     pi = Pi(world)
     pi.reply(500)
@@ -153,7 +151,7 @@ def test_pis_settings_give_the_window(tmp_path: Path, place: str) -> None:
 
 
 class Kimi:
-    """A session as Kimi CLI writes it; the truth grows with it."""
+    """A session in Kimi CLI's format, with the expected calls and sizes."""
 
     def __init__(self, world: World) -> None:
         self.clock, self.truth, self.id = Clock(3), Truth(), "s-1"
@@ -175,7 +173,7 @@ class Kimi:
             "input_other": size, "input_cache_read": 30, "input_cache_creation": 5, "output": 9,
         }  # fmt: skip
         name = f"chatcmpl-{self.clock.id()}"
-        for _ in range(2):  # written again when the mode changes
+        for _ in range(2):  # Kimi CLI repeats the status when the mode changes
             self.message(
                 "StatusUpdate",
                 token_usage=usage,
@@ -214,7 +212,7 @@ def test_kimi_counts_each_call_once(kimi_world: World, kimi: Kimi) -> None:
     assert {call.workspace for call in kimi_world.calls} == {os.path.realpath(kimi_world.root)}
 
 
-def test_kimi_hides_the_size_after_a_compaction(kimi_world: World, kimi: Kimi) -> None:
+def test_kimi_size_is_unknown_after_a_compaction(kimi_world: World, kimi: Kimi) -> None:
     kimi.message("CompactionBegin")
     kimi.message("CompactionEnd")
     assert [one.occupancy.note for one in kimi_world.sessions().values()] == [COMPACTED]

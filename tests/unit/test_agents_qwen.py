@@ -1,4 +1,4 @@
-"""Qwen Code's chats: every call once, and how full each session's window is."""
+"""Tests the reader of Qwen Code: each call is billed once, and each session has its size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Chat:
-    """A chat as Qwen Code writes it; the truth grows with it."""
+    """A chat in Qwen Code's format, with the expected calls and sizes."""
 
     def __init__(self, world: World) -> None:
         self.clock, self.truth, self.world = Clock(3), Truth(), world
@@ -35,7 +35,11 @@ class Chat:
         self.line("user", message={"role": "user", "parts": [{"text": text}]})
 
     def reply(self, *, inside: bool) -> None:
-        """A reply; `inside`: its thoughts are part of the candidates."""
+        """Write a reply.
+
+        Args:
+            inside: Whether the output includes the thinking tokens.
+        """
         tokens = Tokens(500, 1_500, 0, 0, 90, 40)
         candidates = tokens.output if inside else tokens.output - tokens.reasoning
         usage = {
@@ -51,7 +55,7 @@ class Chat:
         self.truth.context[self.id] = tokens.prompt + tokens.output
 
     def telemetry(self, is_first: bool, reply: Callable[..., None], **fields: Any) -> None:
-        """What telemetry tells of a call, before its reply or after it."""
+        """Write the telemetry of a call, before or after its reply."""
         event = {
             "event.name": "qwen-code.api_response", "response_id": f"chatcmpl-{self.clock.id()}",
             "model": "qwen3-coder-plus", "input_token_count": 2_000, "output_token_count": 50,
@@ -88,7 +92,7 @@ def test_every_call_counts_once(world: World, chat: Chat) -> None:
     assert [one.occupancy.limit for one in world.sessions().values()] == [262_144]
 
 
-def test_a_compression_leaves_qwens_estimate_of_the_size(world: World, chat: Chat) -> None:
+def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) -> None:
     chat.reply(inside=True)
     for left, note in ((None, COMPACTED), (300, ESTIMATED)):
         info = {"originalTokenCount": 2_000, "newTokenCount": left}
@@ -99,8 +103,10 @@ def test_a_compression_leaves_qwens_estimate_of_the_size(world: World, chat: Cha
     world.check_context(chat.truth)
 
 
-def test_a_call_that_telemetry_tells_too_counts_once(world: World, chat: Chat) -> None:
-    """Before its reply, or after it; a sub-agent's call with the same tokens is another one."""
+def test_call_in_telemetry_and_reply_counts_once(world: World, chat: Chat) -> None:
+    """Telemetry may come before or after the reply. A sub-agent's call with equal tokens is another
+    call.
+    """
     for is_first in (True, False):
         chat.telemetry(is_first, chat.reply)
     chat.telemetry(True, lambda **_: None, subagent_name="explore")
@@ -108,7 +114,7 @@ def test_a_call_that_telemetry_tells_too_counts_once(world: World, chat: Chat) -
     assert sorted(call.category for call in world.calls) == ["main", "main", "subagent"]
 
 
-def test_a_tool_call_keeps_the_turn_under_way(world: World, chat: Chat) -> None:
+def test_turn_runs_after_a_tool_call(world: World, chat: Chat) -> None:
     parts: list[dict[str, Any]] = [{"text": "…"}, {"functionCall": {"name": "shell", "args": {}}}]
     for some, active in ((parts, True), (parts[:1], False)):
         chat.line("assistant", message={"role": "model", "parts": some})

@@ -1,4 +1,4 @@
-"""What people and tools wrote stays where it is; the agents' files stay as they are."""
+"""Tests that no text of sessions is stored or logged, and that agents' files do not change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "sk-live-0123456789abcdef"  # noqa: S105
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sessions of several agents, with a secret in every text and in lines that are broken."""
+    """Return a home with sessions of several agents, whose texts and broken lines contain a secret."""
     monkeypatch.setattr(Clock, "text", lambda _self, length: f"{SECRET} " * (1 + length // 25))
     root = tmp_path / "home" / "work"
     root.mkdir(parents=True)
@@ -46,7 +46,9 @@ def _state_of(home: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def test_no_text_leaves_the_sessions(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_text_of_sessions_is_stored_or_logged(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     before = _state_of(home)
     world = World(home, Agents())

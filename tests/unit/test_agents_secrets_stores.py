@@ -1,4 +1,4 @@
-"""Databases and documents of agents: what was said stays in them, and they stay as they are."""
+"""Tests that reading databases and documents stores none of their text and changes no file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SECRET = "sk-live-0123456789abcdef"  # noqa: S105
 
 
-def test_nothing_is_kept_and_nothing_is_written(
+def test_no_text_is_stored_and_no_file_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -61,7 +61,7 @@ def test_nothing_is_kept_and_nothing_is_written(
 
 
 def _state_of(home: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Size, time and content of all files but those that SQLite keeps for its readers."""
+    """Return the size, time and content of all files, except those that SQLite creates for readers."""
     files = (path for path in home.rglob("*") if path.is_file() and path.suffix != ".db-shm")
     return {
         str(path): (path.stat().st_size, path.stat().st_mtime_ns, path.read_bytes())

@@ -1,4 +1,4 @@
-"""Reading stores forward: in steps, from where the last reading stopped, whatever lies between."""
+"""Tests reading stores forward, in steps and from where the last reading stopped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("agent", ["claude-code", "codex"])
-def test_a_large_file_is_read_in_steps(tmp_path: Path, agent: str) -> None:
+def test_large_file_is_read_in_steps(tmp_path: Path, agent: str) -> None:
     world = World(tmp_path, agent)
     if agent == "codex":
         home = codex.CodexHome(tmp_path / ".codex")
@@ -55,7 +55,7 @@ def test_a_large_file_is_read_in_steps(tmp_path: Path, agent: str) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_large_compressed_file_is_read_to_its_end(tmp_path: Path) -> None:
+def test_large_compressed_file_is_read_in_one_step(tmp_path: Path) -> None:
     world = World(tmp_path, "codex")
     home = codex.CodexHome(tmp_path / ".codex")
     codex.everyday(home, world.root, 12).compress(zstd.compress)
@@ -65,7 +65,7 @@ def test_a_large_compressed_file_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 class Line(msgspec.Struct):
-    """A line of an agent that nobody uses."""
+    """A line in the format of an imaginary agent."""
 
     id: int
     after: int | None = None
@@ -76,13 +76,13 @@ _line = msgspec.json.Decoder(Line).decode
 
 
 class Tree(msgspec.Struct):
-    """Of a store with lines that may follow any earlier one: the newest one is known alone."""
+    """The state of a store whose lines may follow any earlier line. Only the newest one is saved."""
 
     session: SessionState
     newest: int = 0
     begun: int = 0
     known: list[int] = []
-    """Only of this reading."""
+    """The lines of this reading, which are not saved."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):
@@ -111,7 +111,7 @@ def read(store: Store, state: bytes = b"") -> StoreRead:
     return read_lines(store, state, lambda: Tree(SessionState("a")))
 
 
-def test_a_line_that_no_state_explains_has_the_store_read_from_its_start(tmp_path: Path) -> None:
+def test_line_that_needs_lost_state_restarts_the_reading(tmp_path: Path) -> None:
     path = tmp_path / "tree.jsonl"
     first = read(write(path, {"id": 1}, {"id": 2, "after": 1}))
     second = read(write(path, {"id": 3, "after": 2}), first.state)
@@ -120,7 +120,7 @@ def test_a_line_that_no_state_explains_has_the_store_read_from_its_start(tmp_pat
     assert third.bytes_read == path.stat().st_size
 
 
-def test_a_title_is_read_from_where_its_line_stands(tmp_path: Path) -> None:
+def test_title_is_read_from_the_position_of_its_line(tmp_path: Path) -> None:
     path = tmp_path / "tree.jsonl"
     write(path, {"id": 1}, {"id": 2, "title": "x" * 50_000})
     store = write(path, {"id": 3, "title": "the newest"}, {"id": 4})
@@ -140,7 +140,7 @@ def test_broken_lines_are_counted_and_left_out() -> None:
     assert (lines.skipped, lines.position) == (1, str(100 + data.index(b'{"id":3')))
 
 
-def test_the_state_of_another_version_restarts_the_store(tmp_path: Path) -> None:
+def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
     store = write(tmp_path / "tree.jsonl", {"id": 1})
     state = read(store).state
     assert read(store, state).restarted is False
@@ -149,7 +149,7 @@ def test_the_state_of_another_version_restarts_the_store(tmp_path: Path) -> None
 
 
 class Other(msgspec.Struct):
-    """A state that older ones do not fit."""
+    """A state with other fields than older versions."""
 
     session: int
 

@@ -1,6 +1,6 @@
-"""Session files that the real agents wrote, beside what the vendor reported to them.
+"""Tests the readers with files that the real agents wrote, and with the usage that they received.
 
-The files are those of runs against a fake vendor (tests/e2e/agents), with long texts cut.
+The files come from runs against a fake vendor (tests/e2e/agents), with long texts shortened.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"
 
 
 class Written(NamedTuple):
-    """A run of an agent."""
+    """A recorded run of an agent."""
 
     folder: str
     agent: str
     contexts: tuple[int | None, ...]
-    """Occupancy of each session, in tokens."""
+    """The size of each session's context in tokens."""
     limit: int | None = None
     model: str = ""
     adds_up: bool = False
-    """Whether the agent's files tell some calls as a sum only."""
+    """Whether the agent's files contain only the total of some calls."""
     untold: str = ""
-    """The kind of calls that no file tells."""
+    """The kind of calls that no file contains."""
     cache_told: bool = True
-    """Whether they tell of each call what a cache held."""
+    """Whether the files contain the cached tokens of each call."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """What the vendor reported, in its order, without what no file tells."""
+        """Return the usage that the vendor reported, in order, without calls that no file contains."""
         lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call["kind"] != self.untold]
 
@@ -72,7 +72,7 @@ RUNS = (
 
 
 def install(world: World, folder: str) -> None:
-    """Put a run's files into the home of a world."""
+    """Copy the files of a run to the home of a world."""
     home = FIXTURES / folder / "home"
     for source in home.rglob("*"):
         if source.is_file():
@@ -105,14 +105,12 @@ def prompt_of(usage: dict[str, int]) -> int:
 
 
 def sums_of(calls: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The models, and the tokens of all calls together."""
+    """Return the models and the total tokens of all calls."""
     _, models, *tokens = zip(*calls, strict=True)
     return set(models).pop(), *map(sum, tokens)
 
 
-def test_each_written_call_is_billed_once_and_as_the_vendor_reported(
-    world: World, written: Written
-) -> None:
+def test_each_call_is_billed_once_as_the_vendor_reported(world: World, written: Written) -> None:
     world.ingest()
     assert world.ingest() == 0
     billed = {call.request: call for call in world.calls}.values()
@@ -134,7 +132,7 @@ def test_each_written_call_is_billed_once_and_as_the_vendor_reported(
     assert {one.workspace for one in billed} == {str(world.root)}
 
 
-def test_written_sessions_have_the_size_of_the_newest_call(world: World, written: Written) -> None:
+def test_real_sessions_have_the_size_of_the_newest_call(world: World, written: Written) -> None:
     sessions = list(world.sessions().values())
     assert {one.occupancy.tokens for one in sessions} == set(written.contexts)
     assert {one.occupancy.limit for one in sessions} == {written.limit}
@@ -171,7 +169,7 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
 
 
 def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: Path) -> None:
-    """Neither adds a line to the conversation."""
+    """Neither change adds a line to the conversation."""
     world = World(tmp_path, "kimi-code")
     install(world, "kimi-code-subagent")
     (before,) = world.sessions().values()
@@ -202,8 +200,10 @@ def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) ->
     assert other.recorded() == before
 
 
-def test_vibe_bills_no_call_again_when_its_journal_goes(tmp_path: Path) -> None:
-    """Vibe keeps two generations: the older one's journal goes, and the sums hold its calls."""
+def test_vibe_bills_no_call_twice_when_a_journal_is_deleted(tmp_path: Path) -> None:
+    """Vibe keeps two generations. The older one's journal is deleted, and the totals include its
+    calls.
+    """
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()
@@ -216,7 +216,7 @@ def test_vibe_bills_no_call_again_when_its_journal_goes(tmp_path: Path) -> None:
     assert world.recorded() == before
 
 
-def test_codex_thread_of_a_subagent_is_a_conversation_once_a_person_resumes_it(
+def test_codex_subagent_thread_is_listed_after_the_user_resumes_it(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, "codex")
@@ -229,8 +229,8 @@ def test_codex_thread_of_a_subagent_is_a_conversation_once_a_person_resumes_it(
     assert (first.session == thread, resumed.session == thread) == (False, True)
 
 
-def test_gemini_cli_file_without_a_reply_never_wins(tmp_path: Path) -> None:
-    """A resumption begins another file of the session, before anything was asked."""
+def test_gemini_cli_file_with_a_reply_is_preferred(tmp_path: Path) -> None:
+    """Resuming a session creates another file before the first prompt."""
     world = World(tmp_path, "gemini-cli")
     install(world, "gemini-cli-resumed")
     real, _ = sorted((world.home / ".gemini/tmp/p/chats").iterdir())
@@ -242,7 +242,7 @@ def test_gemini_cli_file_without_a_reply_never_wins(tmp_path: Path) -> None:
 
 
 def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -> None:
-    """In the minute of its start a session goes on in its file: without the replies' tokens."""
+    """A session that is resumed within a minute continues in its file, without the replies' tokens."""
     world = World(tmp_path, "gemini-cli")
     install(world, "gemini-cli-aborted")
     (path,) = (world.home / ".gemini/tmp/p/chats").iterdir()
@@ -255,7 +255,7 @@ def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -
         assert [one.occupancy.tokens for one in world.sessions().values()] == [12_672]
 
 
-def test_vibe_bills_calls_once_when_their_journals_and_our_state_are_gone(tmp_path: Path) -> None:
+def test_vibe_bills_calls_once_when_journals_and_state_are_lost(tmp_path: Path) -> None:
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()
@@ -270,14 +270,14 @@ def test_vibe_bills_calls_once_when_their_journals_and_our_state_are_gone(tmp_pa
     assert world.recorded() == billed
 
 
-def test_vibe_bills_a_subagent_once_when_its_journals_and_our_state_are_gone(
+def test_vibe_bills_a_subagent_once_when_journals_and_state_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, "vibe")
     install(world, "vibe-subagent")
     (child,) = world.home.glob(".vibe/logs/session/unified/child-*")
     saved = {path: path.read_text() for path in child.rglob("projection-state.json")}
-    for path, text in saved.items():  # as they were when the journal still held the call
+    for path, text in saved.items():  # the files before the journal was deleted
         path.write_text(json.dumps(json.loads(text) | {"snapshot_sequence": 0}))
     world.ingest()
     billed = world.recorded()
@@ -300,7 +300,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
     main.rename(kept)
     main.mkdir()
     shutil.copy(kept / "meta.json", main)
-    world.ingest()  # the sub-agent's call, which belongs to the main session
+    world.ingest()  # a call of the sub-agent, which belongs to the main session
     assert [call.category for call in world.calls] == ["subagent"]
     shutil.rmtree(main)
     kept.rename(main)
@@ -327,7 +327,7 @@ def test_vibe_session_without_its_description_is_read_later(tmp_path: Path) -> N
     assert {call.category for call in world.calls} == {"main", "summary"}
 
 
-def test_continue_tells_its_own_costs(tmp_path: Path) -> None:
+def test_continue_costs_are_recorded(tmp_path: Path) -> None:
     world = World(tmp_path, "continue")
     install(world, "continue-abort")
     world.ingest()
@@ -335,7 +335,7 @@ def test_continue_tells_its_own_costs(tmp_path: Path) -> None:
     assert (costs[2_538], costs[190_028]) == (Decimal("0.09"), Decimal("5.72"))
 
 
-def test_continue_aborted_call_is_recorded_later_though_its_file_stays(
+def test_continue_aborted_call_is_recorded_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message may still follow, until the session has been silent for an hour."""
@@ -358,7 +358,7 @@ def test_continue_aborted_call_is_recorded_later_though_its_file_stays(
 
 
 def claude_transcript(world: World) -> tuple[Path, list[str]]:
-    """A real transcript, its folder named after the world's root, and its lines."""
+    """Return a real transcript, in a folder named after the world's root, and its lines."""
     install(world, "claude-code-compaction")
     projects = world.home / ".claude" / "projects"
     (projects / "-work-p").rename(projects / slug_of(world.root))
@@ -366,8 +366,8 @@ def claude_transcript(world: World) -> tuple[Path, list[str]]:
     return path, path.read_text().splitlines(keepends=True)
 
 
-def test_claude_code_calls_that_made_a_summary_are_billed(tmp_path: Path) -> None:
-    """No message tells them: what the session took so far does."""
+def test_claude_code_summary_calls_are_billed(tmp_path: Path) -> None:
+    """No message records these calls. They are found by the session's usage so far."""
     world = World(tmp_path, "claude-code")
     claude_transcript(world)
     world.ingest()
@@ -377,8 +377,10 @@ def test_claude_code_calls_that_made_a_summary_are_billed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_watched", [False, True])
-def test_claude_codes_own_cost_stands_beside_ours(tmp_path: Path, *, is_watched: bool) -> None:
-    """A session's calls have the cost of its newest `cost-state` together."""
+def test_claude_code_cost_is_recorded_beside_the_computed_cost(
+    tmp_path: Path, *, is_watched: bool
+) -> None:
+    """The calls of a session together have the cost of its newest `cost-state`."""
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
     for last in range(len(lines)) if is_watched else ():
@@ -393,8 +395,8 @@ def test_claude_codes_own_cost_stands_beside_ours(tmp_path: Path, *, is_watched:
     assert sum(row.agent_cost_usd or 0 for row in rows) == pytest.approx(totals[-1])
 
 
-def test_claude_code_subagents_calls_made_no_summary(tmp_path: Path) -> None:
-    """A compaction in a turn with a sub-agent, whose calls lie in another file."""
+def test_claude_code_subagent_calls_are_not_taken_for_a_summary(tmp_path: Path) -> None:
+    """A compaction happens in a turn with a sub-agent, whose calls are in another file."""
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
     boundary = next(line for line in lines if "compact_boundary" in line)
@@ -421,6 +423,6 @@ def test_claude_code_is_idle_after_an_interruption(tmp_path: Path) -> None:
     path, lines = claude_transcript(world)
     assert [one.active for one in world.sessions().values()] == [False]
     asked = next(n for n, line in enumerate(lines) if "hang prompt" in line)
-    for end in (asked + 1, len(lines) - 1):  # a prompt, and a tool's result
+    for end in (asked + 1, len(lines) - 1):  # a prompt and the result of a tool
         path.write_text("".join(lines[:end]))
         assert [one.active for one in world.sessions().values()] == [True]

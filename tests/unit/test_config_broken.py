@@ -156,7 +156,12 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         4,
         "above the hard cap",
     ),
-    "unknown key of the agents": ("[agents]\nx = 1", "agents.x", 3, "enabled, paths, sources"),
+    "unknown key of the agents": (
+        "[agents]\nx = 1",
+        "agents.x",
+        3,
+        "enabled, labels, paths, sources",
+    ),
     "a source that is no agent": (
         '[agents]\nsources = ["codex", "claude"]',
         "agents.sources",
