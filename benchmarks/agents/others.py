@@ -56,7 +56,7 @@ def vibe(folder: Path, root: Path, truth: Truth, *, calls: int = 3) -> Path:
         "config": {"active_model": "devstral-2"},
         "stats": {
             "session_prompt_tokens": 5_000 * calls, "session_completion_tokens": 90 * calls,
-            "context_tokens": 7_000 + calls, "steps": calls, "session_cost": 0.1,
+            "context_tokens": 7_000 + calls, "steps": calls, "format_session_cost": 0.1,
         },
     }  # fmt: skip
     path = folder / "logs" / "session" / f"session_{name[:8]}" / "meta.json"

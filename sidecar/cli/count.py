@@ -17,7 +17,7 @@ from sidecar.cli.counters import (
 )
 from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import STDIN, File, Skipped, find, read
+from sidecar.workspace.files import STDIN, File, SkippedPath, find, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,8 +68,8 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
 
     def work(
         chooser: CounterChooser, choose: ChooseCounter
-    ) -> tuple[CounterChooser, list[CountedFile | Skipped]]:
-        def count(batch: Sequence[File]) -> list[CountedFile | Skipped]:
+    ) -> tuple[CounterChooser, list[CountedFile | SkippedPath]]:
+        def count(batch: Sequence[File]) -> list[CountedFile | SkippedPath]:
             return [_count_file(name, choose, file) for file in batch]
 
         return chooser, list(with_progress(map_batches(count, files), len(files), size))
@@ -78,7 +78,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
     purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
     chooser, results = run_with_counters(settings, [name], work, purpose)
     counted = [result for result in results if isinstance(result, CountedFile)]
-    skipped = [entry for entry in (*found, *results) if isinstance(entry, Skipped)]
+    skipped = [entry for entry in (*found, *results) if isinstance(entry, SkippedPath)]
     _report_skipped(counted, skipped)
     counted = [
         file._replace(note=_endpoint_note(file, name, settings, chooser)) for file in counted
@@ -93,9 +93,9 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
     return 2 if has_errors or any(path.failed for path in skipped) else 0
 
 
-def _deduplicate(found: Iterable[File | Skipped]) -> list[File | Skipped]:
+def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath]:
     """Return each path once, with the spelling of the command line if it is named there."""
-    entries: dict[str, File | Skipped] = {}
+    entries: dict[str, File | SkippedPath] = {}
     for entry in found:
         path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)
         if not _is_named(entries.setdefault(path, entry)):
@@ -103,20 +103,20 @@ def _deduplicate(found: Iterable[File | Skipped]) -> list[File | Skipped]:
     return list(entries.values())
 
 
-def _is_named(entry: File | Skipped) -> bool:
+def _is_named(entry: File | SkippedPath) -> bool:
     return entry.named if isinstance(entry, File) else entry.failed
 
 
-def _count_file(model: str, choose: ChooseCounter, file: File) -> CountedFile | Skipped:
+def _count_file(model: str, choose: ChooseCounter, file: File) -> CountedFile | SkippedPath:
     content = read(file)
-    if isinstance(content, Skipped):
+    if isinstance(content, SkippedPath):
         return content
     text = content.text
     choice = choose(Snapshot(text=text), model)
     return CountedFile(file.path, choice.measure(text), len(text), content.damaged, choice.note)
 
 
-def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) -> None:
+def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[SkippedPath]) -> None:
     for path in skipped:
         warn(f"{path.path}: {path.reason}, skipped")
     for file in counted:
@@ -129,7 +129,7 @@ def _endpoint_note(
 ) -> str | None:
     if file.note is not None or file.measure.method not in ("calibrated", "estimate"):
         return file.note
-    return chooser.why_unasked(model, settings)
+    return chooser.why_not_asked(model, settings)
 
 
 def _print_text(counted: Sequence[CountedFile]) -> None:
@@ -155,7 +155,7 @@ def _total_measure(counted: Sequence[CountedFile]) -> Measure:
 
 def _print_json(
     counted: Sequence[CountedFile],
-    skipped: Sequence[Skipped],
+    skipped: Sequence[SkippedPath],
     model: str,
     settings: Settings,
     chooser: CounterChooser,
@@ -178,11 +178,11 @@ def _describe_files(
 
     from sidecar.context.window import NamedLimits
     from sidecar.workspace.state import State
-    from sidecar.workspace.windows import Windows, look_up
+    from sidecar.workspace.windows import Windows, load_window_and_price
 
     state = State()
     windows = Windows(state)
-    look_up(state, model, settings)
+    load_window_and_price(state, model, settings)
     windows.mark_loaded(model, settings)
     named = NamedLimits(endpoint=window_of(chooser, model, settings))
 

@@ -69,12 +69,12 @@ def warn_if_unknown_model(model: str, settings: Settings) -> None:
 
     if model == DEFAULT_MODEL:  # the lookup would take a tenth of a short run
         return
-    from sidecar.workspace.views import unknown_model_text
+    from sidecar.workspace.views import describe_unknown_model
     from sidecar.workspace.windows import similar_models
 
     similar = similar_models(model, settings)
     if similar is not None:
-        warn(f"{model} is {unknown_model_text(similar)}")
+        warn(f"{model} is {describe_unknown_model(similar)}")
 
 
 def run_with_counters(

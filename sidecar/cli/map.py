@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from sidecar.cli.output import echo, print_json, print_lines, print_problems, to_encodable, warn
-from sidecar.workspace.token_map import MapEntry, build_map, flatten
+from sidecar.workspace.token_map import MapEntry, build_token_map, flatten
 
 if TYPE_CHECKING:
     from sidecar.cli.checking.report import Report
@@ -74,7 +74,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
 
     report, problems = check_paths([str(folder)], model)
     has_errors = print_problems(problems)
-    top = build_map(_relative_counts(report, folder), _HTML_DEPTH if html else depth)
+    top = build_token_map(_relative_counts(report, folder), _HTML_DEPTH if html else depth)
     found = TokenMap(
         folder=str(folder),
         tokens=top.tokens,

@@ -14,9 +14,9 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import is_read
-from sidecar.workspace.state import read_shared
+from sidecar.workspace.state import read_shared_conversations
 from sidecar.workspace.usage_details import add_contents, add_forecast
-from sidecar.workspace.views import session_rows, usage_report
+from sidecar.workspace.views import add_view_to_usage, session_rows
 from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ class SessionsView:
         conversations, costs = self.services.conversations(self.workspace), self.workspace.costs
         found = await conversations.find_counted(await self._complete_id(session))
         if found is None:
-            return usage_report(None, costs)
+            return add_view_to_usage(None, costs)
         await conversations.look_up_window(
             conversations.sessions.usage(found).model or self.workspace.model
         )
         usage = await add_contents(self.services, found, conversations.sessions.usage(found))
-        return usage_report(await add_forecast(self.services, self.workspace, usage), costs)
+        return add_view_to_usage(await add_forecast(self.services, self.workspace, usage), costs)
 
     async def _complete_id(self, session: str | None) -> str | None:
         conversations = self.services.conversations(self.workspace)
@@ -113,11 +113,11 @@ class SessionsView:
         self.services.forget_conversations(workspace)  # another process may have changed them
         await self.services.agents.find_sessions(workspace)
         uri = workspace.uri or ""
-        live = await run(partial(read_shared, self.services.live.folder, uri))
+        live = await run(partial(read_shared_conversations, self.services.live.folder, uri))
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)
-        self.services.show_spent(workspace, await run(spending.stored_sums))
+        self.services.show_sums(workspace, await run(spending.stored_sums))
         is_cost_read = False
         with suppress(SidecarError):  # `cost` reports a damaged ledger
             if sources is not None:

@@ -141,11 +141,11 @@ def _session_line(root: Path) -> str:
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
-    from sidecar.workspace.views import session_cost
+    from sidecar.workspace.views import format_session_cost
 
     with SessionsView(find_root(root)) as view:
         usage = view.usage()
-        cost = session_cost(view.workspace.costs, usage.session)
+        cost = format_session_cost(view.workspace.costs, usage.session)
     part = context_status(usage, "percent")
     if part is None:
         return ""

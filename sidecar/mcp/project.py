@@ -110,7 +110,7 @@ class Project:
         if session is None:
             raise SidecarError("the session has just been deleted")
         await services.workers.run(catalogue.warm)
-        await services.counts.look_up(
+        await services.counts.load_window_and_price(
             sessions.usage(session).model or workspace.model, workspace.settings
         )
         spending = services.spending(workspace)
@@ -118,7 +118,7 @@ class Project:
             spent = await services.workers.run(partial(spending.spent, session.id))
         except SidecarError:  # the ledger is not readable
             return sessions.usage(session), False
-        services.show_spent(workspace, spent)
+        services.show_sums(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))
         return await add_forecast(services, workspace, usage), is_complete
 

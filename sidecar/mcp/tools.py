@@ -22,9 +22,9 @@ from sidecar.errors import BadParamsError
 from sidecar.mcp import schemas
 from sidecar.text.printable import counted, percent_text, printable
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import File, Skipped, decode, find, read, read_bytes
-from sidecar.workspace.token_map import build_map, flatten
-from sidecar.workspace.views import usage_report
+from sidecar.workspace.files import File, SkippedPath, decode, find, read, read_bytes
+from sidecar.workspace.token_map import build_token_map, flatten
+from sidecar.workspace.views import add_view_to_usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,7 +213,7 @@ class Tools:
             text = f"No session of {who} was found in {project.root}."
             return Answer(text, {"session": None})
         usage, is_complete = await project.context_usage(found)
-        report = usage_report(usage, project.workspace.costs)
+        report = add_view_to_usage(usage, project.workspace.costs)
         shown_rows = [row for row in report.rows if not row.children]
         lines = [f"{row.label}: {row.value}" for row in shown_rows]
         if usage.contents:
@@ -243,7 +243,7 @@ class Tools:
         folder = await self._resolve(arguments.folder, call)
         model = project.workspace.model
         files = await self._count_path(folder, model, call)
-        top = build_map(_relative_counts(files, folder), arguments.depth)
+        top = build_token_map(_relative_counts(files, folder), arguments.depth)
         entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)
         head = f"{project.shown(folder)}: {top.tokens:,} tokens in {counted(top.files, 'file')}"
         lines = [f"{entry.tokens:,} {entry.path}" for entry in entries]
@@ -276,18 +276,18 @@ class Tools:
         is_file = len(files) == 1 and files[0].named
         if is_file or self._project.services.counts.asks_endpoint(model, settings):
             texts = [(file.path, await run(partial(read, file))) for file in files]
-            if is_file and isinstance(texts[0][1], Skipped):
+            if is_file and isinstance(texts[0][1], SkippedPath):
                 raise BadParamsError(f"{self._project.shown(path)}: {texts[0][1].reason}")
             return [
                 await self._count_text(name, content.text, model)
                 for name, content in texts
-                if not isinstance(content, Skipped)
+                if not isinstance(content, SkippedPath)
             ]
         choose = (await run(partial(local_counters, settings, "interactive")))[1]
 
         def count(file: File) -> Iterator[_Counted]:
             content = read(file)
-            if not isinstance(content, Skipped):
+            if not isinstance(content, SkippedPath):
                 measure = choose(Snapshot(text=content.text), model).measure(content.text)
                 yield _Counted(file.path, measure.tokens, measure.method)
 

@@ -34,7 +34,7 @@ from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError, RequestError, SidecarError, WorkStoppedError
 from sidecar.server import client_process
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
-from sidecar.server.stdio import MAX_DEPTH, BadFrame, Body
+from sidecar.server.stdio import MAX_DEPTH, Body, InvalidFrame
 from sidecar.text.printable import message as printable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ REQUEST_CANCELLED = -32800
 _BAD_PARAMS = ("badParams", "unknownDocument")
 
 
-def error_body(exc: BaseException) -> dict[str, Any]:
+def error_for_exception(exc: BaseException) -> dict[str, Any]:
     """Return a JSON-RPC error object for an exception.
 
     Defects are logged without their message.
@@ -112,7 +112,7 @@ class Commitment:
 _commitments: WeakKeyDictionary[asyncio.Future[Any], Commitment] = WeakKeyDictionary()
 
 
-def create_commitment() -> Commitment:
+def create_request_commitment() -> Commitment:
     """Return a new commitment for the request of the current task."""
     commitment = Commitment()
     task = asyncio.current_task()
@@ -132,7 +132,7 @@ _LONG_BYTES = 1_000_000
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
-class RefusedBodyError(BadParamsError):
+class InvalidBodyError(BadParamsError):
     """Raised for a body that cannot be parsed. The message quotes nothing of the body.
 
     `outline` contains the members that can be read, so that a request can be answered by its id.
@@ -149,18 +149,18 @@ def parse(body: Body) -> Any:
     It must be JSON with finite numbers, nested at most `MAX_DEPTH` levels deep.
 
     Raises:
-        RefusedBodyError: The body is not such JSON.
+        InvalidBodyError: The body is not such JSON.
     """
     try:
         value = _decode(body)
     except UnicodeDecodeError:
-        raise RefusedBodyError("the body is not UTF-8", _decode_leniently(body)) from None
+        raise InvalidBodyError("the body is not UTF-8", _decode_leniently(body)) from None
     except (ValueError, RecursionError):
-        raise RefusedBodyError("the body is not valid JSON", _read_outline(body)) from None
+        raise InvalidBodyError("the body is not valid JSON", _read_outline(body)) from None
     # A long body is mostly one string, so walking its value is faster than scanning the body.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
-        raise RefusedBodyError(
+        raise InvalidBodyError(
             f"the body is nested more than {MAX_DEPTH} levels deep", _read_outline(body)
         )
     return value
@@ -306,7 +306,7 @@ def plain(value: Any, converter: Converter) -> Any:
     return msgspec.to_builtins(value)
 
 
-def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
+def convert_custom_params(params: Any, kind: type[msgspec.Struct]) -> Any:
     """Convert the params of a custom message, with strict types.
 
     Raises:
@@ -320,7 +320,7 @@ def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
         raise BadParamsError("the params are invalid") from None
 
 
-def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter) -> Any:
+def convert_lsp_message(message: dict[str, Any], kind: type[Any], converter: Converter) -> Any:
     """Convert a standard LSP message.
 
     Raises:
@@ -334,7 +334,7 @@ def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter
         raise BadParamsError(f"the params of {method} are invalid") from None
 
 
-def to_lines(span: types.Range) -> tuple[int, int]:
+def find_line_span(span: types.Range) -> tuple[int, int]:
     """Return the first and last line of a range, even if its ends are reversed."""
     lines = span.start.line, span.end.line
     return min(lines), max(lines)
@@ -390,7 +390,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     # -- incoming ---------------------------------------------------------------------------
 
-    def receive(self, frame: Body | BadFrame) -> None:
+    def receive(self, frame: Body | InvalidFrame) -> None:
         """Handle one frame. Never raises, so that later frames are handled too."""
         if self._exit_code is not None and self._exit_code.done():
             return
@@ -401,8 +401,8 @@ class SidecarProtocol(LanguageServerProtocol):
         except BaseException as exc:
             log_defect(exc)
 
-    def _receive(self, frame: Body | BadFrame) -> None:
-        if isinstance(frame, BadFrame):
+    def _receive(self, frame: Body | InvalidFrame) -> None:
+        if isinstance(frame, InvalidFrame):
             self._refuse(None, PARSE_ERROR, frame.reason)
             if frame.fatal:
                 logger.error("%s; stopping", frame.reason)
@@ -410,7 +410,7 @@ class SidecarProtocol(LanguageServerProtocol):
             return
         try:
             message = parse(frame)
-        except RefusedBodyError as exc:
+        except InvalidBodyError as exc:
             self._refuse_body(exc)
             return
         if isinstance(message, dict):
@@ -418,7 +418,7 @@ class SidecarProtocol(LanguageServerProtocol):
         else:
             self._refuse(None, INVALID_REQUEST, "a message must be a JSON object")
 
-    def _refuse_body(self, refused: RefusedBodyError) -> None:
+    def _refuse_body(self, refused: InvalidBodyError) -> None:
         """Answer a body that cannot be parsed, unless it is a notification or a response."""
         msg_id, method = refused.outline.get("id"), refused.outline.get("method")
         logger.warning("refused a message: %s", refused)
@@ -454,7 +454,7 @@ class SidecarProtocol(LanguageServerProtocol):
         try:
             result = _call_handler(handler, self._structure_params(method, message))
         except BaseException as exc:  # Panics in Rust libraries are not Exceptions
-            self._send_error(msg_id, error_body(exc))
+            self._send_error(msg_id, error_for_exception(exc))
             return
         if not inspect.isawaitable(result):
             self._send_result(msg_id, result)
@@ -467,7 +467,7 @@ class SidecarProtocol(LanguageServerProtocol):
         try:
             result = task.result()
         except BaseException as exc:  # this includes cancellation
-            self._send_error(msg_id, error_body(exc))
+            self._send_error(msg_id, error_for_exception(exc))
             return
         self._send_result(msg_id, result)
 
@@ -528,7 +528,7 @@ class SidecarProtocol(LanguageServerProtocol):
             future.set_exception(RequestError("internal", "the client refused the request"))
             return True
         try:
-            answer = structure_lsp(message, kind, self._converter) if kind else None
+            answer = convert_lsp_message(message, kind, self._converter) if kind else None
             future.set_result(answer.result if answer is not None else message.get("result"))
         except SidecarError as exc:
             future.set_exception(exc)
@@ -547,11 +547,11 @@ class SidecarProtocol(LanguageServerProtocol):
 
     def _structure_params(self, method: str, message: dict[str, Any]) -> Any:
         if method in REQUESTS:
-            return structure_custom(message.get("params"), REQUESTS[method].params)
+            return convert_custom_params(message.get("params"), REQUESTS[method].params)
         kind = types.METHOD_TO_TYPES.get(method, (None,))[0]
         if kind is None:
             return message.get("params")
-        return structure_lsp(message, kind, self._converter).params
+        return convert_lsp_message(message, kind, self._converter).params
 
     # -- outgoing ---------------------------------------------------------------------------
 

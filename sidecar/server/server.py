@@ -99,7 +99,7 @@ class SidecarServer(LanguageServer):
         if what in ("model", "endpoint"):
             self.providers.refresh()
         if what == "document":
-            self.history.note_edit()
+            self.history.postpone_recording()
         if what == "settings":
             self.retries.close_unused_soon()
             self.sharing.forget_closed_soon()

@@ -42,7 +42,7 @@ _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class BadFrame:
+class InvalidFrame:
     """Bytes that are no frame, or a frame that is too large."""
 
     reason: str
@@ -66,17 +66,17 @@ class Framer:
     _is_skipping: bool = False
     _has_ended: bool = False
 
-    def feed(self, data: bytes) -> list[Body | BadFrame]:
+    def feed(self, data: bytes) -> list[Body | InvalidFrame]:
         """Return the frames that `data` completes, in order. The last one may be fatal."""
         self._buffer += data
-        out: list[Body | BadFrame] = []
+        out: list[Body | InvalidFrame] = []
         while not self._has_ended and (item := self._next_frame()) is not None:
             out.append(item)
         if self._has_ended:
             self._buffer.clear()
         return out
 
-    def _next_frame(self) -> Body | BadFrame | None:
+    def _next_frame(self) -> Body | InvalidFrame | None:
         if self._length is None and (bad := self._read_headers()) is not None:
             return bad
         if self._length is None or len(self._buffer) < self._length:
@@ -89,7 +89,7 @@ class Framer:
         del self._buffer[:length]
         return short
 
-    def _read_headers(self) -> BadFrame | None:
+    def _read_headers(self) -> InvalidFrame | None:
         if plain := _PLAIN.match(self._buffer):
             length = int(plain[1])
             end = plain.end()
@@ -98,7 +98,7 @@ class Framer:
             return self._start_body(length)
         return self._read_lines()
 
-    def _read_lines(self) -> BadFrame | None:
+    def _read_lines(self) -> InvalidFrame | None:
         length: int | None = None
         while True:
             end = self._buffer.find(b"\n")
@@ -116,7 +116,7 @@ class Framer:
             if line and not _is_header(line) and not self._is_skipping:
                 self._is_skipping = True
                 self._restore_header(length)
-                return BadFrame("skipped bytes that are not a header")
+                return InvalidFrame("skipped bytes that are not a header")
 
     def _parse_length(self, digits: bytes) -> int:
         digits = digits.lstrip(b"0") or b"0"
@@ -127,22 +127,22 @@ class Framer:
         if length is not None:
             self._buffer[:0] = b"Content-Length: %d\r\n" % length
 
-    def _check_header_size(self) -> BadFrame | None:
+    def _check_header_size(self) -> InvalidFrame | None:
         if len(self._buffer) <= MAX_HEADER_BYTES:
             return None
         del self._buffer[:-MAX_LENGTH_LINE]
         if self._is_skipping:
             return None
         self._is_skipping = True
-        return BadFrame("skipped a header line without an end")
+        return InvalidFrame("skipped a header line without an end")
 
-    def _start_body(self, length: int) -> BadFrame | None:
+    def _start_body(self, length: int) -> InvalidFrame | None:
         self._is_skipping = False
         if length <= self.max_bytes:
             self._length = length
             return None
         self._has_ended = True
-        return BadFrame(f"a frame is larger than {self.max_bytes:,} bytes", fatal=True)
+        return InvalidFrame(f"a frame is larger than {self.max_bytes:,} bytes", fatal=True)
 
 
 def _is_header(line: bytes) -> bool:
@@ -228,7 +228,7 @@ def redirect_stdio() -> tuple[int, int]:
     return stdin, stdout
 
 
-Frames = list[Body | BadFrame] | None
+Frames = list[Body | InvalidFrame] | None
 """The frames that one read has completed, or None at the end of input."""
 
 

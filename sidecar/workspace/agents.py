@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.cost.ledger import MemoryLedger
     from sidecar.counting.count import Method
     from sidecar.workspace.sessions import SessionRegistry
-    from sidecar.workspace.shared import Shared
+    from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
@@ -38,14 +38,14 @@ MAX_OLD_STORES = 100
 """How many older stores of an agent are searched for a session of the workspace."""
 
 
-class SeenSessions(NamedTuple):
+class LastSearch(NamedTuple):
     """What has been read for a workspace, and whether it contained any sessions."""
 
     sources: Sources
     has_any: bool = False
 
 
-class _SessionReading:
+class SessionReader:
     """Reads a workspace's sessions through the index. Blocking."""
 
     def __init__(
@@ -155,10 +155,12 @@ class _SessionReading:
 class AgentSessions:
     """Finds the agent sessions of each workspace and passes them to the session registry."""
 
-    def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], SessionRegistry]) -> None:
+    def __init__(
+        self, shared: SharedServices, sessions_of: Callable[[Workspace], SessionRegistry]
+    ) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._sessions_of = sessions_of
-        self._seen: WeakKeyDictionary[Workspace, SeenSessions] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
         self._memory: MemoryLedger | None = None
         """Replaces the user's ledger while the ledger cannot be used."""
@@ -184,9 +186,9 @@ class AgentSessions:
         since = datetime.now(UTC) - RECENT
         recorded = False
         if known is None:
-            read = partial(_SessionReading.read_newest, since=since)
+            read = partial(SessionReader.read_newest, since=since)
             recorded = await self._update_sessions(workspace, sources, read, billed)
-        read = partial(_SessionReading.read_recent, since=since)
+        read = partial(SessionReader.read_recent, since=since)
         return await self._update_sessions(workspace, sources, read, billed) or recorded
 
     async def read_changed(
@@ -196,7 +198,7 @@ class AgentSessions:
         known = self._seen.get(workspace)
         if known is None:
             return await self.find_sessions(workspace, billed)
-        read = partial(_SessionReading.read_changed, changed=tuple(changed))
+        read = partial(SessionReader.read_changed, changed=tuple(changed))
         return await self._update_sessions(workspace, known.sources, read, billed)
 
     async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
@@ -215,7 +217,7 @@ class AgentSessions:
                 self._has_older.discard(workspace)
                 self._sessions_of(workspace).set_older_agent_sessions(())
             return False
-        read = partial(_SessionReading.read_all, max_bytes=max_bytes)
+        read = partial(SessionReader.read_all, max_bytes=max_bytes)
         sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
         if sessions or workspace in self._has_older:
             self._has_older.add(workspace)
@@ -238,7 +240,7 @@ class AgentSessions:
         self,
         workspace: Workspace,
         sources: Sources,
-        read: Callable[[_SessionReading], None],
+        read: Callable[[SessionReader], None],
         *,
         since: datetime | None,
         billed: Collection[str] = (),
@@ -268,7 +270,7 @@ class AgentSessions:
         self,
         workspace: Workspace,
         sources: Sources,
-        read: Callable[[_SessionReading], None],
+        read: Callable[[SessionReader], None],
         billed: Collection[str],
     ) -> bool:
         since = datetime.now(UTC) - RECENT
@@ -277,14 +279,14 @@ class AgentSessions:
         )
         before = self._seen.get(workspace)
         had_any = before is not None and before.has_any
-        self._seen[workspace] = SeenSessions(sources, bool(sessions))
+        self._seen[workspace] = LastSearch(sources, bool(sessions))
         if not sessions and not had_any:
             return recorded
         known = self._sessions_of(workspace)
         known.set_agent_sessions(sessions)
         model = known.context.model
         if model is not None and self._shared.windows.ready:
-            await self._shared.counts.look_up(model, workspace.settings)
+            await self._shared.counts.load_window_and_price(model, workspace.settings)
             known.publish()
         return recorded
 
@@ -293,7 +295,7 @@ def _read_and_count(
     sources: Sources,
     folder: Path,
     spending: Spending,
-    read: Callable[[_SessionReading], None],
+    read: Callable[[SessionReader], None],
     since: datetime | None,
     billed: Collection[str],
 ) -> tuple[list[CountedSession], bool] | None:
@@ -306,9 +308,11 @@ def _read_and_count(
     from sidecar.cost.ledger import LedgerError
 
     try:
-        reading = _SessionReading(sources, spending.book, billed)
+        reading = SessionReader(sources, spending.book, billed)
         read(reading)
-        return count_sessions(reading.sessions(since), load(folder).sessions), reading.has_new_costs
+        return convert_sessions(
+            reading.sessions(since), load(folder).sessions
+        ), reading.has_new_costs
     except LedgerError as error:
         _log.info("sessions cannot be saved: %s", error)
         return None
@@ -318,18 +322,18 @@ def _read_into_memory(
     sources: Sources,
     folder: Path,
     memory: MemoryLedger,
-    read: Callable[[_SessionReading], None],
+    read: Callable[[SessionReader], None],
     since: datetime | None,
 ) -> list[CountedSession]:
-    reading = _SessionReading(sources, memory)
+    reading = SessionReader(sources, memory)
     read(reading)
-    return count_sessions(reading.sessions(since), load(folder).sessions, note=NOT_KEPT)
+    return convert_sessions(reading.sessions(since), load(folder).sessions, note=NOT_KEPT)
 
 
 NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"
 
 
-def count_sessions(
+def convert_sessions(
     sessions: Iterable[StoredSession], windows: Mapping[str, SavedWindow], note: str | None = None
 ) -> list[CountedSession]:
     """Convert stored sessions to counted sessions.
@@ -340,10 +344,10 @@ def count_sessions(
         note: A note to attach to every session.
     """
     now = datetime.now(UTC)
-    return [_counted_session(session, now, windows.get(session.id), note) for session in sessions]
+    return [_convert_session(session, now, windows.get(session.id), note) for session in sessions]
 
 
-def _counted_session(
+def _convert_session(
     session: StoredSession, now: datetime, statusline: SavedWindow | None, note: str | None
 ) -> CountedSession:
     size = session.occupancy if statusline is None else with_window(session.occupancy, statusline)

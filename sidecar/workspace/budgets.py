@@ -90,12 +90,12 @@ class Budgets:
         from sidecar.budget.findings import RestOfGroup
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
-        from sidecar.workspace.files import other_targets  # a worker has imported it by now
+        from sidecar.workspace.files import targets_except  # a worker has imported it by now
 
         for rule in sums:
             model = rule.budget.model or subject.model
             members = [one for one in listed if workspace.rules.matches(rule, one.relative)]
-            targets = await self._counts.workers.run(partial(other_targets, members, own))
+            targets = await self._counts.workers.run(partial(targets_except, members, own))
             tokens = await self._count_targets(targets, model, workspace)
             totals[rule.key] = RestOfGroup(sum(tokens), len(tokens) + 1)
         return totals
@@ -154,13 +154,13 @@ def findings(
     # Imported here, on a worker, to keep the server's start short.
     from sidecar.budget.findings import evaluate
 
-    counter = counter_of(subject, choices)
+    counter = make_text_counter(subject, choices)
     return evaluate(
         subject.name, subject.snapshot.text, subject.rules, counter, subject.model, rest_of_group
     )
 
 
-def counter_of(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCounter:
+def make_text_counter(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCounter:
     from sidecar.budget.counter import TextCounter
 
     whole = {model: choice.whole for model, choice in choices.items() if choice.whole is not None}
@@ -191,7 +191,7 @@ def model_of(uri: str, workspace: Workspace) -> str:
     return workspace.budget_model if workspace.budget_model in models else models[0]
 
 
-def budget_of(snapshot: Snapshot, workspace: Workspace) -> int | None:
+def find_lowest_budget(snapshot: Snapshot, workspace: Workspace) -> int | None:
     """Return the lowest budget of a document in tokens of `model_of`, or None."""
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sidecar.counting import calibration_file
-from sidecar.workspace.state import state_locked
+from sidecar.workspace.state import lock_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ def _read_if_changed(folder: Path, seen: Stamp | None) -> SyncResult:
 
 def _write(folder: Path, calibrations: Calibrations) -> SyncResult:
     version = calibrations.version
-    with state_locked(folder):
+    with lock_state(folder):
         calibration_file.save(folder, calibrations)
         return SyncResult(calibrations, _stamp_of_file(folder), version)
 

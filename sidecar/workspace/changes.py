@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sidecar.messages.replies import Reply
     from sidecar.messages.usage import Usage
     from sidecar.workspace.documents import FollowedText
-    from sidecar.workspace.spending import Spending, Spent
+    from sidecar.workspace.spending import Spending, SpendingSums
 
 _NO_CHAT = re.compile(
     "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
@@ -70,7 +70,7 @@ _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
 """Matches Bedrock's region prefix, which limits the models that an account can call."""
 
 
-def can_be_called(name: str, provider: str, model: str) -> bool:
+def can_call_model(name: str, provider: str, model: str) -> bool:
     """Return whether a client that calls `model` at a provider can call `name` there too."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
@@ -91,7 +91,7 @@ def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
     return not served and catalogue.is_other(replied, asked)
 
 
-class Alternatives(NamedTuple):
+class AlternativeModels(NamedTuple):
     """Finds models that could hold a conversation. Frozen, so that workers can use it."""
 
     model: str
@@ -112,7 +112,7 @@ class Alternatives(NamedTuple):
             and info.context_window
             and not _NO_CHAT.search(info.id)
             and not _RETIRED.match(parse(info.id).bare)
-            and can_be_called(info.id, provider, self.model)
+            and can_call_model(info.id, provider, self.model)
         ]
         serving = {row.endpoint for row in self.capabilities if row.model == self.model}
         return models + [
@@ -155,7 +155,7 @@ class Outcome(Generic[T]):
     """The estimated and the reported tokens of a reply's text."""
     refused_limit: int | None = None
     """The context window in tokens that a server named when it refused a prompt as too long."""
-    spent: Spent | None = None
+    spent: SpendingSums | None = None
     """The workspace's spending after a call was recorded, or None."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
@@ -390,7 +390,7 @@ class ApplyReply(Change[ResponseResult]):
             warnings=reply_outcome.warnings,
         )
 
-    def _record(self, draft: Draft, reply: Reply) -> tuple[Spent | None, str | None]:
+    def _record(self, draft: Draft, reply: Reply) -> tuple[SpendingSums | None, str | None]:
         """Record the call, once per request id.
 
         Returns the workspace's spending, or an error message.
@@ -437,10 +437,10 @@ class ApplyReply(Change[ResponseResult]):
         return reply_outcome, samples
 
 
-def judge_prompt(
+def check_prompt_and_cost(
     draft: Draft,
     params: p.PreflightParams,
-    alternatives: Alternatives,
+    alternatives: AlternativeModels,
     spending: Spending,
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:

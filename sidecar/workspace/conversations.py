@@ -32,7 +32,14 @@ from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage
 from sidecar.tasks import wait_or_fall_back
-from sidecar.workspace.changes import Alternatives, ApplyCounts, Change, Draft, Outcome, Recount
+from sidecar.workspace.changes import (
+    AlternativeModels,
+    ApplyCounts,
+    Change,
+    Draft,
+    Outcome,
+    Recount,
+)
 from sidecar.workspace.documents import Documents, FollowedText, Snapshot
 from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO, CountedSession
 from sidecar.workspace.views import NO_CONTEXT
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.counts import CounterChoice, Counts
     from sidecar.workspace.sessions import SessionRegistry
-    from sidecar.workspace.shared import Shared
+    from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.workspace import Workspace
 
 
@@ -68,7 +75,9 @@ class Effects(NamedTuple):
 class Conversations:
     """One workspace's conversations: applies changes and answers questions."""
 
-    def __init__(self, services: Shared, workspace: Workspace, sessions: SessionRegistry) -> None:
+    def __init__(
+        self, services: SharedServices, workspace: Workspace, sessions: SessionRegistry
+    ) -> None:
         self.services, self.workspace, self.sessions = services, workspace, sessions
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._restoring = asyncio.Lock()
@@ -107,7 +116,7 @@ class Conversations:
             model = change.model or named or change.answered_model or self.model_of(name)
             if is_answer and base is not None:
                 model = base.model
-            await self.services.counts.look_up(model, settings)
+            await self.services.counts.load_window_and_price(model, settings)
             draft = await self._make_draft(name, base, model)
             outcome = await self._change_on_worker(draft, change)
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
@@ -147,7 +156,7 @@ class Conversations:
             state.calibration = None
         self._learn(conversation, outcome)
         if outcome.spent is not None:
-            self.services.show_spent(self.workspace, outcome.spent)
+            self.services.show_sums(self.workspace, outcome.spent)
         has_endpoints = bool(self.workspace.settings.endpoints)
         asks_chat = has_endpoints and change.asks_endpoint
         usage = outcome.usage if has_endpoints else None
@@ -313,7 +322,7 @@ class Conversations:
         if not isinstance(session, Conversation):
             return session
         model = self.model_of(session.id)
-        await self.services.counts.look_up(model, self.workspace.settings)
+        await self.services.counts.load_window_and_price(model, self.workspace.settings)
         if not self._is_stale(session, model):
             return session
         draft = await self._make_draft(session.id, session, model)
@@ -322,7 +331,7 @@ class Conversations:
 
     async def look_up_window(self, model: str) -> None:
         """Look up a model's window and price, and ask the endpoint that serves the model."""
-        await self.services.counts.look_up(model, self.workspace.settings)
+        await self.services.counts.load_window_and_price(model, self.workspace.settings)
         endpoints = self._endpoints
         if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
             await endpoints.limit(model)
@@ -357,10 +366,10 @@ class Conversations:
             )
         return session.id
 
-    def alternatives(self, conversation: Conversation) -> Alternatives:
+    def alternatives(self, conversation: Conversation) -> AlternativeModels:
         """Return a finder of models with a window large enough for the conversation."""
         capabilities = tuple(self._endpoints.capabilities())
-        return Alternatives(
+        return AlternativeModels(
             conversation.model, conversation.counter, conversation.tools, capabilities
         )
 

@@ -31,8 +31,8 @@ from sidecar.tasks import SharedTasks
 from sidecar.text.outline import Part, find_parts
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.memory import release_memory
-from sidecar.workspace.windows import Windows, look_up
-from sidecar.workspace.workspace import Event, Missed
+from sidecar.workspace.windows import Windows, load_window_and_price
+from sidecar.workspace.workspace import Event, MissedCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -123,7 +123,7 @@ class CounterChooser:
         declared, roots = endpoint_key(settings), self._roots
         return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
 
-    async def keep_endpoints(self, used: Iterable[Settings]) -> None:
+    async def close_unused_endpoints(self, used: Iterable[Settings]) -> None:
         """Close the endpoints that no current settings declare."""
         keys = {endpoint_key(settings) for settings in used}
         gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
@@ -139,7 +139,7 @@ class CounterChooser:
 
         This is false if the model's own tokenizer is available.
         """
-        if not uses_endpoints(settings) or not self.endpoints(settings).serves(model):
+        if not has_enabled_endpoints(settings) or not self.endpoints(settings).serves(model):
             return False
         from sidecar.counting.exact_engines import names
 
@@ -153,7 +153,7 @@ class CounterChooser:
         request."""
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
-    def why_unasked(self, model: str, settings: Settings) -> str | None:
+    def why_not_asked(self, model: str, settings: Settings) -> str | None:
         """Return why no endpoint counts texts for the model, or None if one does."""
         how = settings.tokenize
         served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
@@ -188,7 +188,7 @@ def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
     return settings.endpoints, how.use_endpoint, how.endpoint_window
 
 
-def uses_endpoints(settings: Settings) -> bool:
+def has_enabled_endpoints(settings: Settings) -> bool:
     """Return whether the settings declare and enable endpoints."""
     return bool(settings.tokenize.use_endpoint and settings.endpoints)
 
@@ -225,7 +225,7 @@ _Answer: TypeAlias = tuple[Measure | None, str | None]
 """An endpoint's count, or the reason why there is none."""
 
 
-def quiet_seconds(snapshot: Snapshot) -> float:
+def seconds_until_pause(snapshot: Snapshot) -> float:
     """Return how many more seconds must pass without an edit before a document is sent to an
     endpoint."""
     if snapshot.edited_at is None or snapshot.characters < QUIET_CHARACTERS:
@@ -453,7 +453,7 @@ class Counts(CounterChooser):
 
     async def _wait_for_typing_pause(self, snapshot: Snapshot) -> bool:
         """Wait for a pause in typing. Returns False if the document is edited first."""
-        if (seconds := quiet_seconds(snapshot)) <= 0:
+        if (seconds := seconds_until_pause(snapshot)) <= 0:
             return True
         edited = self._edits.setdefault(snapshot.uri, asyncio.Event())
         with suppress(TimeoutError):
@@ -475,7 +475,7 @@ class Counts(CounterChooser):
         """Publish that an endpoint gave no count. Returns whether it will be asked again later."""
         may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
-            self._publish(Event("missed", missed=Missed(model, settings, kind)))
+            self._publish(Event("missed", missed=MissedCount(model, settings, kind)))
         return may_later
 
     async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
@@ -528,7 +528,7 @@ class Counts(CounterChooser):
             await self.endpoints(settings).limit(name, self.seconds)
         choice = choice or await self.choose_counter(snapshot, name, settings)
         measure = await self.measure(snapshot, choice)
-        return self.to_count(measure, name, snapshot.characters, workspace, choice.note)
+        return self.add_window_and_price(measure, name, snapshot.characters, workspace, choice.note)
 
     async def measure(self, snapshot: Snapshot, choice: CounterChoice) -> Measure:
         if choice.whole is not None:
@@ -548,7 +548,7 @@ class Counts(CounterChooser):
         if tokens is None:
             return None
         measure = tokenizer.measure(tokens, snapshot.sample)
-        return self.to_count(measure, model, snapshot.characters, workspace)
+        return self.add_window_and_price(measure, model, snapshot.characters, workspace)
 
     async def count_locally(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count:
         """Count a text without asking an endpoint."""
@@ -562,7 +562,7 @@ class Counts(CounterChooser):
         tokens = self.snapshots.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)
         measure = Measure(tokens, "estimate", tokenizer.name, band)
-        return self.to_count(measure, model, document.characters, workspace)
+        return self.add_window_and_price(measure, model, document.characters, workspace)
 
     async def fit(
         self,
@@ -614,19 +614,19 @@ class Counts(CounterChooser):
         note = None
         if (
             (messages or tools)
-            and uses_endpoints(settings)
+            and has_enabled_endpoints(settings)
             and self.endpoints(settings).serves(name)
         ):
             asked = self.endpoints(settings).count_chat(name, messages, tools, ENDPOINT_SECONDS)
             answer = await asked
             if isinstance(answer, EndpointCount):
-                return self.to_count(_measure_of(answer), name, characters, workspace)
+                return self.add_window_and_price(_measure_of(answer), name, characters, workspace)
             note = answer.reason
         tokenizer = self.tokenizer(name, settings, Snapshot(text=sample))
         measure = await self.workers.run(partial(count_messages, messages, tools, name, tokenizer))
-        return self.to_count(measure, name, characters, workspace, note)
+        return self.add_window_and_price(measure, name, characters, workspace, note)
 
-    def to_count(
+    def add_window_and_price(
         self,
         measure: Measure,
         model: str,
@@ -637,11 +637,13 @@ class Counts(CounterChooser):
         """Return a full count: a measure with the window and price of its model."""
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
-            note = self.why_unasked(model, settings)
-        named = self.named_limits(model, settings, workspace.limits_for(model))
+            note = self.why_not_asked(model, settings)
+        named = self.add_reported_window(model, settings, workspace.limits_for(model))
         return self.windows.count(measure, model, characters, settings, named=named, note=note)
 
-    def named_limits(self, model: str, settings: Settings, session: NamedLimits) -> NamedLimits:
+    def add_reported_window(
+        self, model: str, settings: Settings, session: NamedLimits
+    ) -> NamedLimits:
         """Return the windows that a session names, with the one that an endpoint has reported."""
         endpoint = session.endpoint or self.known_limit(model, settings)
         return msgspec.structs.replace(session, endpoint=endpoint)
@@ -652,14 +654,16 @@ class Counts(CounterChooser):
         Until the price list is loaded, only load its tokenizer.
         """
         if self.windows.ready:
-            await self.look_up(model, settings)
+            await self.load_window_and_price(model, settings)
         else:
             await self.workers.run(partial(self.tokenizers(settings).for_model, model))
 
-    async def look_up(self, model: str, settings: Settings) -> None:
+    async def load_window_and_price(self, model: str, settings: Settings) -> None:
         """Look up a model's window and price, once per model."""
         if not self.windows.is_loaded(model, settings):
-            await self.workers.run(partial(look_up, self.windows.state, model, settings))
+            await self.workers.run(
+                partial(load_window_and_price, self.windows.state, model, settings)
+            )
             self.windows.mark_loaded(model, settings)
 
 

@@ -156,7 +156,7 @@ class File(NamedTuple):
     named: bool
 
 
-class Skipped(NamedTuple):
+class SkippedPath(NamedTuple):
     """A path that was not read, with the reason. `failed` means that the user named the path."""
 
     path: str
@@ -186,7 +186,7 @@ class _Folder(NamedTuple):
     rules: list[IgnoreRules]
 
 
-def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
+def find(paths: Iterable[str]) -> Iterator[File | SkippedPath]:
     """Yield the files at some paths and in folders, and the paths that cannot be read."""
     for path in paths:
         if path == STDIN:
@@ -196,7 +196,7 @@ def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
         try:
             status = os.stat(path)
         except (OSError, ValueError) as error:
-            yield Skipped(path, _reason_of(error), failed=True)
+            yield SkippedPath(path, _reason_of(error), failed=True)
             continue
         if stat.S_ISDIR(status.st_mode):
             yield from map(_file_or_skipped, filter(_is_no_link, walk(path)))
@@ -204,17 +204,17 @@ def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
             yield File(path, status.st_size, named=True)
 
 
-def _is_no_link(path: str | Link | Skipped) -> TypeGuard[str | Skipped]:
+def _is_no_link(path: str | Link | SkippedPath) -> TypeGuard[str | SkippedPath]:
     return not isinstance(path, Link)
 
 
-def _file_or_skipped(path: str | Skipped) -> File | Skipped:
-    if isinstance(path, Skipped):
+def _file_or_skipped(path: str | SkippedPath) -> File | SkippedPath:
+    if isinstance(path, SkippedPath):
         return path
     try:
         return File(path, os.lstat(path).st_size, named=False)
     except OSError as error:
-        return Skipped(path, _reason_of(error), failed=False)
+        return SkippedPath(path, _reason_of(error), failed=False)
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
@@ -226,13 +226,13 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
     return status.st_mtime_ns, status.st_size
 
 
-def read(file: File) -> Text | Skipped:
+def read(file: File) -> Text | SkippedPath:
     """Read a file or standard input. Returns Skipped if it is binary or unreadable."""
     try:
         data = sys.stdin.buffer.read() if file.path == STDIN else read_bytes(file.path)
     except OSError as error:
-        return Skipped(file.path, _reason_of(error), failed=file.named)
-    return decode(data) or Skipped(file.path, "binary file", failed=False)
+        return SkippedPath(file.path, _reason_of(error), failed=file.named)
+    return decode(data) or SkippedPath(file.path, "binary file", failed=False)
 
 
 def read_bytes(path: str) -> bytes:
@@ -271,7 +271,7 @@ def encoding_of(data: bytes) -> str | None:
     return encoding
 
 
-def walk(top: str) -> Iterator[str | Link | Skipped]:
+def walk(top: str) -> Iterator[str | Link | SkippedPath]:
     """Yield the files and links in a folder, sorted by name.
 
     Uses a stack, because folders may be nested deeper than Python's recursion limit.
@@ -289,12 +289,12 @@ def walk(top: str) -> Iterator[str | Link | Skipped]:
 
 def _walk_folder(
     folder: str, rules: list[IgnoreRules], *, named: bool
-) -> Iterator[str | Link | Skipped | _Folder]:
+) -> Iterator[str | Link | SkippedPath | _Folder]:
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=attrgetter("name"))
     except OSError as error:
-        yield Skipped(folder, _reason_of(error), named)
+        yield SkippedPath(folder, _reason_of(error), named)
         return
     if any(entry.name == NAME for entry in entries):
         own = read_rules(folder, rules)
@@ -314,10 +314,10 @@ def _walk_folder(
             yield Link(lead + name)
 
 
-def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
+def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[SkippedPath]:
     """Yield the `.gitignore` of a folder as skipped if some of its rules were not read."""
     path = os.path.normpath(os.path.join(folder, NAME))
-    yield from [Skipped(path, rule.problem, failed=False) for rule in rules if rule.problem]
+    yield from [SkippedPath(path, rule.problem, failed=False) for rule in rules if rule.problem]
 
 
 def _reason_of(error: Exception) -> str:
@@ -342,7 +342,7 @@ class Target(NamedTuple):
 
     Links are checked only if they have a budget.
     """
-    fault: Skipped | None = None
+    fault: SkippedPath | None = None
     """The reason if the file is not read."""
 
 
@@ -449,11 +449,11 @@ class Targets:
         folder = os.path.isdir(path)
         fault = None
         if not self._is_inside(path):
-            fault = Skipped(path, OUTSIDE, failed=False)
+            fault = SkippedPath(path, OUTSIDE, failed=False)
         elif folder:
-            fault = Skipped(path, LINKED_FOLDER, failed=False)
+            fault = SkippedPath(path, LINKED_FOLDER, failed=False)
         elif os.path.exists(path) and not os.path.isfile(path):  # reading a FIFO may block
-            fault = Skipped(path, IRREGULAR, failed=False)
+            fault = SkippedPath(path, IRREGULAR, failed=False)
         return Target(path, f"{relative}/" if folder else relative, link=is_link, fault=fault)
 
     def _is_inside(self, path: str) -> bool:
@@ -464,7 +464,7 @@ class Targets:
         return f"{absolute.rstrip('/')}/".removeprefix(self._top).rstrip("/")
 
 
-def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
+def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
     """Drop links to files that are targets themselves, so that each text counts once. Blocking."""
     every = list(targets)
     files = [one for one in every if not one.link]
@@ -478,9 +478,9 @@ def drop_duplicates(targets: Iterable[Target]) -> list[Target]:
     return files
 
 
-def other_targets(targets: Iterable[Target], path: str) -> list[Target]:
+def targets_except(targets: Iterable[Target], path: str) -> list[Target]:
     """Return each target file once, except the one at `path`. Blocking."""
-    every = drop_duplicates(targets)
+    every = drop_duplicate_links(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]
     real = os.path.realpath(path)

@@ -15,7 +15,7 @@ from sidecar.budget import fixes
 from sidecar.budget.fixes import Fix, FixKind, TextEdit
 from sidecar.config.project_files import read_file
 from sidecar.config.toml import check_limits
-from sidecar.workspace.budgets import Subject, counter_of
+from sidecar.workspace.budgets import Subject, make_text_counter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ class FixTarget(msgspec.Struct, frozen=True):
     text: str
 
 
-class RootOrigins(NamedTuple):
+class SettingsOrigins(NamedTuple):
     """A root folder, and the configuration file that each of its settings comes from."""
 
     root: Path | None
@@ -56,11 +56,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 def propose_fixes(
     subject: Subject,
     findings: Sequence[Finding],
-    place: RootOrigins,
+    place: SettingsOrigins,
     choices: Mapping[str, CounterChoice],
 ) -> list[Proposal]:
     """Return all fixes for a document's findings, the most useful first."""
-    counter = counter_of(subject, choices)
+    counter = make_text_counter(subject, choices)
     return [
         fix for finding in findings for fix in _fixes_of(subject, finding, place, counter, choices)
     ]
@@ -69,7 +69,7 @@ def propose_fixes(
 def _fixes_of(
     subject: Subject,
     finding: Finding,
-    place: RootOrigins,
+    place: SettingsOrigins,
     counter: TextCounter,
     choices: Mapping[str, CounterChoice],
 ) -> Iterator[Proposal]:
@@ -93,7 +93,7 @@ def _document_proposal(fix: Fix) -> Proposal:
 
 
 def _propose_move(
-    subject: Subject, finding: Finding, place: RootOrigins, counter: TextCounter
+    subject: Subject, finding: Finding, place: SettingsOrigins, counter: TextCounter
 ) -> Proposal | None:
     if place.root is None:
         return None
@@ -121,7 +121,7 @@ def _is_inside(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())
 
 
-def _propose_raise(finding: Finding, place: RootOrigins, text: str) -> Proposal | None:
+def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Proposal | None:
     """Return a fix that raises the limit, in the settings file or in the region's mark."""
     if finding.kind == "region":
         fix = fixes.raise_fix(finding, "", (), "", text)

@@ -279,7 +279,7 @@ async def file_costs(
     files = await run(partial(_read_prompt_files, workspace, params.uris))
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     spending = services.spending(workspace)
-    used = await run(partial(spending.agents_models, since))
+    used = await run(partial(spending.count_calls_by_agent_and_model, since))
     models = [_most_called_model(file, used) or workspace.budget_model for file in files]
     counts = [
         await _count_file(services, workspace, file, model)

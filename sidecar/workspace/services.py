@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.models import catalogue
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.shared import Shared
+from sidecar.workspace.shared import SharedServices
 
 if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
@@ -47,7 +47,7 @@ class PinnedDocument:
 
 
 @dataclass(eq=False, repr=False)
-class Services(Shared):
+class Services(SharedServices):
     """All objects that the server's features use.
 
     Budgets, conversations and agents are imported when they are first used.
@@ -89,7 +89,7 @@ class Services(Shared):
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
-    def workspace_or_first(self, named: str | None) -> Workspace:
+    def find_workspace_or_first(self, named: str | None) -> Workspace:
         """Return the workspace that a request names, by default the first root.
 
         Raises:
@@ -97,7 +97,7 @@ class Services(Shared):
         """
         return self.roots.default if named is None else self.workspace(named)
 
-    async def parts_of(self, uri: str) -> tuple[CountedPart, ...]:
+    async def count_parts_of_document(self, uri: str) -> tuple[CountedPart, ...]:
         """Return a document's sections or top-level blocks with their tokens, in order.
 
         The result is empty if the document is edited during the count. The client then asks again.
@@ -144,8 +144,8 @@ class Services(Shared):
             settings = workspace.settings
             own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
             for model in own | {workspace.model, workspace.budget_model}:
-                await self.counts.look_up(model, settings)
-            self.show_spent(workspace, await self.workers.run(self.spending(workspace).stored_sums))
+                await self.counts.load_window_and_price(model, settings)
+            self.show_sums(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's sessions, or None if it has not had any yet."""

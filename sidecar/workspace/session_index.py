@@ -94,7 +94,7 @@ class StoreRow(NamedTuple):
         return same and (preview or not self.previewed)
 
 
-class Ingested(NamedTuple):
+class IngestResult(NamedTuple):
     """The result of reading session files."""
 
     calls: int = 0
@@ -176,7 +176,7 @@ class SessionIndex:
         *,
         preview: bool = False,
         record: Callable[..., RecordedBatch] | None = None,
-    ) -> Ingested:
+    ) -> IngestResult:
         """Read the new contents of some stores.
 
         Args:
@@ -198,7 +198,7 @@ class SessionIndex:
             with self._ledger.transaction() as connection:
                 _create_tables(connection)
         whole_size = max(1, sum(one.size for one in wanted))
-        done, began = Ingested(), time.monotonic()
+        done, began = IngestResult(), time.monotonic()
         for some in _batches(_read_stores(by_agent, wanted, self._rows_of, preview=preview)):
             events, refused = _events_of(
                 (call, one.store.agent)
@@ -214,7 +214,7 @@ class SessionIndex:
                     _save_reading(connection, one)
 
             batch = record(events, amend=True, also=also)
-            done = Ingested(
+            done = IngestResult(
                 done.calls + len(batch.new),
                 done.refused + refused,
                 done.bytes_read + sum(one.read.bytes_read for one in some),
@@ -615,7 +615,7 @@ def _is_copy(reader: StoreReader, store: Store) -> bool:
         return False
 
 
-def event_of(call: CallFinished, agent: str) -> LedgerEvent:
+def make_ledger_event(call: CallFinished, agent: str) -> LedgerEvent:
     return LedgerEvent(
         at=call.at,
         model=call.model,
@@ -644,7 +644,7 @@ def _events_of(calls: Iterable[tuple[Any, str]]) -> tuple[list[LedgerEvent], int
     events, refused = [], 0
     for call, agent in calls:
         try:
-            event = event_of(call, agent)
+            event = make_ledger_event(call, agent)
             check_event(event)
         except (BadParamsError, TypeError):  # TypeError means that a value has another type
             refused += 1
@@ -669,7 +669,7 @@ def ingest_all(
     stop: threading.Event | None = None,
     rest: float = 0.0,
     progress: Callable[[float], None] = lambda _: None,
-) -> Ingested:
+) -> IngestResult:
     """Read the new contents of agents' stores, unless another process is doing so.
 
     Args:
@@ -685,7 +685,7 @@ def ingest_all(
     """
     with _try_process_lock(book.ledger.path) as alone:
         if not alone:
-            return Ingested(is_complete=False)
+            return IngestResult(is_complete=False)
         index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
         if not mine:
             index.forget_missing(sources.readers, {store.path for store in stores})
@@ -695,7 +695,7 @@ def ingest_all(
         return index.read(sources.readers, unread, control, record=book.ledger.record_many)
 
 
-def ingest_missed(book: CostBook, sources: Sources) -> Ingested:
+def ingest_missed(book: CostBook, sources: Sources) -> IngestResult:
     """Read the new contents of the roots' stores, even if another process reads them too.
 
     Each call is recorded once. Raises LedgerError.

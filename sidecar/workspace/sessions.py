@@ -23,13 +23,13 @@ from sidecar.counting.count import Method
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import is_generated_id
 from sidecar.text.printable import message as printable
-from sidecar.workspace.windows import limit_of
+from sidecar.workspace.windows import find_window
 from sidecar.workspace.workspace import ContextState, Event, Workspace
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.workspace.documents import FollowedSection
-    from sidecar.workspace.shared import Shared
+    from sidecar.workspace.shared import SharedServices
 
 DEFAULT_ID = "default"
 """The id of the conversation that is created if the client names none."""
@@ -101,7 +101,7 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
         return " · ".join(filter(None, (branch, began)))
 
 
-def session_of(usage: ContextUsage) -> CountedSession | None:
+def make_remote_session(usage: ContextUsage) -> CountedSession | None:
     """Return a session for another server's conversation, or None if its usage has no valid
     session."""
     info = usage.session
@@ -140,7 +140,7 @@ class ConversationState:
 class SessionRegistry:
     """All sessions of one workspace, and which one is shown."""
 
-    def __init__(self, services: Shared, workspace: Workspace) -> None:
+    def __init__(self, services: SharedServices, workspace: Workspace) -> None:
         self._services, self._workspace = services, workspace
         self.conversations: OrderedDict[str, Conversation] = OrderedDict()
         """Conversations by id, the least recently used first."""
@@ -315,7 +315,7 @@ class SessionRegistry:
 
     def set_remote_conversations(self, usages: Iterable[ContextUsage]) -> None:
         """Replace the conversations of other servers."""
-        sessions = [session for session in map(session_of, usages) if session is not None]
+        sessions = [session for session in map(make_remote_session, usages) if session is not None]
         sessions.sort(key=_updated_at)
         self._remote_conversations = {session.id: session for session in sessions}
 
@@ -462,7 +462,7 @@ class SessionRegistry:
 
     def _limit(self, model: str, named: NamedLimits) -> Limit | None:
         settings, counts = self._workspace.settings, self._services.counts
-        return limit_of(model, settings, counts.named_limits(model, settings, named))
+        return find_window(model, settings, counts.add_reported_window(model, settings, named))
 
     def calibration_of(self, conversation: Conversation) -> ConversationCalibration:
         """Return a conversation's calibration for its current model.

@@ -16,12 +16,12 @@ from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Event, Workspaces
 
 if TYPE_CHECKING:
-    from sidecar.workspace.spending import Spent
+    from sidecar.workspace.spending import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 
 @dataclass(eq=False, repr=False)
-class Shared:
+class SharedServices:
     """The roots, open documents, counts, context windows, state and threads of a process."""
 
     roots: Workspaces = field(default_factory=Workspaces)
@@ -49,7 +49,7 @@ class Shared:
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
 
-    def show_spent(self, workspace: Workspace, spent: Spent | None) -> None:
+    def show_sums(self, workspace: Workspace, spent: SpendingSums | None) -> None:
         """Update a workspace's costs with newly read sums, and publish them."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))

@@ -41,7 +41,7 @@ _READ_NUMBERS = itertools.count(1)
 """Numbers all reads of ledgers in the order in which they start."""
 
 
-class Spent(NamedTuple):
+class SpendingSums(NamedTuple):
     """Sums read from the ledger, in USD."""
 
     session: str
@@ -77,13 +77,13 @@ class Costs:
         """Set whether agents' calls are in the ledger, and whether this process records them."""
         self.read, self.reading = read, reading
 
-    def cross_cap(self, *, is_over: bool) -> bool:
+    def update_cap_state(self, *, is_over: bool) -> bool:
         """Record whether a spending cap is crossed. Returns whether this is new."""
         is_new = is_over and not self.over_cap
         self.over_cap = is_over
         return is_new
 
-    def update(self, spent: Spent | None) -> None:
+    def update(self, spent: SpendingSums | None) -> None:
         """Replace the sums, unless the current ones were read later."""
         if spent is None:
             return
@@ -122,7 +122,7 @@ class Spending:
 
     def record(
         self, params: CostRecordParams, reply: Reply | None = None, raw: object = None
-    ) -> tuple[CostRecorded, Spent | None]:
+    ) -> tuple[CostRecorded, SpendingSums | None]:
         """Record a call and return the workspace's new sums.
 
         Args:
@@ -185,7 +185,7 @@ class Spending:
         wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since)
         return self.book.detail(wanted, folders=self._folders).rows
 
-    def agents_models(self, since: str) -> dict[str, dict[str, int]]:
+    def count_calls_by_agent_and_model(self, since: str) -> dict[str, dict[str, int]]:
         """Return the number of this workspace's calls by agent and model.
 
         Raises:
@@ -227,7 +227,7 @@ class Spending:
             folders=self._folders,
         )
 
-    def spent(self, session: str, *, every: bool = False) -> Spent:
+    def spent(self, session: str, *, every: bool = False) -> SpendingSums:
         """Return the sums that the status shows. With `every`, include those of each session.
 
         Raises:
@@ -241,7 +241,7 @@ class Spending:
         # No call is pending, so only past calls are judged.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         severities: dict[str, Severity] = {"ok": "ok", "warn": "warning", "refuse": "error"}
-        return Spent(
+        return SpendingSums(
             session,
             None if "session" in spend.unknown else float(spend.session),
             spend.day if recorded and "day" not in spend.unknown else None,
@@ -251,14 +251,14 @@ class Spending:
             read_number,
         )
 
-    def stored_sums(self) -> Spent | None:
+    def stored_sums(self) -> SpendingSums | None:
         """Return the sums from earlier runs, or None if there is no readable ledger."""
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()
         return self._spent_or_none("", every=True) if exists else None
 
-    def _spent_or_none(self, session: str, *, every: bool = False) -> Spent | None:
+    def _spent_or_none(self, session: str, *, every: bool = False) -> SpendingSums | None:
         from sidecar.cost.ledger import LedgerError
 
         with contextlib.suppress(LedgerError):  # the call is recorded; only the status is outdated

@@ -40,7 +40,7 @@ _LOCK_SECONDS = 10.0
 
 
 @contextlib.contextmanager
-def state_locked(folder: Path) -> Iterator[None]:
+def lock_state(folder: Path) -> Iterator[None]:
     """Lock the state folder against other processes. Raises OSError."""
     with locked(folder / _LOCK_NAME, _LOCK_SECONDS) as is_alone:
         if not is_alone:
@@ -114,7 +114,7 @@ class State:
         Raises:
             OSError: The file cannot be written.
         """
-        with state_locked(self.folder):
+        with lock_state(self.folder):
             others = [saved for saved in self.sessions(workspace) if saved.id not in own_ids]
             newest_first = sorted(
                 [*sessions, *others], key=lambda saved: saved.updated_at, reverse=True
@@ -189,7 +189,7 @@ class SharedConversations:
         return self.folder / f"{self._name}.{_name_digest(workspace)}.json"
 
 
-def read_shared(folder: Path, workspace: str) -> list[ContextUsage]:
+def read_shared_conversations(folder: Path, workspace: str) -> list[ContextUsage]:
     """Return the conversations of all running servers in a workspace. Never raises."""
     usages: list[ContextUsage] = []
     for path in folder.glob(f"*.{_name_digest(workspace)}.json"):

@@ -20,7 +20,7 @@ from sidecar.context.view import (
 from sidecar.context.window import Severity
 from sidecar.counting.count import Count, Method, banded_text, tokens_text
 from sidecar.text.printable import counted, percent_text, usd_text
-from sidecar.workspace.views import session_cost, unknown_model_text
+from sidecar.workspace.views import describe_unknown_model, format_session_cost
 
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Problem
@@ -158,7 +158,7 @@ def _document_rows(
 
 def _model_text(count: Count) -> str:
     similar = count.similar_models
-    unknown = "" if similar is None else f", {unknown_model_text(similar)}"
+    unknown = "" if similar is None else f", {describe_unknown_model(similar)}"
     return f"{count.model} ({count.tokenizer}){unknown}"
 
 
@@ -248,7 +248,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
     live = costs.sessions.get(session.id) if session and is_agent else None
     if costs.today is None and live is None:
         return None
-    today, own = costs.today or 0, session_cost(costs, session)
+    today, own = costs.today or 0, format_session_cost(costs, session)
     priced = f"{own} {API_PRICES}" if live is not None else own
     rows = [
         ("This session", priced or ("nothing recorded" if is_agent else "")),

@@ -19,7 +19,7 @@ class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
     """The entries of a folder, largest first. Empty below the requested depth."""
 
 
-def build_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
+def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
     """Return the token map of a folder.
 
     Args:

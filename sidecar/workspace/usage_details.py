@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.protocol import ContextUsage
     from sidecar.cost.book import CostBook
-    from sidecar.workspace.shared import Shared
+    from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.workspace import Workspace
 
 
-async def add_forecast(services: Shared, workspace: Workspace, usage: ContextUsage) -> ContextUsage:
+async def add_forecast(
+    services: SharedServices, workspace: Workspace, usage: ContextUsage
+) -> ContextUsage:
     """Add a forecast to a usage, if the ledger contains calls of its session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
@@ -92,7 +94,7 @@ _LABELS = {
 
 
 async def add_contents(
-    services: Shared, session: Conversation | CountedSession, usage: ContextUsage
+    services: SharedServices, session: Conversation | CountedSession, usage: ContextUsage
 ) -> ContextUsage:
     """Add what fills the context of an agent's session, if its store contains this."""
     if not isinstance(session, CountedSession) or session.path is None or usage.tokens is None:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _COMPARED = ("model", "tokens", "of window", "input cost", "method")
 
 
-def unknown_model_text(similar: Sequence[str]) -> str:
+def describe_unknown_model(similar: Sequence[str]) -> str:
     """Return a text that a model is unknown, with the most similar known models."""
     if similar:
         return f"not a known model; did you mean {' or '.join(similar)}?"
     return "not a known model; its tokens are a general estimate"
 
 
-def comparison_text(counts: Iterable[Count]) -> str:
+def format_comparison(counts: Iterable[Count]) -> str:
     """Format the counts of a text for several models as a table, fewest tokens first."""
     rows = [
         [printable(cell) for cell in _comparison_cells(count)]
@@ -39,7 +39,7 @@ def comparison_text(counts: Iterable[Count]) -> str:
     return "\n".join(align_columns([_COMPARED, *rows]))
 
 
-def comparison_markdown(title: str, counts: Sequence[Count]) -> str:
+def format_comparison_as_markdown(title: str, counts: Sequence[Count]) -> str:
     """Format the counts of a text for several models as a Markdown table."""
     lines = [f"**{markdown(title)}**\n", _markdown_row(_COMPARED), "|---|---:|---:|---:|---|"]
     for count in counts:
@@ -78,7 +78,7 @@ NO_ENDPOINTS = (
 )
 
 
-def fit_text(plan: FitResult) -> str:
+def format_fit_result(plan: FitResult) -> str:
     """Return a text about a pruning plan. Its first line is a summary."""
     if not plan.removed:
         return plan.reason or f"Nothing to remove: {plan.tokens_before:,} tokens already fit."
@@ -91,7 +91,7 @@ def fit_text(plan: FitResult) -> str:
     return "\n".join([head, "", *map(_removed_text, plan.removed)])
 
 
-def undo_text(usage: ContextUsage, undone: bool) -> str:
+def format_undo_result(usage: ContextUsage, undone: bool) -> str:
     """Return the message after `context/undo`."""
     if not undone:
         return "Nothing to undo: no plan has been applied since the last undo."
@@ -99,7 +99,7 @@ def undo_text(usage: ContextUsage, undone: bool) -> str:
     return f"Undone: the context is back to {size}."
 
 
-def reset_text(agent: str | None, *, is_reset: bool) -> str:
+def format_reset_result(agent: str | None, *, is_reset: bool) -> str:
     """Return the message after `context/reset`.
 
     Args:
@@ -133,7 +133,7 @@ _SHORT_ID = 8
 """How many characters of a session's id are shown."""
 
 
-def session_cost(costs: Costs, session: SessionInfo | None) -> str:
+def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
     """Return a session's cost such as `$1.92` or `≥$1.92`, or why it is unknown."""
     if session is None:
         return ""
@@ -147,14 +147,14 @@ def session_cost(costs: Costs, session: SessionInfo | None) -> str:
     return BEING_READ if costs.reading else NOT_READ
 
 
-def usage_report(
+def add_view_to_usage(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
     """Return a usage with the rows and the text that show it."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
-    updated = age_text(session.updated_at, now) if session else ""
-    rows = context_rows(usage, cost=session_cost(costs, session), updated=updated, now=now)
+    updated = format_age(session.updated_at, now) if session else ""
+    rows = context_rows(usage, cost=format_session_cost(costs, session), updated=updated, now=now)
     return msgspec.structs.replace(usage, rows=rows, text=rows_text(rows) if rows else NO_CONTEXT)
 
 
@@ -214,8 +214,8 @@ def row_cells(row: SessionRow, costs: Costs, now: datetime) -> RowCells:
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     states = ("running" if row.state == "running" else "", "pinned" if row.pinned else "")
     return RowCells(
-        cost=session_cost(costs, info),
-        age=age_text(row.updated_at, now),
+        cost=format_session_cost(costs, info),
+        age=format_age(row.updated_at, now),
         model=printable(short_name(row.model)) if row.model else "",
         state=", ".join(filter(None, states)),
     )
@@ -248,7 +248,7 @@ def size_text(row: SessionRow, width: int = 0) -> str:
     return f"{share.rjust(len('~100 %'))} {draw_gauge(row.percent, width)}"
 
 
-def age_text(updated_at: str, now: datetime) -> str:
+def format_age(updated_at: str, now: datetime) -> str:
     """Return how long ago a time was, such as `just now`, `3 min ago`, `2 h ago` or `5 days
     ago`."""
     if not updated_at:

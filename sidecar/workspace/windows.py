@@ -1,6 +1,7 @@
 """Context windows and prices by model.
 
-Only `look_up` waits until the model lists are loaded. Until then, windows and prices are None.
+Only `load_window_and_price` waits until the model lists are loaded. Until then, windows and prices
+are None.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _MODELS_KEPT = 4_096
 
 
-def look_up(state: State, model: str, settings: Settings) -> None:
+def load_window_and_price(state: State, model: str, settings: Settings) -> None:
     """Load a model's window and price. Blocking; the first call takes most of a second."""
     similar_models(model, settings)
     catalogue.window_of(model)
@@ -63,7 +64,7 @@ class Windows:
         note: str | None = None,
     ) -> Count:
         """Return a full count: a measure with the window, price and similar names of its model."""
-        limit = limit_of(model, settings, named)
+        limit = find_window(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(
             tokens=measure.tokens,
@@ -101,7 +102,7 @@ def _is_named(model: str, settings: Settings) -> bool:
     return any(matches(model, globs) for globs in named)
 
 
-def limit_of(
+def find_window(
     model: str,
     settings: Settings,
     named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen

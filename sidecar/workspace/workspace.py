@@ -106,7 +106,7 @@ EventKind = Literal[
 ]
 
 
-class Missed(NamedTuple):
+class MissedCount(NamedTuple):
     """A request to count a text that an endpoint did not answer."""
 
     model: str
@@ -123,7 +123,7 @@ class Event(NamedTuple):
     uri: str | None = None
     """The document that was opened, edited or closed."""
     warning: ContextWarning | None = None
-    missed: Missed | None = None
+    missed: MissedCount | None = None
 
     @property
     def shows(self) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from sidecar.server.stdio import BadFrame, Framer
+from sidecar.server.stdio import Framer, InvalidFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class Client:
 
     def write(self, data: bytes) -> None:
         for body in self._framer.feed(data):
-            assert not isinstance(body, BadFrame)
+            assert not isinstance(body, InvalidFrame)
             self._take(json.loads(body))
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.workspace.spending import Spending, Spent
+from sidecar.workspace.spending import Spending, SpendingSums
 from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
 
@@ -71,7 +71,7 @@ async def test_billed_reply_is_recorded_although_the_request_is_cancelled(
     recorded, finish = threading.Event(), threading.Event()
     sums = Spending._spent_or_none
 
-    def slow(self: Spending, session: str, *, every: bool = False) -> Spent | None:
+    def slow(self: Spending, session: str, *, every: bool = False) -> SpendingSums | None:
         recorded.set()
         finish.wait(60)
         return sums(self, session, every=every)
@@ -110,7 +110,7 @@ async def test_billed_reply_is_answered_during_shutdown(
     recorded, finish = threading.Event(), threading.Event()
     sums = Spending._spent_or_none
 
-    def slow(self: Spending, session: str, *, every: bool = False) -> Spent | None:
+    def slow(self: Spending, session: str, *, every: bool = False) -> SpendingSums | None:
         recorded.set()
         finish.wait(60)
         return sums(self, session, every=every)

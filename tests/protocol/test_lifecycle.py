@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from sidecar.server.stdio import BadFrame
+from sidecar.server.stdio import InvalidFrame
 from tests.protocol.client import URI, Client, RpcError
 
 
@@ -146,7 +146,7 @@ def _garbage(chance: random.Random) -> bytes:
 
 
 async def test_bad_frames_are_reported(client: Client) -> None:
-    client.server.protocol.receive(BadFrame("skipped bytes that are not a header"))
+    client.server.protocol.receive(InvalidFrame("skipped bytes that are not a header"))
     assert client.orphans[-1]["error"]["code"] == -32700
 
 

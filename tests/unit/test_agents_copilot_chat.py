@@ -15,7 +15,7 @@ from benchmarks.agents.copilot import INPUT, MODEL, OUTPUT, CodeHome, DebugLog, 
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.stores import COMPACTED, NO_USAGE, NOT_VISIBLE
 from sidecar.cost.prices import Prices
-from sidecar.workspace.session_index import event_of
+from sidecar.workspace.session_index import make_ledger_event
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def test_cost_comes_from_credits_and_not_from_tokens(world: World, chat: ChatLog
     chat.save()
     world.ingest()
     prices = Prices(())
-    by_id = {call.request: event_of(call, "copilot-chat") for call in world.calls}
+    by_id = {call.request: make_ledger_event(call, "copilot-chat") for call in world.calls}
     assert prices.cost(by_id[free["requestId"]]).usd is None
     assert prices.cost(by_id[request["requestId"]]).usd is not None
     assert {event.provider for event in by_id.values()} == {"github-copilot"}

@@ -22,7 +22,7 @@ from benchmarks.agents.truth import Tokens
 from sidecar.cli import main
 from sidecar.cost.prices import Prices
 from sidecar.models import catalogue
-from sidecar.workspace.session_index import event_of
+from sidecar.workspace.session_index import make_ledger_event
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_one_hour_cache_writes_cost_twice_the_input(world: World, home: ClaudeHo
         body = session.message(f"msg_{len(usd)}", tokens)
         session.write(session.line("assistant", message=body))
         world.ingest()
-        usd.append(Prices().cost(event_of(world.calls[-1], "claude-code")).usd)
+        usd.append(Prices().cost(make_ledger_event(world.calls[-1], "claude-code")).usd)
     plain, minutes, hours = usd
     assert plain
     assert (minutes, hours) == (plain * Decimal("1.25"), plain * 2)

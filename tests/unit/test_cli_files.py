@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.workspace.files import File, Skipped, Text, decode, find, read
+from sidecar.workspace.files import File, SkippedPath, Text, decode, find, read
 
 TREE = (
     *("a.txt", "b.md", "build/out.txt", "build/keep.md", "docs/a.txt", "docs/build/x.txt"),
@@ -146,11 +146,11 @@ def test_patterns_that_git_passes_over_break_nothing(root: Path) -> None:
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     (missing,) = find([str(tmp_path / "nope")])
-    assert missing == Skipped(str(tmp_path / "nope"), "no such file or directory", failed=True)
+    assert missing == SkippedPath(str(tmp_path / "nope"), "no such file or directory", failed=True)
     (wrong,) = find(["a\0b"])
-    assert isinstance(wrong, Skipped)
+    assert isinstance(wrong, SkippedPath)
     gone = read(File(str(tmp_path / "gone"), 1, named=False))
-    assert isinstance(gone, Skipped)
+    assert isinstance(gone, SkippedPath)
     assert not gone.failed
 
 

@@ -23,7 +23,7 @@ from sidecar.context.window import level, severity
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
-from sidecar.workspace.changes import Alternatives
+from sidecar.workspace.changes import AlternativeModels
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import SESSIONS_KEPT, SessionRegistry
 from sidecar.workspace.state import State
@@ -241,7 +241,7 @@ class TestAlternatives:
 
     def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
         usage = ContextUsage(tokens=limit, limit=limit, reserve=0)
-        offers = Alternatives(model, FakeCounter(model), None, rows).fitting(usage)
+        offers = AlternativeModels(model, FakeCounter(model), None, rows).fitting(usage)
         assert all(one.context_window > limit for one in offers)
         return [one.model for one in offers]
 
@@ -268,7 +268,7 @@ class TestAlternatives:
     def test_only_what_can_be_called_in_its_place(self, model: str) -> None:
         """The list names fine-tunes and regions by what their ids begin with."""
         catalogue.warm()
-        known = Alternatives(model, FakeCounter(model), None, ()).all()
+        known = AlternativeModels(model, FakeCounter(model), None, ()).all()
         names = [one.model for one in known]
         assert names
         assert not [name for name in names if name.startswith(("ft:", "regional.", "eu."))]
@@ -280,7 +280,7 @@ class TestAlternatives:
     def test_what_its_maker_has_retired_is_not_offered(self, model: str) -> None:
         """The price list keeps what was once to be had."""
         catalogue.warm()
-        names = {one.model for one in Alternatives(model, FakeCounter(model), None, ()).all()}
+        names = {one.model for one in AlternativeModels(model, FakeCounter(model), None, ()).all()}
         retired = {"claude-2", "claude-3-5-sonnet", "gpt-4-32k", "o1-preview", "gemini-1.5-pro"}
         retired |= {"claude-opus-4", "claude-sonnet-4-0", "gpt-3.5-turbo", "gemini-2.0-flash"}
         assert names
@@ -291,7 +291,7 @@ class TestAlternatives:
         """Claude at Google and GLM at Mistral are called by another API."""
         catalogue.warm()
         for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
-            known = Alternatives(model, FakeCounter(model), None, ()).all()
+            known = AlternativeModels(model, FakeCounter(model), None, ()).all()
             assert known
             assert not [one.model for one in known if guest in one.model]
 

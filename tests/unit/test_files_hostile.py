@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.config.project_files import MAX_BYTES
-from sidecar.workspace.files import MAX_LINES, MAX_WILDCARDS, File, Skipped, find, read_rules
+from sidecar.workspace.files import MAX_LINES, MAX_WILDCARDS, File, SkippedPath, find, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +45,11 @@ def deep(root: Path) -> Iterator[Path]:
         os.rmdir(folder)
 
 
-def walked(root: Path) -> tuple[set[str], list[Skipped]]:
+def walked(root: Path) -> tuple[set[str], list[SkippedPath]]:
     """Return the names that a walk finds, and the names that it skips."""
     found = list(find([str(root)]))
     files = {os.path.relpath(one.path, root) for one in found if isinstance(one, File)}
-    skipped = [one for one in found if isinstance(one, Skipped)]
+    skipped = [one for one in found if isinstance(one, SkippedPath)]
     return files, skipped
 
 

@@ -14,7 +14,7 @@ from lsprotocol import types
 
 from sidecar.counting.count import Count
 from sidecar.server.methods import CountResult
-from sidecar.server.protocol import dump, parse, strict_converter, structure_lsp
+from sidecar.server.protocol import convert_lsp_message, dump, parse, strict_converter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -129,7 +129,7 @@ def enum_of(kind: Any) -> type[Enum]:
 
 def initialize(params: dict[str, Any]) -> types.InitializeParams:
     message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    structured = structure_lsp(message, types.InitializeRequest, CONVERTER)
+    structured = convert_lsp_message(message, types.InitializeRequest, CONVERTER)
     return structured.params  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.errors import WorkStoppedError
-from sidecar.server.protocol import Commitment, cancel, create_commitment
+from sidecar.server.protocol import Commitment, cancel, create_request_commitment
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -15,7 +15,7 @@ async def test_only_a_committed_request_survives_its_cancellation(is_committed: 
     started, gate = asyncio.Event(), asyncio.Event()
 
     async def work() -> str:
-        commitment = create_commitment()
+        commitment = create_request_commitment()
         if is_committed:
             commitment.commit()
         started.set()

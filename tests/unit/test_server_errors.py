@@ -11,7 +11,7 @@ from sidecar.cost.price_list import UpdateError
 from sidecar.counting.exact_engines import DamagedRanksError
 from sidecar.counting.vocabulary_files import VocabularyError
 from sidecar.errors import BadParamsError, RequestError, SidecarError, VendorFormatError
-from sidecar.server.protocol import error_body
+from sidecar.server.protocol import error_for_exception
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ from sidecar.server.protocol import error_body
 def test_each_error_has_its_code_and_kind(
     error: SidecarError, code: int, kind: str, retryable: bool
 ) -> None:
-    body = error_body(error)
+    body = error_for_exception(error)
     assert (body["code"], body["message"]) == (code, str(error))
     assert body["data"] == {"kind": kind, "retryable": retryable}
 
 
 def test_defect_is_answered_with_its_type_only() -> None:
-    body = error_body(ZeroDivisionError("of a person's text"))
+    body = error_for_exception(ZeroDivisionError("of a person's text"))
     assert body["data"] == {"kind": "internal", "retryable": False}
     assert "person" not in body["message"]

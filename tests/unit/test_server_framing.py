@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.server.stdio import MAX_HEADER_BYTES, BadFrame, Framer
+from sidecar.server.stdio import MAX_HEADER_BYTES, Framer, InvalidFrame
 
 
 def frame(body: bytes) -> bytes:
@@ -35,7 +35,7 @@ def test_other_headers_and_cases_are_accepted() -> None:
 def test_garbage_is_skipped_and_reported_once() -> None:
     framer = Framer()
     out = framer.feed(b"\x00garbage\r\nmore garbage\n" + frame(b"{}") + frame(b"1"))
-    assert isinstance(out[0], BadFrame)
+    assert isinstance(out[0], InvalidFrame)
     assert out[1:] == [b"{}", b"1"]
     assert "garbage" not in str(out[0])
 
@@ -44,7 +44,7 @@ def test_garbage_is_skipped_and_reported_once() -> None:
 def test_frame_over_the_limit_ends_the_stream(length: bytes) -> None:
     framer = Framer(max_bytes=100)
     out = framer.feed(b"Content-Length: %s\r\n\r\n" % length + b"x" * 400 + frame(b"{}"))
-    assert [isinstance(item, BadFrame) and item.fatal for item in out] == [True]
+    assert [isinstance(item, InvalidFrame) and item.fatal for item in out] == [True]
     assert framer.feed(frame(b"{}")) == []
 
 
@@ -52,21 +52,21 @@ def test_frame_over_the_limit_ends_the_stream(length: bytes) -> None:
 def test_invalid_length_is_reported(length: bytes) -> None:
     framer = Framer()
     out = framer.feed(b"Content-Length: %s\r\n\r\n" % length + frame(b"{}"))
-    assert isinstance(out[0], BadFrame)
+    assert isinstance(out[0], InvalidFrame)
     assert out[1:] == [b"{}"]
 
 
 def test_body_longer_than_announced_does_not_lose_the_next_frame() -> None:
     framer = Framer()
     out = framer.feed(b"Content-Length: 1\r\n\r\n1 and more" + frame(b"{}") + frame(b"2"))
-    assert [item for item in out if not isinstance(item, BadFrame)] == [b"1", b"{}", b"2"]
+    assert [item for item in out if not isinstance(item, InvalidFrame)] == [b"1", b"{}", b"2"]
     assert len(out) == 4
 
 
 def test_an_endless_header_is_dropped() -> None:
     framer = Framer()
     out = framer.feed(b"a" * (MAX_HEADER_BYTES + 1))
-    assert isinstance(out[0], BadFrame)
+    assert isinstance(out[0], InvalidFrame)
     assert framer.feed(b"b" * (MAX_HEADER_BYTES + 1)) == []
     assert framer.feed(frame(b"{}"))[-1] == b"{}"
 

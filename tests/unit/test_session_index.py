@@ -30,7 +30,7 @@ from sidecar.messages.usage import Usage
 from sidecar.workspace import session_index
 from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import IngestControl, Ingested, SessionIndex
+from sidecar.workspace.session_index import IngestControl, IngestResult, SessionIndex
 from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class World:
     def unread(self, *, preview: bool = False) -> list[Store]:
         return self.index.unread(self.readers, self.stores(), preview=preview)
 
-    def read(self, control: IngestControl | None = None, *, preview: bool = False) -> Ingested:
+    def read(self, control: IngestControl | None = None, *, preview: bool = False) -> IngestResult:
         unread = self.unread(preview=preview)
         return self.index.read(self.readers, unread, control, preview=preview)
 
@@ -89,7 +89,7 @@ def test_each_byte_is_read_once_and_each_call_counts_once(world: World) -> None:
     assert recorded(world.ledger) == truth
     assert (done.calls, done.bytes_read, done.is_complete) == (len(truth), size, True)
     assert world.unread() == []
-    assert world.read() == Ingested()
+    assert world.read() == IngestResult()
 
 
 def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> None:
@@ -113,7 +113,7 @@ def test_a_call_is_stored_with_its_agents_own_cost() -> None:
         request="1",
         agent_cost_usd=Decimal("0.25"),
     )
-    event = session_index.event_of(call, "pi")
+    event = session_index.make_ledger_event(call, "pi")
     assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
 
 

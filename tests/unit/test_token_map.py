@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.workspace.token_map import MapEntry, build_map, flatten
+from sidecar.workspace.token_map import MapEntry, build_token_map, flatten
 
 _names = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(
     lambda parts: "/".join([*(f"d{part}" for part in parts[:-1]), f"f{parts[-1]}"])
@@ -14,7 +14,7 @@ _names = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(
 
 @given(st.dictionaries(_names, st.integers(0, 1000)), st.integers(0, 5))
 def test_each_folder_has_the_sum_of_its_files(counts: dict[str, int], depth: int) -> None:
-    top = build_map(counts.items(), depth)
+    top = build_token_map(counts.items(), depth)
     assert (top.tokens, top.files) == (sum(counts.values()), len(counts))
     for level, entry in flatten(top):
         assert level < depth
@@ -30,6 +30,6 @@ def test_each_folder_has_the_sum_of_its_files(counts: dict[str, int], depth: int
 
 
 def test_the_depth_limits_the_listing() -> None:
-    top: MapEntry = build_map([("a/b/c.py", 3), ("a/d.py", 4), ("e.py", 1)], 2)
+    top: MapEntry = build_token_map([("a/b/c.py", 3), ("a/d.py", 4), ("e.py", 1)], 2)
     listed = [(level, entry.path, entry.tokens) for level, entry in flatten(top)]
     assert listed == [(0, "a/", 7), (1, "a/d.py", 4), (1, "a/b/", 3), (0, "e.py", 1)]

@@ -26,11 +26,11 @@ from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.usage import Usage
 from sidecar.workspace.session_index import (
     LOCK_NAME,
-    Ingested,
-    event_of,
+    IngestResult,
     ingest_all,
     ingest_missed,
     is_read,
+    make_ledger_event,
 )
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
@@ -62,7 +62,7 @@ class World:
         assert found is not None
         return found
 
-    def read(self, *, mine: bool = False, stop: threading.Event | None = None) -> Ingested:
+    def read(self, *, mine: bool = False, stop: threading.Event | None = None) -> IngestResult:
         return ingest_all(self.book, self.sources, mine=mine, stop=stop)
 
     def recorded(self) -> dict[str, tuple[str, Tokens]]:
@@ -103,7 +103,7 @@ def test_each_call_is_recorded_once_and_each_byte_read_once(world: World) -> Non
     done = world.read()
     assert world.recorded() == world.truth()
     assert (done.calls, done.refused, done.is_complete) == (len(world.truth()), 0, True)
-    assert world.read() == Ingested()
+    assert world.read() == IngestResult()
 
 
 def test_checking_for_unread_calls_opens_no_file(
@@ -144,17 +144,17 @@ def test_only_new_bytes_of_a_growing_file_are_read(world: World) -> None:
         done = ingest_missed(world.book, world.sources)
         assert done.bytes_read == session.path.stat().st_size - before
         assert world.recorded() == world.truth()
-    assert ingest_missed(world.book, world.sources) == Ingested()
+    assert ingest_missed(world.book, world.sources) == IngestResult()
 
 
 def test_unreported_changes_are_found_by_listing_stores(world: World) -> None:
     sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
     codex.everyday(world.codex, world.root)
     assert ingest_missed(world.book, world.sources).calls == len(world.truth())
-    assert ingest_missed(world.book, world.sources) == Ingested()
+    assert ingest_missed(world.book, world.sources) == IngestResult()
     sessions[1].reply()
     assert ingest_missed(world.book, world.sources).calls == 1
-    assert ingest_missed(world.book, world.sources) == Ingested()
+    assert ingest_missed(world.book, world.sources) == IngestResult()
     world.book.ledger.close()
     for path in world.state.folder.glob("ledger.db*"):
         path.unlink()
@@ -219,7 +219,7 @@ def test_only_one_process_reads_at_a_time(world: World) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert world.read() == Ingested(is_complete=False)
+        assert world.read() == IngestResult(is_complete=False)
         process.kill()
     assert world.read().calls == len(world.truth())
 
@@ -290,7 +290,7 @@ def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World)
         _call("pi", "openai", "3.00", "c"),
         _call("codex", "openai", None, "d"),
     ]
-    world.book.record_many(event_of(call, call.session) for call in calls)
+    world.book.record_many(make_ledger_event(call, call.session) for call in calls)
     found = world.book.detail(CostDetailParams(by=("agent",)))
     rows = {str(row.agent): row for row in found.rows}
     assert (rows["copilot-chat"].cost_usd, rows["copilot-chat"].listed_cost_usd) == (0.07, None)

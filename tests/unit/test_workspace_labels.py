@@ -13,7 +13,7 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.roots import Roots
 from sidecar.models.names import short_name
-from sidecar.workspace.agents import count_sessions
+from sidecar.workspace.agents import convert_sessions
 from sidecar.workspace.sessions import CountedSession
 from tests.unit.agents_world import World
 from tests.unit.test_agents_written import RUNS, Written, install
@@ -35,7 +35,7 @@ def read_sessions(world: World, *, with_prompts: bool = False) -> list[StoredSes
 
 def labels(world: World, *, with_prompts: bool = False) -> list[str]:
     return [
-        one.label for one in count_sessions(read_sessions(world, with_prompts=with_prompts), {})
+        one.label for one in convert_sessions(read_sessions(world, with_prompts=with_prompts), {})
     ]
 
 

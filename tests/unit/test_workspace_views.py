@@ -12,7 +12,7 @@ from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.text.tables import align_columns, columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
-from sidecar.workspace.views import BEING_READ, age_text, session_cost, session_rows
+from sidecar.workspace.views import BEING_READ, format_age, format_session_cost, session_rows
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
@@ -109,7 +109,7 @@ def test_unread_cost_is_not_unpriced(
     known: dict[str, float | None], source: str, read: bool, text: str
 ) -> None:
     info = SessionInfo(id="s", source=source, updated_at="")
-    assert session_cost(Costs(sessions=known, read=read), info) == text
+    assert format_session_cost(Costs(sessions=known, read=read), info) == text
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_unread_cost_is_not_unpriced(
     ],
 )
 def test_ages_are_rounded_to_the_largest_unit(at: str, text: str) -> None:
-    assert age_text(at, NOW) == text
+    assert format_age(at, NOW) == text
 
 
 def test_gauges_and_columns_are_aligned() -> None:

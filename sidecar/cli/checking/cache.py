@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.config.settings import Settings
-    from sidecar.workspace.files import Skipped, Target
+    from sidecar.workspace.files import SkippedPath, Target
 
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4
@@ -69,7 +69,7 @@ class Checked(NamedTuple):
     target: Target
     entry: Entry
     report: FileReport | None
-    skipped: Skipped | None = None
+    skipped: SkippedPath | None = None
 
 
 class CheckCache(msgspec.Struct, kw_only=True):

@@ -21,7 +21,7 @@ from sidecar.counting.exact_engines import names
 from sidecar.text.outline import has_ignore_mark
 from sidecar.workspace.budgets import Subject, findings
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import Skipped, decode
+from sidecar.workspace.files import SkippedPath, decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,7 +159,7 @@ def _load_target(target: Target) -> LoadedFile | Checked:
             data = file.read()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        skipped = Skipped(target.path, reason, failed=True)
+        skipped = SkippedPath(target.path, reason, failed=True)
         return Checked(target, Entry((0, 0, 0, 0), is_stamp_reliable=False), None, skipped)
     text = decode_text(data)
     if text is None:
@@ -174,8 +174,8 @@ def decode_text(data: bytes) -> str | None:
     return decoded.text if decoded else None
 
 
-def report_binary(target: Target) -> Skipped:
-    return Skipped(target.path, "binary file", failed=False)
+def report_binary(target: Target) -> SkippedPath:
+    return SkippedPath(target.path, "binary file", failed=False)
 
 
 def _range_of(text: str, finding: Finding) -> FileRange:

@@ -31,7 +31,7 @@ from sidecar.cli.checking.report import (
     report_finding,
 )
 from sidecar.counting.count import Measure
-from sidecar.workspace.files import Skipped, Target, drop_duplicates
+from sidecar.workspace.files import SkippedPath, Target, drop_duplicate_links
 
 if TYPE_CHECKING:
     from sidecar.budget.findings import Finding
@@ -210,7 +210,7 @@ class Checker:
         ]
 
     def _evaluate_sum(self, rule: Rule, members: list[Checked]) -> Iterable[tuple[str, Finding]]:
-        distinct = set(drop_duplicates(member.target for member in members))
+        distinct = set(drop_duplicate_links(member.target for member in members))
         counts = [
             (member.target.relative, self._measure_for_rule(member, rule))
             for member in members
@@ -242,7 +242,7 @@ def unreadable(target: Target) -> Checked:
 
 def _cached_result(target: Target, entry: Entry) -> Checked:
     if not entry.digest:
-        return Checked(target, entry, None, Skipped(target.path, "binary file", failed=False))
+        return Checked(target, entry, None, SkippedPath(target.path, "binary file", failed=False))
     report = FileReport(target.path, entry.tokens, entry.method, entry.findings)
     return Checked(target, entry, report)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.file_watcher import Changes, Subscription
-    from sidecar.workspace.session_index import Ingested
+    from sidecar.workspace.session_index import IngestResult
     from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
@@ -97,7 +97,7 @@ class AgentSessionWatcher:
         else:
             has_new_costs = await agents.find_sessions(workspace, recorded_agents)
         if has_new_costs:
-            history.sum_soon(workspace)
+            history.add_up_soon(workspace)
 
     def _watch(self) -> None:
         wanted: list[_WatchedRoots] = []
@@ -160,7 +160,7 @@ class HistoryRecorder:
         self._watch: Subscription | None = None
         self._edited_at = 0.0
 
-    def note_edit(self) -> None:
+    def postpone_recording(self) -> None:
         """Postpone background reading until `IDLE_SECONDS` after the last edit."""
         self._edited_at = asyncio.get_running_loop().time()
 
@@ -178,12 +178,12 @@ class HistoryRecorder:
         usage = workspace.context.usage
         if usage is None or usage.session is None or usage.session.source == "protocol":
             return
-        self.read_soon(workspace)
+        self.record_soon(workspace)
         is_recorded = usage.session.source in self.recorded_agents(workspace)
         if is_recorded and usage.session.id != self._summed.get(workspace, usage.session.id):
-            self.sum_soon(workspace)
+            self.add_up_soon(workspace)
 
-    def read_soon(self, workspace: Workspace) -> None:
+    def record_soon(self, workspace: Workspace) -> None:
         """Schedule recording of a workspace's sessions at low priority."""
         if workspace.path is not None and not self._is_recorded(workspace):
             work = partial(self._read_costs, workspace)
@@ -259,7 +259,7 @@ class HistoryRecorder:
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
 
-    def sum_soon(self, workspace: Workspace) -> None:
+    def add_up_soon(self, workspace: Workspace) -> None:
         """Schedule adding up a workspace's costs."""
         work = partial(self.refresh, workspace)
         self._server.scheduler.schedule(("spent", workspace), SUM_SECONDS, work)
@@ -277,7 +277,7 @@ class HistoryRecorder:
             spent = await self._services.workers.run(partial(spending.spent, session, every=True))
         except SidecarError:  # a request for costs will report the error
             return
-        self._services.show_spent(workspace, spent)
+        self._services.show_sums(workspace, spent)
 
     def watch_ledger(self) -> None:
         """Watch the ledger for calls that other processes record."""
@@ -343,13 +343,13 @@ class HistoryRecorder:
         *,
         mine: bool,
         pause_ratio: float,
-    ) -> Ingested:
+    ) -> IngestResult:
         await self._services.configured.wait()
         sources = await self._services.agents.sources(workspace)
-        from sidecar.workspace.session_index import Ingested, ingest_all
+        from sidecar.workspace.session_index import IngestResult, ingest_all
 
         if sources is None:
-            return Ingested()
+            return IngestResult()
         book = self._services.spending(workspace).book
         work = partial(
             ingest_all, book, sources, mine=mine, stop=stop, rest=pause_ratio, progress=report
@@ -358,7 +358,7 @@ class HistoryRecorder:
             ingested = await self._services.workers.run(work)
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
-            return Ingested(is_complete=False)
+            return IngestResult(is_complete=False)
         await self._services.workers.run(release_memory)
         return ingested
 

@@ -14,7 +14,7 @@ from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.errors import SidecarError
 from sidecar.tasks import backoff
 from sidecar.workspace.budgets import model_of
-from sidecar.workspace.counts import uses_endpoints
+from sidecar.workspace.counts import has_enabled_endpoints
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class EndpointRetries:
         used = [workspace.settings for workspace in self._services.roots]
         endpoints = {settings.endpoints for settings in used}
         self._rounds = {key: row for key, row in self._rounds.items() if key[2] in endpoints}
-        await self._services.counts.keep_endpoints(used)
+        await self._services.counts.close_unused_endpoints(used)
 
     def retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
         """Schedule another request to an endpoint if it may succeed.
@@ -122,7 +122,7 @@ class EndpointRetries:
         return [
             workspace
             for workspace in self._services.roots
-            if uses_endpoints(workspace.settings)
+            if has_enabled_endpoints(workspace.settings)
             and workspace.settings.endpoints == settings.endpoints
         ]
 
@@ -211,7 +211,9 @@ class CalibrationSync:
 
     def _has_long_documents(self) -> bool:
         """Return whether an open document is too long for endpoints and needs calibration."""
-        are_used = any(uses_endpoints(workspace.settings) for workspace in self._services.roots)
+        are_used = any(
+            has_enabled_endpoints(workspace.settings) for workspace in self._services.roots
+        )
         documents = self._services.documents.values()
         return are_used and any(row.characters > LARGEST_CHARACTERS for row in documents)
 

@@ -12,7 +12,7 @@ from sidecar.context.occupancy import calibration_info
 from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.errors import BadParamsError
 from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
-from sidecar.server.protocol import create_commitment
+from sidecar.server.protocol import create_request_commitment
 from sidecar.workspace.changes import (
     AppendTurns,
     ApplyReply,
@@ -21,11 +21,17 @@ from sidecar.workspace.changes import (
     Reset,
     SetParts,
     Undo,
-    judge_prompt,
+    check_prompt_and_cost,
 )
 from sidecar.workspace.sessions import CountedSession
 from sidecar.workspace.usage_details import add_contents, add_forecast
-from sidecar.workspace.views import fit_text, reset_text, session_rows, undo_text, usage_report
+from sidecar.workspace.views import (
+    add_view_to_usage,
+    format_fit_result,
+    format_reset_result,
+    format_undo_result,
+    session_rows,
+)
 
 if TYPE_CHECKING:
     from sidecar.context import protocol as p
@@ -122,7 +128,7 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
 
 async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> None:
     if await server.services.agents.find_all_sessions(workspace):
-        server.history.sum_soon(workspace)
+        server.history.add_up_soon(workspace)
 
 
 async def _find_session(
@@ -135,7 +141,7 @@ async def _find_session(
     await _find_all_sessions(server, workspace)
     counted = sessions.find(session)
     if isinstance(counted, CountedSession) and counted.model is not None:
-        await conversations.services.counts.look_up(counted.model, workspace.settings)
+        await conversations.services.counts.load_window_and_price(counted.model, workspace.settings)
 
 
 async def _usage(
@@ -145,11 +151,11 @@ async def _usage(
     session = await conversations.find_counted(params.session)
     workspace = conversations.workspace
     if session is None:
-        return usage_report(None, workspace.costs)
+        return add_view_to_usage(None, workspace.costs)
     usage = conversations.sessions.usage(session)
     if params.contents:
         usage = await add_contents(server.services, session, usage)
-    return usage_report(await add_forecast(server.services, workspace, usage), workspace.costs)
+    return add_view_to_usage(await add_forecast(server.services, workspace, usage), workspace.costs)
 
 
 async def _sessions(
@@ -163,10 +169,12 @@ async def _sessions(
             server.agent_sessions.read_all()
     rows = conversations.sessions.rows(every=params.all)
     for model in {row.model for row in rows if row.model and row.limit is None}:
-        await conversations.services.counts.look_up(model, conversations.workspace.settings)
+        await conversations.services.counts.load_window_and_price(
+            model, conversations.workspace.settings
+        )
         rows = conversations.sessions.rows(every=params.all)
     if any(row.source != "protocol" for row in rows):
-        server.history.read_soon(workspace)
+        server.history.record_soon(workspace)
     return session_rows(rows, workspace.costs)
 
 
@@ -186,11 +194,11 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
     agent = shown.source if isinstance(shown, CountedSession) else None
     stored = sessions.conversations.get(sessions.id_to_change(params.session))
     if stored is None and not conversations.is_changing(params.session):
-        return ContextUsage(text=reset_text(agent, is_reset=False))
+        return ContextUsage(text=format_reset_result(agent, is_reset=False))
 
     change = Reset(session=params.session, makes_current=agent is None)
     conversation, _ = await conversations.apply(change)
-    text = reset_text(agent, is_reset=stored is None or not stored.is_empty)
+    text = format_reset_result(agent, is_reset=stored is None or not stored.is_empty)
     return msgspec.structs.replace(sessions.shown_usage(conversation), text=text)
 
 
@@ -201,7 +209,7 @@ async def _fit(
     name = conversations.id_with_text(params.session)
     keep_turns = conversations.workspace.settings.context.keep_turns
     _, result = await conversations.apply(Fit(session=name, params=params, keep_turns=keep_turns))
-    return msgspec.structs.replace(result, text=fit_text(result))
+    return msgspec.structs.replace(result, text=format_fit_result(result))
 
 
 async def _undo(
@@ -211,7 +219,7 @@ async def _undo(
     name = conversations.id_with_text(params.session)
     conversation, undone = await conversations.apply(Undo(session=name))
     usage = conversations.sessions.shown_usage(conversation)
-    return msgspec.structs.replace(usage, text=undo_text(usage, undone))
+    return msgspec.structs.replace(usage, text=format_undo_result(usage, undone))
 
 
 async def _assemble(conversations: Conversations, params: p.AssembleParams) -> AssembleResult:
@@ -227,7 +235,7 @@ async def _response(conversations: Conversations, params: p.ResponseParams) -> R
         params=params,
         keep_turns=workspace.settings.context.keep_turns,
         spending=services.spending(workspace),
-        commit=create_commitment().commit,
+        commit=create_request_commitment().commit,
     )
     conversation, result = await conversations.apply(change)
     calibration = conversations.sessions.calibration_of(conversation)
@@ -241,7 +249,7 @@ async def _preflight(
     draft = await conversations.draft_for_preflight(params.session, params.model)
     services, workspace = conversations.services, conversations.workspace
     judge = partial(
-        judge_prompt,
+        check_prompt_and_cost,
         draft,
         params,
         conversations.alternatives(draft.conversation),
@@ -256,5 +264,5 @@ async def _preflight(
 def _warn_of_caps(conversations: Conversations, cost_verdict: CostVerdict) -> None:
     costs, sessions = conversations.workspace.costs, conversations.sessions
     capped = [reason.message for reason in cost_verdict.reasons if reason.kind.endswith("Cap")]
-    if costs.cross_cap(is_over=bool(capped)):
+    if costs.update_cap_state(is_over=bool(capped)):
         sessions.warn("cap", " ".join(capped), sessions.context.usage)

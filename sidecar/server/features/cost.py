@@ -12,7 +12,7 @@ import msgspec
 
 from sidecar.errors import SidecarError
 from sidecar.server.progress import progress
-from sidecar.server.protocol import create_commitment
+from sidecar.server.protocol import create_request_commitment
 from sidecar.workspace.views import NO_COST
 from sidecar.workspace.workspace import path_of
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
     from sidecar.workspace.services import Services
-    from sidecar.workspace.spending import Spent
+    from sidecar.workspace.spending import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 NO_TEAM = "The team's store has no such calls."
@@ -40,7 +40,7 @@ MAIN = "main"
 """The category of a conversation's own calls."""
 
 
-async def prompt_file_text(server: SidecarServer, uri: str) -> str:
+async def describe_prompt_file_cost(server: SidecarServer, uri: str) -> str:
     """Describe the recorded cost of a prompt file. Returns "" for other files."""
     services, path = server.services, path_of(uri)
     workspace = services.roots.of_document(uri)
@@ -69,15 +69,15 @@ def _read_team(team: Team, params: CostDetailParams) -> CostReport:
 async def _record(
     services: Services, workspace: Workspace, params: CostRecordParams
 ) -> CostRecorded:
-    commitment = create_commitment()
+    commitment = create_request_commitment()
     spending = services.spending(workspace)
 
-    def work() -> tuple[CostRecorded, Spent | None]:
+    def work() -> tuple[CostRecorded, SpendingSums | None]:
         commitment.commit()
         return spending.record(params)
 
     recorded, spent = await services.workers.run(work)
-    services.show_spent(workspace, spent)
+    services.show_sums(workspace, spent)
     return recorded
 
 

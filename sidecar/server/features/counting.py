@@ -20,7 +20,7 @@ from sidecar.server.methods import (
 )
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.services import PinnedDocument
-from sidecar.workspace.views import comparison_text
+from sidecar.workspace.views import format_comparison
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def register(server: SidecarServer) -> None:
 
     async def models(params: ModelsParams) -> list[ModelInfo]:
         await services.configured.wait()
-        workspace = services.workspace_or_first(params.workspace)
+        workspace = services.find_workspace_or_first(params.workspace)
         describe = services.counts.tokenizers(workspace.settings).describe
         if not params.choices:
             return await services.workers.run(partial(search, params.query, describe))
@@ -188,7 +188,7 @@ def _make_result(
 ) -> CountResult:
     fields = msgspec.structs.asdict(count)
     compared = {row.model: row for row in (count, *models)}.values() if models else ()
-    text = comparison_text(compared) if compared else ""
+    text = format_comparison(compared) if compared else ""
     return CountResult(**fields, version=version, ranges=ranges, models=models, text=text)
 
 
@@ -198,7 +198,7 @@ def _register_capabilities(server: SidecarServer) -> None:
     def workspace_of(params: CapabilitiesParams | ProbeParams) -> Workspace:
         if params.workspace is None and params.text_document is not None:
             return services.roots.of_document(params.text_document.uri)
-        return services.workspace_or_first(params.workspace)
+        return services.find_workspace_or_first(params.workspace)
 
     async def list_capabilities(params: CapabilitiesParams) -> list[Capability]:
         await services.configured.wait()

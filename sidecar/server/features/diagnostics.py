@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.errors import SidecarError
-from sidecar.server.protocol import from_position, to_lines
+from sidecar.server.protocol import find_line_span, from_position
 from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
 
@@ -220,7 +220,7 @@ def _register_quick_fixes(server: SidecarServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)
     async def code_actions(params: types.CodeActionParams) -> list[types.CodeAction]:
-        from sidecar.workspace.fixing import RootOrigins, propose_fixes
+        from sidecar.workspace.fixing import SettingsOrigins, propose_fixes
 
         if not _allows_quick_fixes(params.context.only):
             return []
@@ -233,7 +233,7 @@ def _register_quick_fixes(server: SidecarServer) -> None:
         in_range = [finding for finding in findings if _overlaps(document, finding, params.range)]
         workspace = services.roots.of_document(uri)
         choices = await services.budgets.choose_counters(subject, workspace)
-        origins = RootOrigins(workspace.path, workspace.loaded.origins)
+        origins = SettingsOrigins(workspace.path, workspace.loaded.origins)
         propose = partial(propose_fixes, subject, in_range, origins, choices)
         builder = _ActionBuilder(server, document, params.context.diagnostics)
         return [
@@ -252,7 +252,7 @@ def _overlaps(document: TextDocument, finding: Finding, span: types.Range) -> bo
     # If the last character is a line break, `end` is on the next line.
     ends = (finding.start, max(finding.start, finding.end - 1))
     first, last = (document.position_at(offset).line for offset in ends)
-    span_first, span_last = to_lines(span)
+    span_first, span_last = find_line_span(span)
     return first <= span_last and span_first <= last
 
 

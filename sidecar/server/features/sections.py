@@ -17,14 +17,14 @@ from lsprotocol import types
 
 from sidecar.counting.count import tokens_text
 from sidecar.errors import BadParamsError
-from sidecar.server.features.cost import prompt_file_text
-from sidecar.server.protocol import from_position, to_lines
+from sidecar.server.features.cost import describe_prompt_file_cost
+from sidecar.server.protocol import find_line_span, from_position
 from sidecar.text.positions import Position
 from sidecar.text.printable import markdown, message, printable
-from sidecar.workspace.budgets import budget_of, model_of
+from sidecar.workspace.budgets import find_lowest_budget, model_of
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.status import document_status
-from sidecar.workspace.views import comparison_markdown
+from sidecar.workspace.views import format_comparison_as_markdown
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -57,8 +57,8 @@ def _register_providers(server: SidecarServer) -> None:
         document = services.documents.get_open(params.text_document.uri)
         if not services.roots.of_document(document.uri).settings.inlay_hints:
             return []
-        parts = await services.parts_of(document.uri)
-        first, last = to_lines(params.range)
+        parts = await services.count_parts_of_document(document.uri)
+        first, last = find_line_span(params.range)
         visible = [part for part in parts if first <= _last_line(document, part) <= last]
         return list(_hints(document, visible))
 
@@ -68,16 +68,16 @@ def _register_providers(server: SidecarServer) -> None:
         uri = params.text_document.uri
         if not services.roots.of_document(uri).settings.code_lens:
             return []
-        cost = await prompt_file_text(server, uri)
+        cost = await describe_prompt_file_cost(server, uri)
         return [_code_lens(0, cost)] * bool(cost) + [
             _code_lens(counted.part.start_line, tokens_text(counted.tokens, counted.method))
-            for counted in await services.parts_of(uri)
+            for counted in await services.count_parts_of_document(uri)
         ]
 
     @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, types.DocumentSymbolOptions(label=LABEL))
     async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
         uri = params.text_document.uri
-        parts = await services.parts_of(uri)
+        parts = await services.count_parts_of_document(uri)
         document, workspace = services.documents.get_open(uri), services.roots.of_document(uri)
         if not server.providers.is_enabled(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, workspace):
             return []
@@ -277,14 +277,16 @@ async def _hover_document(server: SidecarServer, uri: str) -> str:
     await services.configured.wait()
     snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     count = await services.counts.count(snapshot, model_of(uri, workspace), workspace)
-    tooltip = document_status(count, budget_of(snapshot, workspace), workspace.loaded).tooltip
-    cost = await prompt_file_text(server, uri)
+    tooltip = document_status(
+        count, find_lowest_budget(snapshot, workspace), workspace.loaded
+    ).tooltip
+    cost = await describe_prompt_file_cost(server, uri)
     return f"{tooltip}\n\nSent with every request: {markdown(cost)}" if cost else tooltip
 
 
 async def _hover_section(server: SidecarServer, uri: str, line: int) -> str:
     services = server.services
-    parts = (counted.part for counted in await services.parts_of(uri))
+    parts = (counted.part for counted in await services.count_parts_of_document(uri))
     part = next((part for part in parts if part.start_line == line), None)
     if part is None:
         return ""
@@ -292,7 +294,7 @@ async def _hover_section(server: SidecarServer, uri: str, line: int) -> str:
     section = Snapshot(text=document.text[part.start : part.end])
     models = dict.fromkeys((workspace.model, *COMPARED))
     counts = [await services.counts.count(section, model, workspace) for model in models]
-    return comparison_markdown(part.title, counts)
+    return format_comparison_as_markdown(part.title, counts)
 
 
 PREFIX = "tokenSidecar.server."
@@ -302,7 +304,7 @@ HEAVIEST_SHOWN = 8
 def _register_commands(server: SidecarServer) -> None:
     @server.command(f"{PREFIX}heaviestSections")
     async def heaviest(*arguments: Any) -> list[dict[str, Any]]:
-        parts = await server.services.parts_of(_uri_of(arguments))
+        parts = await server.services.count_parts_of_document(_uri_of(arguments))
         rows: list[dict[str, Any]] = [
             {"title": part.part.title, "line": part.part.start_line, "tokens": part.tokens}
             for part in sorted(parts, key=lambda part: -part.tokens)[:HEAVIEST_SHOWN]
@@ -324,7 +326,7 @@ def _register_commands(server: SidecarServer) -> None:
         counts = [await services.counts.count(snapshot, model, workspace) for model in models]
         rows = [f"{printable(row.model)} {tokens_text(row.tokens, row.method)}" for row in counts]
         _show_message(server, ", ".join(rows))
-        return comparison_markdown("This document", counts)
+        return format_comparison_as_markdown("This document", counts)
 
 
 def _uri_of(arguments: tuple[Any, ...]) -> str:

@@ -14,8 +14,8 @@ import msgspec
 
 from sidecar.counting.tokenizer_interface import INLINE_CHARACTERS
 from sidecar.tasks import PATIENCE_SECONDS, wait_or_fall_back
-from sidecar.workspace.budgets import budget_of, model_of
-from sidecar.workspace.counts import quiet_seconds
+from sidecar.workspace.budgets import find_lowest_budget, model_of
+from sidecar.workspace.counts import seconds_until_pause
 from sidecar.workspace.status import (
     StatusUpdate,
     document_severity,
@@ -114,7 +114,7 @@ class StatusPublisher:
 
         counting = services.counts.count(snapshot, model, workspace)
         # A large document is sent to an endpoint only after typing pauses, so send an estimate now.
-        patience = 0.0 if quiet_seconds(snapshot) else PATIENCE_SECONDS
+        patience = 0.0 if seconds_until_pause(snapshot) else PATIENCE_SECONDS
         count = await wait_or_fall_back(counting, send_estimate, patience)
         self._send_if_current(uri, snapshot, count)
 
@@ -131,7 +131,7 @@ class StatusPublisher:
         version = self._services.documents[uri].version
         document_part, severity = None, self._server.diagnostics.severity_of(uri)
         if count is not None:
-            budget = budget_of(self._services.documents.snapshot(uri), workspace)
+            budget = find_lowest_budget(self._services.documents.snapshot(uri), workspace)
             document_part = document_status(count, budget, workspace.loaded)
             severity = worse_severity(document_severity(document_part), severity)
         update = status_update(workspace, uri, version, document_part, severity)
