@@ -103,7 +103,7 @@ def register(server: SidecarServer) -> None:
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
         if params.scope == "team":
-            team = services.workspace_or_first(params.workspace).settings.team
+            team = services.find_workspace_or_first(params.workspace).settings.team
             return await services.workers.run(partial(_read_team, team, params))
         workspace = services.workspace(params.workspace)
         stop, spending = threading.Event(), services.spending(workspace)
