@@ -57,7 +57,7 @@ def test_bytes_that_are_no_utf8_pass_through() -> None:
     ("arguments", "content"),
     [(["missing.txt", "--max-tokens", "5"], b""), (["-", "--max-tokens", "5"], b"\0\1\2")],
 )
-def test_what_is_no_text_is_refused(arguments: list[str], content: bytes) -> None:
+def test_message_parts_other_than_text_are_refused(arguments: list[str], content: bytes) -> None:
     result = CliRunner().invoke(fit, arguments, input=content)
 
     assert result.exit_code == 2

@@ -94,7 +94,7 @@ def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> lis
 
 @pytest.mark.parametrize("truth", ["gpt-5", "gpt-4", "qwen3-8b", "deepseek-v3"])
 @pytest.mark.parametrize("seed", range(3))
-def test_whole_prompts_are_predicted_within_1_percent(truth: str, seed: int) -> None:
+def test_complete_prompts_are_predicted_within_1_percent(truth: str, seed: int) -> None:
     estimate = Tokenizers(estimator="heuristic").for_model("a model that nobody knows")
     errors = whole_prompt_errors(TOKENIZERS.for_model(truth), estimate, seed)[3:]
 
@@ -109,7 +109,7 @@ def learn_growth(calibration: ConversationCalibration, ratio: float, turns: int 
         calibration.update(round(estimated), round(real))
 
 
-def test_the_factor_is_what_prompts_grow_by() -> None:
+def test_factor_is_learned_from_prompt_growth() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     hidden = 3000
     for turn in range(1, 30):
@@ -119,7 +119,7 @@ def test_the_factor_is_what_prompts_grow_by() -> None:
     assert predicted_by(calibration, 200 * 30) == pytest.approx(hidden + 260 * 30, rel=0.005)
 
 
-def test_the_error_is_measured_before_a_sample_is_learned() -> None:
+def test_error_is_measured_before_the_sample_is_learned() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     before = calibration.error_percent
 
@@ -131,7 +131,7 @@ def test_the_error_is_measured_before_a_sample_is_learned() -> None:
     assert calibration.samples == 1
 
 
-def test_a_model_has_its_own_factor_and_a_new_one_its_generations() -> None:
+def test_new_model_starts_with_the_factor_of_its_generation() -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "claude-opus-4-7", "x"), 1.4)
     learn_growth(ConversationCalibration(shared, "claude-sonnet-4-5", "x"), 0.8)
@@ -149,7 +149,7 @@ def test_a_model_has_its_own_factor_and_a_new_one_its_generations() -> None:
     assert conversation.factor == 1
 
 
-def test_a_reply_is_learned_from_and_known_from_then_on() -> None:
+def test_reply_updates_the_factor_and_the_next_prediction() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     calibration.update(1000, 1000)
     calibration.add_reply(400, 600)
@@ -159,14 +159,14 @@ def test_a_reply_is_learned_from_and_known_from_then_on() -> None:
     assert 1 < calibration.factor < 1.5
 
 
-def test_models_that_nobody_knows_learn_nothing_from_each_other() -> None:
+def test_unknown_models_do_not_share_calibration() -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "my-model", "heuristic"), 2.0)
 
     assert ConversationCalibration(shared, "your-model", "heuristic").factor == 1
 
 
-def test_one_odd_report_hardly_moves_a_factor() -> None:
+def test_single_outlier_barely_changes_the_factor() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     learn_growth(calibration, 1.0)
     before = calibration.factor
@@ -175,7 +175,7 @@ def test_one_odd_report_hardly_moves_a_factor() -> None:
     assert calibration.factor < before * 1.1
 
 
-def test_a_hidden_prompt_is_no_factor() -> None:
+def test_hidden_prompt_does_not_change_the_factor() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     calibration.update(100, 15_000)
 
@@ -185,7 +185,7 @@ def test_a_hidden_prompt_is_no_factor() -> None:
 
 @pytest.mark.parametrize("share", [0.2, 0.7, 0.9])
 @pytest.mark.parametrize("reports", [1, 2, 3, 5])
-def test_a_hidden_prompt_is_no_factor_of_documents_or_of_other_models(
+def test_hidden_prompt_does_not_calibrate_documents_or_other_models(
     share: float, reports: int
 ) -> None:
     """It is in the first report of each conversation, and unrelated to any text."""
@@ -205,7 +205,7 @@ def test_a_hidden_prompt_is_no_factor_of_documents_or_of_other_models(
     assert other.factor == pytest.approx(1.0, abs=0.03)
 
 
-def test_a_first_prompt_teaches_without_what_is_known_to_be_hidden_in_it() -> None:
+def test_first_prompt_calibrates_after_subtracting_known_hidden_tokens() -> None:
     shared = Calibrations()
     first = ConversationCalibration(shared, "local", "x", "editor")
     first.update(1000, 2200)
@@ -217,7 +217,7 @@ def test_a_first_prompt_teaches_without_what_is_known_to_be_hidden_in_it() -> No
     assert second.factor == pytest.approx(1.28, abs=0.02)
 
 
-def test_a_pruned_prompt_starts_anew() -> None:
+def test_pruned_prompt_starts_a_new_growth_baseline() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     learn_growth(calibration, 1.2)
     calibration.update(500, 620)
@@ -230,7 +230,7 @@ NUMBERS = st.integers(-5, 10**9)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=40))
-def test_any_reports_leave_a_sane_factor(samples: list[tuple[int, int]]) -> None:
+def test_factor_stays_in_range_for_any_reports(samples: list[tuple[int, int]]) -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     for estimated, reported in samples:
         calibration.update(estimated, reported)
@@ -240,7 +240,7 @@ def test_any_reports_leave_a_sane_factor(samples: list[tuple[int, int]]) -> None
     assert calibration.error_percent is None or calibration.error_percent >= 0
 
 
-def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
+def test_calibration_survives_a_restart(tmp_path: Path) -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "claude-opus-4-7", "x"), 1.4)
     calibration_file.save(tmp_path / "state", shared)
@@ -271,13 +271,13 @@ def test_two_processes_keep_each_others_models(tmp_path: Path) -> None:
         *(b'{"learned": {"a": {"real": -1}}}', b"\xff\xfe", b'{"learned": {"a": {"real": 1e99}}}'),
     ],
 )
-def test_a_damaged_file_is_no_calibration(tmp_path: Path, content: bytes) -> None:
+def test_damaged_file_yields_empty_calibrations(tmp_path: Path, content: bytes) -> None:
     (tmp_path / calibration_file.FILE_NAME).write_bytes(content)
 
     assert calibration_file.load(tmp_path).to_dict()["learned"] == {}
 
 
-def test_the_file_holds_numbers_and_names_only(tmp_path: Path) -> None:
+def test_file_contains_only_numbers_and_names(tmp_path: Path) -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "gpt-5", "heuristic"), 1.1)
     calibration_file.save(tmp_path, shared)
@@ -289,7 +289,7 @@ def test_the_file_holds_numbers_and_names_only(tmp_path: Path) -> None:
     assert all(isinstance(number, int | float) for some in numbers for number in some)
 
 
-def test_a_band_narrows_as_reports_confirm_it_and_widens_for_a_new_kind() -> None:
+def test_band_narrows_with_confirming_reports_and_widens_for_a_new_kind() -> None:
     calibration = ConversationCalibration(Calibrations(), "claude-opus-4-7", "x")
     assert calibration.band_factor("code") == 1.0
 
@@ -302,7 +302,7 @@ def test_a_band_narrows_as_reports_confirm_it_and_widens_for_a_new_kind() -> Non
     assert calibration.band_factor("code") == 1.0
 
 
-def test_a_band_that_did_not_hold_is_widened() -> None:
+def test_band_widens_after_a_miss() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "x")
     for turn in range(1, 8):
         calibration.update(
@@ -312,7 +312,7 @@ def test_a_band_that_did_not_hold_is_widened() -> None:
     assert calibration.band_factor("log") > 2
 
 
-def test_what_a_client_hides_is_kept_for_its_next_conversation(tmp_path: Path) -> None:
+def test_hidden_tokens_are_kept_for_the_clients_next_conversation(tmp_path: Path) -> None:
     shared = Calibrations()
     first = ConversationCalibration(shared, "gpt-5", "o200k_base", "Neovim")
     first.update(200, 9_210)
@@ -331,14 +331,14 @@ def test_what_a_client_hides_is_kept_for_its_next_conversation(tmp_path: Path) -
     assert ConversationCalibration(again, "gpt-4", "o200k_base", "Neovim").hidden is None
 
 
-def test_what_an_earlier_version_learned_is_left_out(tmp_path: Path) -> None:
+def test_calibrations_of_an_older_file_version_are_ignored(tmp_path: Path) -> None:
     old = {"version": 1, "learned": {"o200k_base x gpt-5": {"real": 9.0, "estimated": 9.0}}}
     (tmp_path / calibration_file.FILE_NAME).write_text(json.dumps(old))
 
     assert calibration_file.load(tmp_path).to_dict()["learned"] == {}
 
 
-def test_what_was_learned_for_least_recently_is_forgotten_first(tmp_path: Path) -> None:
+def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
     shared = Calibrations()
     for number in range(MAX_ENTRIES + 20):
         shared.update(f"new {number}", 1000, 1500)
@@ -358,7 +358,7 @@ def test_what_was_learned_for_least_recently_is_forgotten_first(tmp_path: Path) 
     assert [len(shared.to_dict()[part]) for part in ("learned", "hidden")] == [MAX_ENTRIES] * 2
 
 
-def test_merged_samples_raise_the_version(tmp_path: Path) -> None:
+def test_merging_samples_increases_the_version(tmp_path: Path) -> None:
     """Counts that used other factors are no longer valid."""
     mine, other = Calibrations(), Calibrations()
     mine.update("mine", 1000, 1500)
@@ -396,7 +396,7 @@ def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
     assert one.learned(K) == two.learned(K)
 
 
-def test_lessons_that_could_not_be_written_are_written_later(
+def test_unwritten_samples_are_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -414,7 +414,7 @@ def test_lessons_that_could_not_be_written_are_written_later(
     assert samples(calibration_file.load(tmp_path)) == 2
 
 
-def test_what_is_learned_while_a_file_is_written_counts_once(
+def test_sample_added_during_a_write_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = calibration_file.load(tmp_path)

@@ -52,7 +52,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_extras")
 @pytest.mark.parametrize("model", MODELS)
-def test_the_band_holds_where_nothing_was_fitted(model: str) -> None:
+def test_band_covers_held_out_documents(model: str) -> None:
     generation, most = MODELS[model]
     tokenizer = Tokenizers().for_model(model)
     off, widths, within = [], [], 0
@@ -71,7 +71,7 @@ def test_the_band_holds_where_nothing_was_fitted(model: str) -> None:
 
 @pytest.mark.usefixtures("without_extras")
 @pytest.mark.parametrize("model", MODELS)
-def test_the_band_holds_for_documents_of_sources_that_nothing_was_fitted_to(model: str) -> None:
+def test_band_covers_documents_of_new_sources(model: str) -> None:
     generation, _ = MODELS[model]
     tokenizer = Tokenizers().for_model(model)
     within: dict[str, list[bool]] = {
@@ -88,7 +88,7 @@ def test_the_band_holds_for_documents_of_sources_that_nothing_was_fitted_to(mode
     assert mean(mean(held) for held in within.values()) >= 0.94
 
 
-def test_the_estimate_of_an_unknown_model_is_as_often_too_high_as_too_low() -> None:
+def test_estimate_for_unknown_models_is_centred() -> None:
     tokenizer = Tokenizers().for_model("my-own-model")
     off = [
         tokenizer.count(document["text"]) / document["tokens"][one] - 1
@@ -115,14 +115,14 @@ def covered(model: str, generations: tuple[str, ...]) -> tuple[dict[str, float],
 
 
 @pytest.mark.parametrize("model", ["grok-5", "kimi-k2", "glm-5", "minimax-m3", "llama-4-scout"])
-def test_a_model_without_a_vocabulary_has_a_band_that_covers_any_modern_one(model: str) -> None:
+def test_band_without_a_vocabulary_covers_every_modern_one(model: str) -> None:
     found, width = covered(model, MODERN)
 
     assert mean(found.values()) >= 0.95
     assert width <= 40
 
 
-def test_a_name_that_says_nothing_has_a_band_that_covers_old_ones_and_claudes_too() -> None:
+def test_band_of_an_unknown_name_covers_older_vocabularies_and_claude() -> None:
     found, width = covered("my-own-model", (*MODERN, *OTHERS))
 
     assert mean(found.values()) >= 0.95
@@ -131,7 +131,7 @@ def test_a_name_that_says_nothing_has_a_band_that_covers_old_ones_and_claudes_to
     assert width <= 70
 
 
-def test_every_generation_that_a_name_can_have_is_counted_or_approximated() -> None:
+def test_every_generation_is_exact_or_approximated() -> None:
     rows = {generation for _, generation, _ in families._ROWS}
     inside = {generation for _, generation in families._INSIDE}
 
@@ -174,12 +174,12 @@ def test_every_generation_has_a_band_for_every_kind() -> None:
         ("ყველა ადამიანი იბადება თავისუფალი", "script"),
     ],
 )
-def test_a_text_is_known_by_its_beginning(text: str, kind: str) -> None:
+def test_kind_is_determined_by_the_beginning_of_a_text(text: str, kind: str) -> None:
     assert kind_of(text) == kind
 
 
 @pytest.mark.parametrize("generation", estimators.generations())
-def test_no_character_lowers_an_estimate(generation: str) -> None:
+def test_adding_a_character_never_lowers_an_estimate(generation: str) -> None:
     """Emoji, rare Han and styled letters had weights that few documents had spoken of: an ordinary
     text with seven emoji came out as one token."""
     found, base = estimators.approximation_of(generation), engine(estimators.BASE_VOCABULARY)

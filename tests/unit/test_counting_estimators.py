@@ -45,7 +45,7 @@ def named(name: str) -> Estimator:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_no_text_is_no_tokens(name: str) -> None:
+def test_empty_text_has_no_tokens(name: str) -> None:
     assert named(name).estimate("") == 0
 
 
@@ -79,7 +79,7 @@ def test_chars4_is_a_quarter_rounded_down(text: str) -> None:
 
 
 @given(TEXTS)
-def test_the_default_adds_up_where_texts_may_be_cut(text: str) -> None:
+def test_heuristic_units_add_up_at_safe_split_points(text: str) -> None:
     assert sum(map(heuristic_units, split(text, 1))) == heuristic_units(text)
 
 
@@ -135,7 +135,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     points = EntryPoints(
         [
             EntryPoint("constant", f"{__name__}:Constant", estimators.ENTRY_POINTS),
@@ -153,7 +153,7 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0, 3.0])
-def test_the_band_of_a_plug_in_holds_what_the_heuristics_does(share: float) -> None:
+def test_band_of_a_plugin_contains_the_heuristics_band(share: float) -> None:
     """Plug-ins were not measured: their band covers the heuristic's."""
 
     class Shares(estimators.Heuristic):
@@ -177,7 +177,7 @@ def test_the_band_of_a_plug_in_holds_what_the_heuristics_does(share: float) -> N
         assert shown.tokens + half >= high - 2
 
 
-def test_no_count_of_a_plug_in_is_without_a_band() -> None:
+def test_every_count_of_a_plugin_has_a_band() -> None:
     for plug_in in (EstimatorTokenizer(Constant()), EstimatorTokenizer(_Broken())):
         assert plug_in.error_percent is not None
         for text in ("a", "word " * 2000, "上下文" * 50, "\ud800"):
@@ -188,7 +188,7 @@ def test_no_count_of_a_plug_in_is_without_a_band() -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_one_can_be_registered_and_may_fail() -> None:
+def test_registered_estimator_may_fail() -> None:
     estimators.register(Broken())
 
     assert Tokenizers(estimator="broken").for_model("some-model").count("hello world") == 2
@@ -270,7 +270,7 @@ _ready = _Halves()
     ],
 )
 @pytest.mark.usefixtures("registry")
-def test_what_a_plug_in_may_be(
+def test_valid_and_invalid_plugins(
     written: str,
     problem: str | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -297,7 +297,7 @@ def test_what_a_plug_in_may_be(
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_plug_in_does_not_take_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_cannot_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Built-in estimators are found before plug-ins are loaded."""
     points = [
         EntryPoint(name, f"{__name__}:_Halves", estimators.ENTRY_POINTS)
@@ -346,7 +346,7 @@ WORDS = "one two three four five six seven eight"
 
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(("mode", "kept"), [("start", "one two"), ("end", "seven eight")])
-def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> None:
+def test_plugin_shortens_texts_itself(mode: Truncation, kept: str) -> None:
     estimators.register(_Words())
     tokenizer = Tokenizers(estimator="words").for_model("some-model")
     learned = CalibratedTokenizer(tokenizer, 2.0, 0.0)  # two tokens a word, as replies have shown
@@ -364,7 +364,9 @@ def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> N
 
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("made", [_Greedy(), _Raising()])
-def test_a_cut_that_is_none_is_made_here(made: _Words, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_result_of_a_plugin_is_replaced_by_the_built_in_shortening(
+    made: _Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(estimators, "_unusable", {})
     estimators.register(made)
     fitted = fit(WORDS, 5, "start", Tokenizers(estimator=made.name).for_model("some-model"))

@@ -65,7 +65,7 @@ def test_engines_agree(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("seed", range(6))
-def test_long_texts_are_counted_in_pieces_all_the_same(name: str, seed: int) -> None:
+def test_long_text_has_the_same_count_in_pieces(name: str, seed: int) -> None:
     text = edits.document_text(random.Random(seed), 60_000)
     full = Reference(name).count_whole(text)
     assert {engine(name, purpose).count(text) for purpose in PURPOSES} == {full}
@@ -73,7 +73,7 @@ def test_long_texts_are_counted_in_pieces_all_the_same(name: str, seed: int) -> 
 
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("engine_name", ["rs-bpe", "toktok"])
-def test_where_engines_differ_is_known(engine_name: str, name: str) -> None:
+def test_known_differences_between_engines_are_complete(engine_name: str, name: str) -> None:
     """A sample of what `tests.fuzz.differences` checks in full."""
     texts = [
         *differences.in_contexts(differences.code_points(step=149, start=7)),
@@ -85,7 +85,7 @@ def test_where_engines_differ_is_known(engine_name: str, name: str) -> None:
     ] == []
 
 
-def test_what_an_engine_gets_wrong_goes_to_the_reference() -> None:
+def test_disputed_text_is_counted_by_the_reference() -> None:
     text = "'ſ'ſ and \U00010940x\u088f"
     assert is_disputed(text)
     for name in BASES:
@@ -120,7 +120,7 @@ RUNS = {
 
 @pytest.mark.parametrize("make", [exact_engines.rs_bpe, exact_engines.toktok])
 @pytest.mark.parametrize("character", RUNS)
-def test_a_million_of_the_same(
+def test_million_equal_characters(
     character: str, make: Callable[[str], exact_engines.FastEngine]
 ) -> None:
     for name, tokens in zip(BASES, RUNS[character], strict=True):
@@ -138,7 +138,7 @@ def test_a_million_equal_characters_are_counted_off_the_event_loop(character: st
     "text",
     ["{}", "{}x", "x{}x", "\n{}", "a\n\n{}", "!\n{}", "{}\n", "{}\n{}", "{}\n{}x", "x{}/{}y"],
 )
-def test_runs_of_blanks_are_cut_out_exactly(
+def test_long_runs_of_blanks_are_counted_exactly(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tested on short runs, which tiktoken can still count as a whole."""
@@ -157,7 +157,7 @@ def test_tiktoken_alone_survives_a_million_blanks(name: str, text: str) -> None:
     assert Reference(name).count_whole(many) == engine(name, "bulk").count(many)
 
 
-def test_slow_pieces_are_known_before_they_are_counted() -> None:
+def test_slow_pieces_are_detected_before_counting() -> None:
     interactive = engine("o200k_base")
     assert isinstance(interactive, exact_engines.FastEngine)
     assert interactive.is_slow("ſ")
@@ -178,7 +178,7 @@ def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatc
         assert engine("cl100k_base", purpose).count("hello world") == 2
 
 
-def test_an_engine_is_loaded_by_its_first_count_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_is_loaded_by_its_first_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listing models names their engines without loading 33 MB of tables."""
     loads, real = list[str](), exact_engines._rs_bpe
 
@@ -196,7 +196,7 @@ def test_an_engine_is_loaded_by_its_first_count_only(monkeypatch: pytest.MonkeyP
     assert loads == ["cl100k_base"]
 
 
-def test_engines_are_made_once_and_say_what_they_are() -> None:
+def test_engines_are_created_once_with_their_names() -> None:
     for name in names():
         for purpose in PURPOSES:
             made = engine(name, purpose)
@@ -207,7 +207,7 @@ def test_engines_are_made_once_and_say_what_they_are() -> None:
         engine("p50k_base")
 
 
-def test_expressions_and_ranks_are_those_of_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_and_ranks_equal_tiktokens(monkeypatch: pytest.MonkeyPatch) -> None:
     from tiktoken_ext import openai_public  # type: ignore[import-untyped,unused-ignore]
 
     seen: dict[str, str] = {}
@@ -240,7 +240,7 @@ def test_damaged_ranks_are_refused(
         load_ranks(small)
 
 
-def test_no_network_and_no_tiktoken_for_a_first_count() -> None:
+def test_first_count_needs_neither_network_nor_tiktoken() -> None:
     code = """
 import socket, sys
 def refuse(*a, **k): raise OSError("no network")

@@ -54,7 +54,7 @@ TEXTS = st.one_of(st.text(max_size=200), st.lists(AWKWARD, max_size=120).map("".
 @pytest.mark.parametrize("model", ["gpt-5", "gpt-4", "claude-opus-4-7", "no-such-model"])
 @settings(max_examples=120, deadline=None)
 @given(text=TEXTS, tokens=st.integers(0, 150), mode=st.sampled_from(MODES))
-def test_never_over_and_fitting_again_changes_nothing(
+def test_fit_never_exceeds_the_limit_and_is_idempotent(
     model: str, text: str, tokens: int, mode: Mode
 ) -> None:
     tokenizer = TOKENIZERS.for_model(model)
@@ -68,7 +68,7 @@ def test_never_over_and_fitting_again_changes_nothing(
 
 @settings(max_examples=150, deadline=None)
 @given(text=TEXTS, tokens=st.integers(0, 60), mode=st.sampled_from(MODES))
-def test_what_is_kept_stood_in_the_text(text: str, tokens: int, mode: Mode) -> None:
+def test_kept_text_is_part_of_the_original(text: str, tokens: int, mode: Mode) -> None:
     marker = "\n[…]\n"
     kept = fit(text, tokens, mode, TOKENIZERS.for_model("gpt-5"), marker).text
 
@@ -117,7 +117,7 @@ def test_one_long_line_is_cut_between_two_tokens(mode: Mode) -> None:
         assert apart == tokenizer.count(line)
 
 
-def test_no_room_for_the_marker_is_a_plain_cut() -> None:
+def test_marker_is_omitted_if_it_does_not_fit() -> None:
     tokenizer = TOKENIZERS.for_model("gpt-5")
     fitted = fit("one two three four five six seven", 3, "middle", tokenizer, "[… left out …]")
 
@@ -125,7 +125,7 @@ def test_no_room_for_the_marker_is_a_plain_cut() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_allowed(mode: Mode) -> None:
+def test_limit_of_zero_yields_an_empty_text(mode: Mode) -> None:
     fitted = fit("a\nb\n", 0, mode, TOKENIZERS.for_model("gpt-5"))
 
     assert (fitted.text, fitted.tokens, fitted.removed_lines) == (
@@ -141,7 +141,7 @@ def test_nothing_is_allowed(mode: Mode) -> None:
     "character", ["👩\u200d👩\u200d👧", "e\u0301\u0323", "👍🏽", "🇩🇪", "\ud83d\ude00"]
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_no_character_is_torn(character: str, mode: Mode) -> None:
+def test_no_character_is_split(character: str, mode: Mode) -> None:
     text = character * 40
     for tokens in range(1, 60):
         kept = fit(text, tokens, mode, TOKENIZERS.for_model("gpt-5"), "|").text
@@ -162,7 +162,7 @@ class Guess(Tokenizer):
 
 
 @pytest.mark.parametrize(("error", "aim"), [(None, 800), (25.0, 800), (100.0, 500), (0.0, 1000)])
-def test_an_estimate_leaves_room_for_its_error(error: float | None, aim: int) -> None:
+def test_fit_reserves_the_error_band_of_estimates(error: float | None, aim: int) -> None:
     tokenizer = Guess(error)
 
     assert allowance(1000, tokenizer) == aim
@@ -180,13 +180,15 @@ class Odd(Tokenizer):
 
 
 @given(text=st.text(max_size=80), tokens=st.integers(0, 90), mode=st.sampled_from(MODES))
-def test_a_tokenizer_without_rules_is_never_over_either(text: str, tokens: int, mode: Mode) -> None:
+def test_fit_with_an_irregular_tokenizer_stays_within_the_limit(
+    text: str, tokens: int, mode: Mode
+) -> None:
     tokenizer = Odd()
 
     assert tokenizer.count(fit(text, tokens, mode, tokenizer).text) <= tokens
 
 
-def test_a_large_text_is_counted_about_twice() -> None:
+def test_fitting_a_large_text_counts_it_about_twice() -> None:
     inner = TOKENIZERS.for_model("gpt-5")
     counted = 0
 
@@ -206,7 +208,7 @@ def test_a_large_text_is_counted_about_twice() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("unit", ["a", " ", "\n"])
-def test_a_long_stretch_without_a_cut_is_counted_a_few_times(
+def test_text_without_split_points_is_counted_a_few_times(
     unit: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted whole, by pieces, and as the result, but not at each step of a search."""

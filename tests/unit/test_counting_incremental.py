@@ -85,7 +85,7 @@ def test_random_edits_count_as_tiktoken_does(seed: int) -> None:
 
 
 @given(TEXTS, TEXTS, st.integers(0, 60), st.integers(0, 60), st.sampled_from(BASES))
-def test_an_edit_in_tiny_pieces(text: str, new: str, start: int, length: int, name: str) -> None:
+def test_edits_with_tiny_pieces(text: str, new: str, start: int, length: int, name: str) -> None:
     doc = TextDocument("untitled:x", text, piece_characters=12)
     document_tokens(doc, engine(name))
     end = doc.position_at(start + length)
@@ -97,7 +97,7 @@ EDITS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 20), TEXTS), max_
 
 
 @given(TEXTS, EDITS, st.sampled_from((12, 64, 256)), st.sampled_from(BASES))
-def test_edits_that_are_counted_together(
+def test_several_edits_before_one_count(
     text: str, changes: list[tuple[int, int, str]], piece: int, name: str
 ) -> None:
     """Edits may touch pieces that were never counted."""
@@ -110,7 +110,7 @@ def test_edits_that_are_counted_together(
 
 
 @given(TEXTS, st.integers(0, 200), st.integers(0, 200), st.sampled_from(BASES))
-def test_ranges_count_as_texts_of_their_own(text: str, one: int, other: int, name: str) -> None:
+def test_range_has_the_count_of_its_text(text: str, one: int, other: int, name: str) -> None:
     doc = TextDocument("untitled:x", text, piece_characters=12)
     span = Range(doc.position_at(min(one, other)), doc.position_at(max(one, other)))
     pieces = doc.pieces_in(span)
@@ -135,7 +135,7 @@ def test_an_edit_tokenizes_the_piece_that_it_touches(characters: int) -> None:
     assert document_tokens(doc, recording) == Reference("o200k_base").count_whole(doc.text)
 
 
-def test_uncounted_edits_cost_at_most_their_pieces() -> None:
+def test_uncounted_edits_tokenize_only_their_pieces() -> None:
     doc, recording = code(100_000), Recording()
     document_tokens(doc, recording)
     for step in range(1_000):
@@ -160,7 +160,7 @@ def test_joining_pieces_again_tokenizes_nothing() -> None:
     assert recording.given == []
 
 
-def test_a_full_replacement_tokenizes_what_differs() -> None:
+def test_full_replacement_tokenizes_only_the_difference() -> None:
     doc, recording = code(200_000), Recording()
     document_tokens(doc, recording)
     recording.given.clear()
@@ -190,7 +190,7 @@ def test_a_tokenizer_without_safe_cuts_counts_the_complete_text_again() -> None:
     assert pending_characters(doc, recording) == 0
 
 
-def test_an_unknown_tokenizer_is_not_cut() -> None:
+def test_text_is_not_split_for_an_unknown_tokenizer() -> None:
     class Plain(Tokenizer):
         name = "plain"
 
@@ -211,14 +211,14 @@ def test_a_scaled_count_is_scaled_once() -> None:
     assert count_text(doc.text, Scaled(base)) == 3 * exact + 1
 
 
-def test_a_piece_that_needs_the_reference_is_nothing_to_wait_for() -> None:
+def test_piece_that_needs_the_reference_is_not_counted_inline() -> None:
     doc = TextDocument("untitled:x", "plain")
     assert pending_characters(doc, engine("o200k_base")) == 5
     insert(doc, 0, "ſ")
     assert pending_characters(doc, engine("o200k_base")) >= SLOW
 
 
-def test_a_count_in_the_background_can_be_stopped_and_goes_on_later() -> None:
+def test_stopped_background_count_continues_later() -> None:
     doc, recording = code(100_000), Recording()
     pieces = countable_pieces(doc, recording)
     with pytest.raises(WorkStoppedError):

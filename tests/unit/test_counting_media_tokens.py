@@ -71,14 +71,14 @@ def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Unce
         ("gemini-flash-latest", (960, 540), "MEDIA_RESOLUTION_ULTRA_HIGH", 2240),
     ],
 )
-def test_pictures_cost_what_the_vendors_publish(
+def test_picture_tokens_equal_the_vendors_published_numbers(
     model: str, size: tuple[int, int], detail: str, tokens: int
 ) -> None:
     assert seen(model, size, detail).tokens == tokens
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.sampled_from(["low", "high"]))
-def test_no_picture_goes_over_its_budget(width: int, height: int, detail: str) -> None:
+def test_picture_never_exceeds_its_patch_budget(width: int, height: int, detail: str) -> None:
     assert seen("gpt-5.4", (width, height), "high").tokens <= 3000
     assert seen("gpt-5.5", (width, height), "auto").tokens <= 12000
     assert 1 <= seen("o4-mini", (width, height), detail).tokens <= 2642
@@ -86,7 +86,7 @@ def test_no_picture_goes_over_its_budget(width: int, height: int, detail: str) -
     assert 1 <= seen("claude-opus-5", (width, height)).tokens <= 4784
 
 
-def test_what_is_published_is_not_in_doubt_and_the_rest_is() -> None:
+def test_only_unpublished_rules_have_a_margin() -> None:
     size = (1600, 900)
     assert seen("gpt-6-astra", size).margin == seen("claude-opus-4-8", size).margin == 0
     unlisted, nearest = seen("gpt-6-sol", size), seen("gpt-6-astra", size)
@@ -98,14 +98,12 @@ def test_what_is_published_is_not_in_doubt_and_the_rest_is() -> None:
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5.4", "claude-opus-5", "gemini-2.5-pro"])
 @pytest.mark.parametrize("size", [(256, 256), (640, 480), (1920, 1080), (3840, 2160)])
-def test_a_picture_of_any_usual_size_lies_within_the_doubt_of_an_unknown_one(
-    model: str, size: tuple[int, int]
-) -> None:
+def test_margin_of_an_unknown_size_covers_usual_sizes(model: str, size: tuple[int, int]) -> None:
     unknown = seen(model, None)
     assert abs(seen(model, size).tokens - unknown.tokens) <= unknown.margin
 
 
-def test_the_doubt_of_a_picture_is_in_the_band() -> None:
+def test_margin_of_a_picture_widens_the_band() -> None:
     def error(model: str, url: str) -> float:
         block = {"type": "image_url", "image_url": {"url": url}}
         messages = [{"role": "user", "content": [{"type": "text", "text": "word " * 500}, block]}]
@@ -167,14 +165,16 @@ def inline(mime: str, data: str, **more: Any) -> dict[str, Any]:
         (inline("audio/wav", "UklGRg=="), "audio", None),
     ],
 )
-def test_how_long_a_clip_lasts(block: dict[str, Any], media: str, seconds: float | None) -> None:
+def test_clip_length_is_read_from_the_data(
+    block: dict[str, Any], media: str, seconds: float | None
+) -> None:
     (read,) = read_message({"role": "user", "content": [block]}).blocks
     assert read.kind == "file"
     assert (read.clip.media, read.clip.seconds) == (media, seconds)
 
 
 @given(st.one_of(st.binary().map(lambda b: base64.b64encode(b).decode()), st.text()))
-def test_any_data_is_a_clip_and_none_raises(data: str) -> None:
+def test_clip_of_never_raises(data: str) -> None:
     clip = clip_of(inline("audio/wav", data))
     assert clip.seconds is None or clip.seconds > 0
 
@@ -198,7 +198,7 @@ def test_any_data_is_a_clip_and_none_raises(data: str) -> None:
         ("gpt-audio", inline("application/pdf", "JVBERi0="), FILE_TOKENS),
     ],
 )
-def test_clips_cost_what_the_vendors_publish(
+def test_clip_tokens_equal_the_vendors_published_numbers(
     model: str, block: dict[str, Any], tokens: int
 ) -> None:
     def tokens_of(content: list[Any]) -> int:
@@ -245,13 +245,13 @@ PDF = "application/pdf"
         (base64.b64encode(b"%PDF /Type /ObjStm stream\nno zlib at all endstream").decode(), None),
     ],
 )
-def test_how_many_pages_a_document_has(data: str, pages: int | None) -> None:
+def test_page_count_of_a_pdf(data: str, pages: int | None) -> None:
     (read,) = read_message({"role": "user", "content": [inline(PDF, data)]}).blocks
     assert (read.clip.media, read.clip.pages) == ("document", pages)
 
 
 @given(st.binary().map(lambda b: base64.b64encode(b"%PDF-1.7 " + b).decode()))
-def test_any_document_has_pages_or_none(data: str) -> None:
+def test_page_count_never_raises(data: str) -> None:
     pages = clip_of(inline(PDF, data)).pages
     assert pages is None or pages > 0
 
@@ -267,7 +267,7 @@ def test_any_document_has_pages_or_none(data: str) -> None:
         ("gemini-2.5-pro", 258, 258, 258),
     ],
 )
-def test_a_page_costs_what_the_vendors_publish(
+def test_page_tokens_equal_the_vendors_published_numbers(
     model: str, least: int, tokens: int, most: int
 ) -> None:
     one, ten = (
@@ -278,7 +278,7 @@ def test_a_page_costs_what_the_vendors_publish(
     assert one.tokens + one.margin >= most
 
 
-def test_a_page_costs_openai_its_text_and_its_picture() -> None:
+def test_openai_page_counts_its_text_and_picture() -> None:
     """The pages do not give the picture's size, so the doubt covers none to twice as much."""
     page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
     assert page.margin == page.tokens > 1_000
@@ -306,14 +306,14 @@ def test_a_page_costs_openai_its_text_and_its_picture() -> None:
         ("claude-3-opus-20240229", 530),
     ],
 )
-def test_tools_bring_the_prompt_that_the_maker_publishes(model: str, tokens: int) -> None:
+def test_tools_add_the_vendors_published_prompt(model: str, tokens: int) -> None:
     tool = {"name": "get_time", "description": "The time.", "input_schema": {"type": "object"}}
     tokenizer = TOKENIZERS.for_model(model)
     one, two = (count_tools([tool] * n, model, tokenizer).tokens for n in (1, 2))
     assert one - (two - one) == tokens
 
 
-def test_a_tool_prompt_that_is_not_published_is_in_doubt() -> None:
+def test_unpublished_tool_prompt_has_a_wide_margin() -> None:
     tool = {"name": "get_time", "description": "The time.", "input_schema": {"type": "object"}}
 
     def error(model: str) -> float:
@@ -325,7 +325,7 @@ def test_a_tool_prompt_that_is_not_published_is_in_doubt() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_pdf_of_endless_trees_of_pages_is_looked_at_in_part(
+def test_only_part_of_a_huge_page_tree_is_read(
     monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
     looked: list[int] = []

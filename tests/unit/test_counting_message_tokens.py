@@ -90,7 +90,7 @@ def count(messages: list[Any], model: str = "gpt-4o", tools: list[Any] | None = 
     ("model", "tokens"),
     [("gpt-3.5-turbo", 129), ("gpt-4-0613", 129), ("gpt-4o", 124), ("gpt-4o-mini", 124)],
 )
-def test_messages_count_as_the_api_reported(model: str, tokens: int) -> None:
+def test_message_counts_equal_reported_usage(model: str, tokens: int) -> None:
     measure = count(JARGON, model)
 
     assert (measure.tokens, measure.method) == (tokens, "calibrated")
@@ -99,18 +99,18 @@ def test_messages_count_as_the_api_reported(model: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize(("model", "tokens"), [("gpt-4", 105), ("gpt-4o", 101)])
-def test_tools_count_as_the_api_reported(model: str, tokens: int) -> None:
+def test_tool_counts_equal_reported_usage(model: str, tokens: int) -> None:
     tools = [{"type": "function", "function": WEATHER}]
 
     assert count(ASKED, model, tools).tokens == tokens
 
 
-def test_nothing_is_0_and_exact() -> None:
+def test_empty_request_is_exactly_0_tokens() -> None:
     assert count([]) == Measure(0, "exact", "o200k_base", 0.0)
     assert count_tools([], "gpt-5", TOKENIZERS.for_model("gpt-5")).tokens == 0
 
 
-def test_a_formula_that_nobody_compared_is_an_estimate() -> None:
+def test_uncompared_formula_is_an_estimate() -> None:
     assert count(ASKED, "gpt-5").method == "estimate"
     assert count(ASKED, "claude-sonnet-4-5").method == "calibrated"
     unknown = count(ASKED, "no-such-model").error_percent
@@ -138,7 +138,7 @@ FORMS: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "claude-opus-4-7", "qwen3:8b", "gemini-2.5-pro"])
-def test_a_tool_costs_the_same_in_every_form(model: str) -> None:
+def test_tool_has_the_same_count_in_every_format(model: str) -> None:
     tokenizer = TOKENIZERS.for_model(model)
     counts = {count_tools(form, model, tokenizer).tokens for form in FORMS}
 
@@ -169,7 +169,7 @@ def test_a_tool_set_is_counted_once() -> None:
     assert len(watched.asked) == asked > 0
 
 
-def test_a_tool_set_has_the_band_of_its_tokenizer_as_it_is_now() -> None:
+def test_cached_tool_set_uses_the_current_band() -> None:
     """Reports that confirm a factor leave it unchanged and narrow its band."""
     plain = TOKENIZERS.for_model("llama-3.3-70b")
     first, then = (
@@ -246,7 +246,9 @@ RESULTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("form", [CALLS, RESULTS])
-def test_calls_and_results_cost_the_same_in_every_form(form: list[dict[str, Any]]) -> None:
+def test_tool_calls_and_results_have_the_same_count_in_every_format(
+    form: list[dict[str, Any]],
+) -> None:
     counts = [count([message]).tokens for message in form]
 
     if form is RESULTS:
@@ -265,7 +267,7 @@ def test_an_item_of_the_responses_api_is_read() -> None:
     assert count([item]).tokens == count([CALLS[0]]).tokens
 
 
-def test_ids_and_signatures_are_no_text() -> None:
+def test_ids_and_signatures_are_not_counted() -> None:
     plain = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "yes"}]
     signed = [{**plain[0], "signature": "x" * 4000}, {**plain[1], "id": "y" * 400}]
     hidden = [*plain, {"type": "redacted_thinking", "data": "z" * 4000}]
@@ -276,7 +278,7 @@ def test_ids_and_signatures_are_no_text() -> None:
         )
 
 
-def test_a_struct_counts_as_what_it_encodes_to() -> None:
+def test_struct_has_the_count_of_its_encoded_form() -> None:
     class Turn(msgspec.Struct, rename="camel"):
         role: str
         content: str
@@ -322,7 +324,7 @@ def test_sizes_are_read_from_the_data(make: Any) -> None:
 
 
 @given(st.one_of(st.text(), st.binary().map(lambda b: base64.b64encode(b).decode())))
-def test_any_data_has_a_size_or_none(data: str) -> None:
+def test_size_of_never_raises(data: str) -> None:
     size = size_of(data)
     assert size is None or min(size) > 0
 
@@ -337,14 +339,14 @@ def test_any_data_has_a_size_or_none(data: str) -> None:
         {"image": {"format": "png", "source": {"bytes": png(1000, 1000)}}},
     ],
 )
-def test_a_picture_of_known_size_does_not_spoil_the_error(block: dict[str, Any]) -> None:
+def test_picture_of_known_size_keeps_the_error_band(block: dict[str, Any]) -> None:
     measure = count([{"role": "user", "content": [block]}], "gpt-5")
 
     assert measure.tokens == 4 + 3 + 630
     assert measure.error_percent is not None
 
 
-def test_a_picture_of_unknown_size_is_said() -> None:
+def test_picture_of_unknown_size_is_an_estimate() -> None:
     block = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     measure = count([{"role": "user", "content": [block]}])
 
@@ -377,5 +379,5 @@ JSON = LEAVES | NESTED | st.lists(NESTED, max_size=2)
 
 @settings(deadline=None)  # the first one loads a vocabulary
 @given(messages=st.lists(JSON, max_size=3), tools=st.lists(JSON, max_size=3))
-def test_anything_counts_and_nothing_raises(messages: list[Any], tools: list[Any]) -> None:
+def test_counting_never_raises_for_any_message(messages: list[Any], tools: list[Any]) -> None:
     assert count(messages, "gpt-5", tools).tokens >= 0

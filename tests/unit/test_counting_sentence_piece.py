@@ -60,7 +60,7 @@ def library(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_model_file_is_known_by_its_first_bytes(kind: str, tmp_path: Path) -> None:
+def test_sentencepiece_file_is_recognised_by_its_first_bytes(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(trained(kind))
     tokenizer = load(path, "mine")
@@ -94,11 +94,11 @@ def rebuilt(*, space_before: bool) -> SentencePieceTokenizer:
 
 @settings(max_examples=200, deadline=None)
 @given(TEXTS)
-def test_pieces_count_as_the_model_that_they_came_from(text: str) -> None:
+def test_rebuilt_tokenizer_equals_the_original_model(text: str) -> None:
     assert rebuilt(space_before=True).count(text) == len(library("bpe").encode(text))
 
 
-def test_a_gguf_says_whether_a_space_stands_before_a_text(tmp_path: Path) -> None:
+def test_gguf_determines_whether_a_space_is_added(tmp_path: Path) -> None:
     counts = []
     for before in (True, False):
         path = tmp_path / f"{before}.gguf"
@@ -138,7 +138,7 @@ def test_a_damaged_model_is_refused(cut: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "why"), [("bert", "WordPiece"), ("t5", "Unigram"), ("newest", "is unknown")]
 )
-def test_what_cannot_be_run_says_why(kind: str, why: str, tmp_path: Path) -> None:
+def test_unsupported_vocabulary_has_a_reason(kind: str, why: str, tmp_path: Path) -> None:
     def string(text: str) -> bytes:
         return struct.pack("<Q", len(text)) + text.encode()
 

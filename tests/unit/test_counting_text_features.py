@@ -34,12 +34,12 @@ def assert_none_differs(texts: Iterable[str]) -> None:
         assert not differing(text), repr(text[:200])
 
 
-def test_documents_add_up() -> None:
+def test_features_of_documents_add_up() -> None:
     assert_none_differs(document["text"] for document in DOCUMENTS)
 
 
 @pytest.mark.parametrize("text", ["uno y dos ", "        y= 1 y , y.\n", "x y y y1 y. Y y\ny\ty "])
-def test_a_lone_y_adds_up(text: str) -> None:
+def test_features_of_a_single_cyrillic_letter_add_up(text: str) -> None:
     """The word between blanks stood for Spanish, and was lost where a cut lay before its last blank."""
     assert_none_differs((text, text * 100))
 
@@ -47,23 +47,23 @@ def test_a_lone_y_adds_up(text: str) -> None:
 @pytest.mark.parametrize(
     "mark", sorted({start.decode() for _, starts in _LANGUAGES for start in starts})
 )
-def test_the_mark_of_a_language_adds_up_wherever_it_stands(mark: str) -> None:
+def test_language_features_add_up_at_every_position(mark: str) -> None:
     assert_none_differs(
         before + mark + after for before, after in product(("", *KINDS), ("", *KINDS))
     )
 
 
-def test_neighbours_of_every_class_add_up() -> None:
+def test_features_of_neighbouring_classes_add_up() -> None:
     assert_none_differs(map("".join, product(KINDS, repeat=3)))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_texts_add_up(seed: int) -> None:
+def test_features_of_random_texts_add_up(seed: int) -> None:
     rng = random.Random(seed)
     texts = [edits.document_text(rng, rng.randrange(5, 300)) for _ in range(20)]
     assert_none_differs(texts)
 
 
 @given(st.lists(st.sampled_from((*KINDS, *edits.SNIPPETS, " y ", "ción", " que"))).map("".join))
-def test_texts_of_what_makes_cuts_add_up(text: str) -> None:
+def test_features_add_up_around_split_points(text: str) -> None:
     assert_none_differs([text])

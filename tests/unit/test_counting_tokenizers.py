@@ -47,7 +47,7 @@ def test_claude_is_calibrated_by_generation() -> None:
     assert since.name == "claude-4.7~o200k_base"
 
 
-def test_what_nothing_knows_is_estimated() -> None:
+def test_unknown_model_is_estimated() -> None:
     tokenizer = Tokenizers().for_model("some-model-of-mine")
 
     assert (tokenizer.name, tokenizer.method) == ("unknown~o200k_base", "estimate")
@@ -61,7 +61,7 @@ def test_what_nothing_knows_is_estimated() -> None:
 @pytest.mark.parametrize(
     "name", ["default", "heuristic", "whitespace", "chars4", "no-such-estimator"]
 )
-def test_the_users_estimator_counts_what_nothing_knows(name: str) -> None:
+def test_configured_estimator_counts_for_unknown_models(name: str) -> None:
     tokenizer = Tokenizers(estimator=name).for_model("some-model-of-mine")
 
     known = name in ("heuristic", "whitespace", "chars4")
@@ -69,7 +69,7 @@ def test_the_users_estimator_counts_what_nothing_knows(name: str) -> None:
     assert tokenizer.method == "estimate"
 
 
-def test_the_users_file_wins_over_everything(tmp_path: Path) -> None:
+def test_configured_file_takes_precedence(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(trained(vocabulary_files.LLAMA3))
     written = str(tmp_path / "tokenizer.json")
     tokenizers = Tokenizers([TokenizerFile(models=("gpt-*", "mine*"), file=written)])
@@ -84,7 +84,7 @@ def test_the_users_file_wins_over_everything(tmp_path: Path) -> None:
     assert tokenizers.problems == []
 
 
-def test_the_first_entry_that_matches_wins(tmp_path: Path) -> None:
+def test_first_matching_entry_is_used(tmp_path: Path) -> None:
     (tmp_path / "a.tiktoken").write_bytes(rank_lines(50_256))
     files = [
         TokenizerFile(models=("llama-3.1*",), file=str(tmp_path / "a.tiktoken")),
@@ -98,7 +98,7 @@ def test_the_first_entry_that_matches_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [None, b"", b"{}", b"\xff\xfe\0", b'{"model": {"type": "BPE"}}']
 )
-def test_a_file_that_cannot_be_used_is_said_and_stood_in_for(
+def test_unusable_file_is_reported_and_replaced_by_a_fallback(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "tokenizer.json"
@@ -116,9 +116,7 @@ def test_a_file_that_cannot_be_used_is_said_and_stood_in_for(
     assert "hello" not in problem
 
 
-def test_a_folder_or_home_path_does_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_or_home_path_is_handled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "t.json").write_bytes(trained(vocabulary_files.QWEN2))
     tokenizers = Tokenizers(
@@ -134,7 +132,7 @@ def test_a_folder_or_home_path_does_no_harm(
     assert tokenizers.for_model("b").method == "estimate"
 
 
-def test_nothing_is_loaded_before_it_counts(tmp_path: Path) -> None:
+def test_vocabulary_is_not_loaded_before_the_first_count(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("what is this")
     tokenizers = Tokenizers(
         [TokenizerFile(models=("mine",), file=str(tmp_path / "tokenizer.json"))]
@@ -145,7 +143,9 @@ def test_nothing_is_loaded_before_it_counts(tmp_path: Path) -> None:
     assert (tokenizer.ready, tokenizer.has_safe_cuts, tokenizers.problems) == (False, False, [])
 
 
-def test_many_threads_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_counts_load_the_vocabulary_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sidecar.counting import vocabulary_files
 
     (tmp_path / "tokenizer.json").write_bytes(trained(vocabulary_files.LLAMA3))
@@ -174,7 +174,7 @@ def test_many_threads_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(loads) == 1
 
 
-def test_a_package_that_is_not_there_is_approximated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_approximated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_tokenizers, "packaged_file", lambda _generation: None)
     tokenizer = Tokenizers().for_model("qwen3-8b")
 
@@ -213,7 +213,7 @@ def test_an_approximation_adds_up_before_it_is_rounded(model: str) -> None:
     assert tokenizer.scale(sum(map(tokenizer.base.count, parts))) == tokenizer.count(text)
 
 
-def test_names_at_random_fill_no_memory() -> None:
+def test_random_model_names_do_not_fill_the_cache() -> None:
     tokenizers = Tokenizers()
     for number in range(5000):
         tokenizers.for_model(f"model-{number}")
@@ -222,7 +222,7 @@ def test_names_at_random_fill_no_memory() -> None:
     assert len(tokenizers._by_key) < 5
 
 
-def test_settings_entries_serve_as_they_are(tmp_path: Path) -> None:
+def test_settings_entries_are_accepted(tmp_path: Path) -> None:
     spec = json.loads(trained(vocabulary_files.LLAMA3))
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     entry = TokenizerFile(models=("mine",), file=str(tmp_path / "tokenizer.json"))
@@ -230,7 +230,7 @@ def test_settings_entries_serve_as_they_are(tmp_path: Path) -> None:
     assert Tokenizers([entry]).for_model("mine").count("hello") > 0
 
 
-def test_a_stand_in_counts_a_document_as_it_counts_a_text(tmp_path: Path) -> None:
+def test_fallback_counts_documents_and_texts_alike(tmp_path: Path) -> None:
     """The fallback for an unreadable file scales a sum of pieces once, not each piece."""
     missing = Tokenizers([TokenizerFile(models=("claude-*",), file=str(tmp_path / "missing.json"))])
     stand_in, own = (known.for_model("claude-opus-4-6") for known in (missing, Tokenizers()))

@@ -128,7 +128,7 @@ CUT = [pattern for pattern in WRITTEN if pattern.has_safe_cuts]
 @pytest.mark.parametrize("pattern", CUT, ids=lambda pattern: pattern.name)
 @settings(max_examples=120, deadline=None)
 @given(text=TEXTS)
-def test_cuts_leave_counts_as_they_are(pattern: Pattern, text: str) -> None:
+def test_splitting_does_not_change_counts(pattern: Pattern, text: str) -> None:
     fast, _library = both(pattern)
     parts = list(split(text, 1))
 
@@ -136,11 +136,11 @@ def test_cuts_leave_counts_as_they_are(pattern: Pattern, text: str) -> None:
     assert sum(map(fast.count_whole, parts)) == fast.count_whole(text)
 
 
-def test_every_pattern_claims_what_was_proven() -> None:
+def test_patterns_claim_only_proven_split_points() -> None:
     assert [pattern.name for pattern in PATTERNS if not pattern.has_safe_cuts] == ["gpt2"]
 
 
-def test_a_tokenizer_json_needs_the_library_only_where_tiktoken_is_not_the_same(
+def test_library_is_used_only_if_tiktoken_is_not_equivalent(
     tmp_path: Path,
 ) -> None:
     spec = json.loads(trained(vocabulary_files.LLAMA3))
@@ -158,14 +158,14 @@ def test_a_tokenizer_json_needs_the_library_only_where_tiktoken_is_not_the_same(
         assert tokenizer.count("hello") > 0
 
 
-def test_merges_out_of_order_are_left_to_the_library() -> None:
+def test_unordered_merges_are_run_by_the_library() -> None:
     spec = json.loads(trained(vocabulary_files.LLAMA3))
     spec["model"]["merges"].reverse()
 
     assert as_byte_pairs(spec, "mine") is None
 
 
-def test_special_tokens_in_text_are_text() -> None:
+def test_special_tokens_in_a_text_count_as_text() -> None:
     tokenizer = Tokenizer.from_buffer(trained(vocabulary_files.LLAMA3))
     tokenizer.add_special_tokens(["<|end|>"])
     data = tokenizer.to_str().encode()
@@ -175,7 +175,7 @@ def test_special_tokens_in_text_are_text() -> None:
     assert fast.count("a<|end|>b") == library.count("a<|end|>b") > 3
 
 
-def test_truncation_and_padding_in_the_file_do_not_count() -> None:
+def test_truncation_and_padding_in_the_file_are_ignored() -> None:
     tokenizer = Tokenizer.from_buffer(trained(vocabulary_files.QWEN2))
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=64)
@@ -205,7 +205,7 @@ def rank_lines(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("ranks", "has_safe_cuts"), [(50_256, False), (50_280, False), (128_000, True)]
 )
-def test_a_rank_file_is_known_by_its_length(
+def test_rank_file_is_recognised_by_its_length(
     tmp_path: Path, ranks: int, has_safe_cuts: bool
 ) -> None:
     file = tmp_path / "tokenizer.model"
@@ -229,7 +229,7 @@ def test_a_rank_file_is_known_by_its_length(
         ("model.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "is not supported"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(
+def test_unusable_vocabulary_file_has_a_reason(
     tmp_path: Path, name: str, content: bytes, reason: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -238,7 +238,7 @@ def test_a_file_that_cannot_be_used_says_why(
         load(tmp_path / name, "mine")
 
 
-def test_a_tekken_file_uses_as_many_tokens_as_it_says(tmp_path: Path) -> None:
+def test_tekken_file_uses_the_declared_number_of_tokens(tmp_path: Path) -> None:
     tokens = [bytes([n]) for n in range(256)] + [b"ab", b"abc"]
     vocab = [
         {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
@@ -284,7 +284,9 @@ def gguf(pattern: Pattern, pre: str) -> bytes:
 @pytest.mark.parametrize(
     ("pattern", "pre"), [(vocabulary_files.GPT2, "gpt-2"), (vocabulary_files.LLAMA3, "llama-bpe")]
 )
-def test_a_gguf_counts_as_its_tokenizer_json(tmp_path: Path, pattern: Pattern, pre: str) -> None:
+def test_gguf_and_tokenizer_json_have_equal_counts(
+    tmp_path: Path, pattern: Pattern, pre: str
+) -> None:
     (tmp_path / "model.gguf").write_bytes(gguf(pattern, pre) + bytes(64))
     tokenizer = load_gguf(tmp_path / "model.gguf", "mine")
 
@@ -295,7 +297,7 @@ def test_a_gguf_counts_as_its_tokenizer_json(tmp_path: Path, pattern: Pattern, p
 
 @given(cut=st.integers(0, 4000), flips=st.lists(st.integers(0, 4000), max_size=3))
 @settings(max_examples=60, deadline=None)
-def test_a_damaged_gguf_is_refused_or_read(
+def test_damaged_gguf_never_crashes(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[int]
 ) -> None:
     data = bytearray(gguf(vocabulary_files.GPT2, "gpt-2"))
@@ -322,7 +324,7 @@ def test_packaged_vocabularies_are_found_and_exact(generation: str) -> None:
     assert model_tokenizers.counted_by(generation) == (generation, "exact")
 
 
-def test_deepseek_counts_as_its_own_tokenizer_json() -> None:
+def test_deepseek_counts_equal_its_tokenizer_json() -> None:
     file = model_tokenizers.packaged_file("deepseek")
     assert file is not None
     fast, library = load(file, "deepseek"), HuggingFaceTokenizer("deepseek", file.read_bytes())
@@ -331,7 +333,7 @@ def test_deepseek_counts_as_its_own_tokenizer_json() -> None:
         assert fast.count(text) == library.count(text)
 
 
-def test_a_rank_file_of_another_name_is_no_tekken(tmp_path: Path) -> None:
+def test_rank_file_is_not_read_as_tekken(tmp_path: Path) -> None:
     (tmp_path / "p50k.tiktoken").write_bytes(rank_lines(50_280))
 
     assert load_rank_file(tmp_path / "p50k.tiktoken", "p50k").name == "p50k"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_the_address_of_ollamas_own_api_is_its_address_too() -> None:
+async def test_url_of_ollamas_api_is_accepted() -> None:
     server = Ollama()
     async with server:
         declared = [Endpoint(url=f"{server.url}/api")]
@@ -29,7 +29,7 @@ async def test_the_address_of_ollamas_own_api_is_its_address_too() -> None:
         await endpoints.aclose()
 
 
-async def test_a_reply_larger_than_the_window_has_it_asked_again() -> None:
+async def test_reply_larger_than_the_window_refreshes_it() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         assert await endpoints.limit("tiny") == 2048
@@ -44,7 +44,7 @@ async def test_a_reply_larger_than_the_window_has_it_asked_again() -> None:
         await endpoints.aclose()
 
 
-async def test_what_was_unsupported_is_tried_again_less_and_less_often(
+async def test_unsupported_server_is_retried_with_backoff(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -67,7 +67,7 @@ async def test_what_was_unsupported_is_tried_again_less_and_less_often(
         await endpoints.aclose()
 
 
-async def test_a_probe_by_hand_does_not_wait() -> None:
+async def test_explicit_probe_ignores_the_backoff() -> None:
     async with llamacpp() as server:
         routes, server.routes = server.routes, {}
         endpoints = server.endpoints()
@@ -82,7 +82,7 @@ CHAT = "/v1/chat/completions/input_tokens"
 
 
 @pytest.mark.parametrize("path", ["/tokenize", CHAT])
-async def test_a_server_that_becomes_constant_in_the_session_is_found_out(path: str) -> None:
+async def test_server_that_starts_returning_constants_is_detected(path: str) -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
 
@@ -103,7 +103,7 @@ async def test_a_server_that_becomes_constant_in_the_session_is_found_out(path: 
         await endpoints.aclose()
 
 
-async def test_the_window_alone_by_its_own_setting() -> None:
+async def test_endpoint_window_requests_only_the_window() -> None:
     async with llamacpp() as server:
         declared = [Endpoint(url=server.url)]
         endpoints = Endpoints(declared, False, {}, window=True)
@@ -123,7 +123,7 @@ async def test_the_window_alone_by_its_own_setting() -> None:
 WINDOW_ALONE = 'model = "tiny"\n[tokenize]\nendpoint-window = true\n[[endpoint]]\nurl = "{}"\n'
 
 
-async def test_the_window_alone_stands_in_the_json_of_count(
+async def test_endpoint_window_is_the_limit_of_count_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.md").write_text("hello world")
@@ -138,7 +138,7 @@ async def test_the_window_alone_stands_in_the_json_of_count(
 
 
 @pytest.mark.parametrize(("answer", "step"), REASONS)
-async def test_each_reason_names_the_next_step(answer: Canned, step: str) -> None:
+async def test_each_reason_contains_advice(answer: Canned, step: str) -> None:
     async with FakeServer({("GET", "/v1/models"): answer}) as server:
         endpoints = server.endpoints()
         miss = await endpoints.count_text("tiny", "hello world")

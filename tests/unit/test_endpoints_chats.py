@@ -80,7 +80,7 @@ def told(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("form", [OPENAI, ANTHROPIC, BEDROCK, TURNS])
-def test_every_form_says_the_same(form: list[dict[str, Any]]) -> None:
+def test_every_message_format_is_converted_alike(form: list[dict[str, Any]]) -> None:
     assert told(form) == [
         ("user", "Weather?", [], None),
         ("assistant", None, [("c1", "weather", ARGUMENTS)], None),
@@ -88,7 +88,7 @@ def test_every_form_says_the_same(form: list[dict[str, Any]]) -> None:
     ]
 
 
-def test_openais_own_form_goes_through_unchanged() -> None:
+def test_openai_messages_are_unchanged() -> None:
     assert openai_messages(OPENAI) == OPENAI
 
 
@@ -109,7 +109,7 @@ def test_empty_fields_and_names() -> None:
     }
 
 
-def test_geminis_contents() -> None:
+def test_gemini_contents_are_converted() -> None:
     contents = [
         {"role": "user", "parts": [{"text": "Weather?"}]},
         {"role": "model", "parts": [{"functionCall": {"name": "weather", "args": ARGUMENTS}}]},
@@ -125,14 +125,14 @@ def test_geminis_contents() -> None:
     ]
 
 
-def test_a_developer_speaks_as_the_system() -> None:
+def test_developer_role_becomes_system() -> None:
     assert openai_messages([{"role": "developer", "content": "x"}])[0]["role"] == "system"
 
 
 @pytest.mark.parametrize(
     "block", [{"type": "image_url", "image_url": {}}, {"type": "image"}, {"inlineData": {}}, 7]
 )
-def test_what_is_no_text_is_refused(block: Any) -> None:
+def test_message_parts_other_than_text_are_refused(block: Any) -> None:
     with pytest.raises(EndpointError):
         openai_messages([{"role": "user", "content": [block]}])
 
@@ -150,6 +150,6 @@ FUNCTION = {"name": "weather", "description": "Tells", "parameters": SCHEMA}
         {"functionDeclarations": [FUNCTION]},
     ],
 )
-def test_tools_of_every_form(tool: dict[str, Any]) -> None:
+def test_tools_of_every_format_are_converted(tool: dict[str, Any]) -> None:
     assert openai_tools([tool]) == [{"type": "function", "function": FUNCTION}]
     assert read_tools([tool])[0].parameters == SCHEMA

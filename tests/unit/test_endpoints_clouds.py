@@ -128,9 +128,7 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_every_vendor_is_probed_by_one_get_and_counts_in_its_form(
-    name: str, pretend: Any
-) -> None:
+async def test_each_vendor_is_probed_with_one_get_request(name: str, pretend: Any) -> None:
     routes, header, limit, can_text, can_chat = VENDORS[name]
     pretend(name)
     async with FakeServer(routes) as server:
@@ -149,7 +147,7 @@ async def test_every_vendor_is_probed_by_one_get_and_counts_in_its_form(
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai", "google", "cohere"])
-async def test_without_a_key_or_with_a_wrong_one(name: str, pretend: Any) -> None:
+async def test_missing_or_wrong_key(name: str, pretend: Any) -> None:
     pretend(name)
     async with FakeServer() as server:
         endpoints = server.endpoints("m-1", key="K")
@@ -163,7 +161,7 @@ async def test_without_a_key_or_with_a_wrong_one(name: str, pretend: Any) -> Non
         await endpoints.aclose()
 
 
-async def test_a_text_at_anthropic_is_a_message_less_what_a_message_costs(pretend: Any) -> None:
+async def test_anthropic_text_count_excludes_the_message_overhead(pretend: Any) -> None:
     pretend("anthropic")
     routes = dict(VENDORS["anthropic"][0])
     routes["POST", "/v1/messages/count_tokens"] = lambda asked: Canned(
@@ -179,7 +177,7 @@ async def test_a_text_at_anthropic_is_a_message_less_what_a_message_costs(preten
         await endpoints.aclose()
 
 
-async def test_anthropics_form(pretend: Any) -> None:
+async def test_anthropic_request(pretend: Any) -> None:
     pretend("anthropic")
     async with FakeServer(VENDORS["anthropic"][0]) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
@@ -213,7 +211,7 @@ async def test_anthropics_form(pretend: Any) -> None:
         await endpoints.aclose()
 
 
-async def test_openais_form(pretend: Any) -> None:
+async def test_openai_request(pretend: Any) -> None:
     pretend("openai")
     async with FakeServer(VENDORS["openai"][0]) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
@@ -234,7 +232,7 @@ async def test_openais_form(pretend: Any) -> None:
         await endpoints.aclose()
 
 
-async def test_geminis_form(pretend: Any) -> None:
+async def test_gemini_request(pretend: Any) -> None:
     pretend("google")
     async with FakeServer(VENDORS["google"][0]) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
@@ -249,7 +247,7 @@ async def test_geminis_form(pretend: Any) -> None:
         await endpoints.aclose()
 
 
-async def test_an_image_is_not_counted_as_nothing(pretend: Any) -> None:
+async def test_image_is_refused_instead_of_ignored(pretend: Any) -> None:
     pretend("anthropic")
     async with FakeServer(VENDORS["anthropic"][0]) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
@@ -276,7 +274,7 @@ async def test_an_image_is_not_counted_as_nothing(pretend: Any) -> None:
         ("evilopenrouter.ai", None),
     ],
 )
-def test_hosts_are_known_by_their_whole_name(host: str, name: str | None) -> None:
+def test_hosts_are_compared_by_whole_domain_names(host: str, name: str | None) -> None:
     found = find_cloud(host)
     assert (found.server.name if found else None) == name
 
@@ -295,7 +293,7 @@ def test_hosts_are_known_by_their_whole_name(host: str, name: str | None) -> Non
         ),
     ],
 )
-def test_the_root_of_an_address(url: str, suffixes: tuple[str, ...], root: str) -> None:
+def test_root_of_a_url(url: str, suffixes: tuple[str, ...], root: str) -> None:
     assert root_of(url, suffixes) == root
 
 
@@ -321,7 +319,7 @@ MODELS_THAT_ARE_PATHS = (
 
 @pytest.mark.parametrize("name", VENDORS)
 @pytest.mark.parametrize("model", MODELS_THAT_ARE_PATHS)
-async def test_no_models_name_leads_a_request_elsewhere(
+async def test_model_name_cannot_change_the_request_path(
     name: str, model: str, pretend: Any
 ) -> None:
     """Each request goes to the vendor's count, or to a path below its models."""

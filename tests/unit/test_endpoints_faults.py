@@ -115,7 +115,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("case", FAULTS)
-async def test_every_fault_is_a_miss_of_its_kind_within_the_time(
+async def test_each_fault_is_a_miss_within_the_time_limit(
     case: str, short_times: Callable[[str], None]
 ) -> None:
     make, kind = FAULTS[case]
@@ -136,9 +136,7 @@ async def test_every_fault_is_a_miss_of_its_kind_within_the_time(
 
 
 @pytest.mark.parametrize("case", FAULTS)
-async def test_the_same_faults_after_the_probe(
-    case: str, short_times: Callable[[str], None]
-) -> None:
+async def test_faults_after_the_probe(case: str, short_times: Callable[[str], None]) -> None:
     broken = FAULTS[case][0]()
     async with llamacpp() as server:
         endpoints = server.endpoints()
@@ -154,7 +152,7 @@ async def test_the_same_faults_after_the_probe(
         await endpoints.aclose()
 
 
-async def test_a_caller_in_a_hurry_gets_a_miss_and_the_fault_is_found_out_all_the_same() -> None:
+async def test_fault_is_noticed_after_the_caller_stopped_waiting() -> None:
     async with always(hang) as server:
         endpoints = server.endpoints()
         miss = await endpoints.count_text("tiny", "hello", 0.05)
@@ -167,7 +165,7 @@ async def test_a_caller_in_a_hurry_gets_a_miss_and_the_fault_is_found_out_all_th
         await endpoints.aclose()
 
 
-async def test_a_big_text_that_is_slow_does_not_spoil_the_endpoint(
+async def test_timeout_of_a_large_text_does_not_disable_the_endpoint(
     short_times: Callable[[str], None],
 ) -> None:
     async with llamacpp() as server:
@@ -197,7 +195,7 @@ async def test_a_redirect_is_never_followed() -> None:
         await endpoints.aclose()
 
 
-async def test_of_a_huge_body_only_the_cap_is_read() -> None:
+async def test_body_is_read_only_up_to_the_limit() -> None:
     served = 0
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -224,7 +222,7 @@ async def test_of_a_huge_body_only_the_cap_is_read() -> None:
     server.close()
 
 
-async def test_a_server_that_goes_away_and_comes_back() -> None:
+async def test_server_is_used_again_after_an_outage() -> None:
     server = llamacpp()
     async with server:
         endpoints = server.endpoints()
@@ -239,7 +237,7 @@ async def test_a_server_that_goes_away_and_comes_back() -> None:
         await endpoints.aclose()
 
 
-async def test_loading_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loading_server_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(endpoint_module.LIFETIMES, "loading", 0.05)
     async with llamacpp() as server:
         routes, server.routes = server.routes, {}
@@ -254,7 +252,7 @@ async def test_loading_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> N
         await endpoints.aclose()
 
 
-async def test_unreachable_backs_off_for_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_backoff_of_an_unreachable_server_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
     endpoints = Endpoints([Endpoint(url="http://127.0.0.1:9")], True, {})
@@ -266,7 +264,7 @@ async def test_unreachable_backs_off_for_longer_each_time(monkeypatch: pytest.Mo
     await endpoints.aclose()
 
 
-async def test_a_connection_that_ended_while_idle_is_no_miss() -> None:
+async def test_closed_idle_connection_is_not_a_miss() -> None:
     async with llamacpp() as server:
         server.headers["connection"] = "close"
         endpoints = server.endpoints()
@@ -281,7 +279,7 @@ async def test_a_connection_that_ended_while_idle_is_no_miss() -> None:
         await endpoints.aclose()
 
 
-async def test_a_text_that_is_too_long_is_not_sent() -> None:
+async def test_too_long_text_is_not_sent() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         miss = await endpoints.count_text("tiny", "x " * LARGEST_CHARACTERS)
@@ -291,7 +289,7 @@ async def test_a_text_that_is_too_long_is_not_sent() -> None:
         await endpoints.aclose()
 
 
-async def test_a_count_after_the_end_is_a_miss() -> None:
+async def test_count_after_closing_is_a_miss() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         await endpoints.aclose()
@@ -303,7 +301,7 @@ async def test_a_count_after_the_end_is_a_miss() -> None:
         assert server.asked == []
 
 
-async def test_closing_while_a_count_is_under_way() -> None:
+async def test_closing_during_a_count() -> None:
     async with always(hang) as server:
         endpoints = server.endpoints()
         counting = asyncio.create_task(endpoints.count_text("tiny", "hello", 30))

@@ -83,7 +83,7 @@ async def memory_for(server: FakeServer, miss: str | None) -> int:
 
 @pytest.mark.parametrize("case", BOMBS)
 @pytest.mark.parametrize("path", ["/v1/models", "/tokenize"])
-async def test_no_body_that_is_coded_is_decoded(case: str, path: str) -> None:
+async def test_compressed_body_is_refused(case: str, path: str) -> None:
     server = llamacpp()
     server.routes[("GET" if path == "/v1/models" else "POST"), path] = BOMBS[case]
     async with server:
@@ -91,7 +91,7 @@ async def test_no_body_that_is_coded_is_decoded(case: str, path: str) -> None:
     assert all(asked.headers["accept-encoding"] == "identity" for asked in server.asked)
 
 
-async def test_identity_is_a_coding_like_none() -> None:
+async def test_identity_encoding_is_accepted() -> None:
     server = llamacpp()
     server.headers["content-encoding"] = "Identity"
     async with server:
@@ -100,7 +100,7 @@ async def test_identity_is_a_coding_like_none() -> None:
         await endpoints.aclose()
 
 
-def test_the_price_list_is_not_decoded_either(tmp_path: Path) -> None:
+def test_compressed_price_list_is_refused(tmp_path: Path) -> None:
     async def fetched() -> None:
         server = FakeServer()
         server.otherwise = BOMBS["gzip, gzip, gzip"]
@@ -114,7 +114,7 @@ def test_the_price_list_is_not_decoded_either(tmp_path: Path) -> None:
     asyncio.run(fetched())
 
 
-def test_no_credentials_of_the_price_lists_address_are_quoted(tmp_path: Path) -> None:
+def test_credentials_in_the_price_list_url_are_not_shown(tmp_path: Path) -> None:
     for url in ("http://me:s3cret@127.0.0.1:9/", "http://127.0.0.1:9/?key=s3cret", "me:s3cret@h"):
         with pytest.raises(UpdateError) as raised:
             update_prices(tmp_path / "p.json", url)
@@ -135,14 +135,14 @@ JSON_BOMBS = {
 
 
 @pytest.mark.parametrize("case", JSON_BOMBS)
-async def test_json_made_to_be_big_in_memory_is_refused_or_small(case: str) -> None:
+async def test_json_that_would_fill_memory_is_refused(case: str) -> None:
     server = llamacpp()
     server.routes["POST", "/tokenize"] = Canned(body=JSON_BOMBS[case])
     async with server:
         assert await memory_for(server, "unsupported") < MOST_MEMORY
 
 
-async def test_a_list_of_200_000_models_is_not_kept() -> None:
+async def test_list_of_200_000_models_is_truncated() -> None:
     models = [b'{"id":"m-%06d"}' % at for at in range(140_000)]
     server = llamacpp()
     server.routes["GET", "/v1/models"] = Canned(body=b'{"data":[' + b",".join(models) + b"]}")
@@ -173,7 +173,7 @@ HOSTILE_IDS = [
 ]
 
 
-async def test_an_id_that_is_no_name_is_no_model(caplog: pytest.LogCaptureFixture) -> None:
+async def test_listed_id_that_is_not_a_name_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "sidecar")
     for owner in ("llamacpp", None):
         server = llamacpp()
@@ -189,7 +189,7 @@ async def test_an_id_that_is_no_name_is_no_model(caplog: pytest.LogCaptureFixtur
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
-async def test_aliases_and_lists_of_what_is_loaded_are_bounded() -> None:
+async def test_number_of_aliases_and_loaded_models_is_bounded() -> None:
     server = llamacpp()
     names = ["x" * 50] * 50_000
     server.routes["GET", "/v1/models"] = Canned(
@@ -203,7 +203,7 @@ async def test_aliases_and_lists_of_what_is_loaded_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("tokens", [MOST_TOKENS + 1, 10**300, -1, 0, True, 1.0])
-async def test_counts_and_windows_out_of_any_sense_are_none(tokens: object) -> None:
+async def test_impossible_counts_and_windows_are_ignored(tokens: object) -> None:
     server = llamacpp()
     server.routes["POST", "/v1/chat/completions/input_tokens"] = Canned(
         body={"input_tokens": tokens}
@@ -223,7 +223,7 @@ async def test_counts_and_windows_out_of_any_sense_are_none(tokens: object) -> N
 @pytest.mark.parametrize(
     "parameters", ["\n" * 3_000_000, "num_ctx " * 400_000, " " * 3_000_000, "num_ctx" + "9" * 9000]
 )
-async def test_no_text_of_ollamas_stops_the_server(parameters: str) -> None:
+async def test_long_ollama_parameters_do_not_block_the_server(parameters: str) -> None:
     server = FakeServer(
         {
             ("GET", "/v1/models"): listing("tiny", owned_by="library"),
@@ -282,7 +282,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("case", ENDLESS)
-async def test_of_an_endless_answer_little_is_read(case: str) -> None:
+async def test_endless_answer_is_read_only_in_part(case: str) -> None:
     tracemalloc.start()
     found, written = await _raw(_forever(*ENDLESS[case]))
     peak = tracemalloc.get_traced_memory()[1]
@@ -306,7 +306,7 @@ SECRETS = [
 
 @pytest.mark.parametrize("url", SECRETS)
 @pytest.mark.parametrize("where", ["endpoint", "otel", "editor"])
-def test_an_address_with_credentials_is_refused_and_not_quoted(
+def test_url_with_credentials_is_refused_without_quoting_it(
     url: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = f'url = "{url}"\nmodels = ["*"]\napi-key-env = "KEY"\n'
@@ -327,7 +327,7 @@ def test_an_address_with_credentials_is_refused_and_not_quoted(
     assert "s3cret" not in json.dumps(said)
 
 
-def test_a_query_that_is_no_secret_may_stand_and_is_not_shown() -> None:
+def test_query_of_a_url_is_accepted_but_not_shown() -> None:
     loaded = load(None, {"endpoint": [{"url": "http://127.0.0.1:1/v1?api-version=2"}]}, {})
     assert loaded.problems == ()
     rows = Endpoints(loaded.settings.endpoints, True, {}).capabilities()
@@ -335,13 +335,13 @@ def test_a_query_that_is_no_secret_may_stand_and_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("url", SECRETS[:6])
-def test_what_is_shown_of_an_address_holds_no_secret(url: str) -> None:
+def test_shown_url_contains_no_secret(url: str) -> None:
     rows = Endpoints([Endpoint(url=url)], True, {}).capabilities()
     assert rows
     assert "s3cret" not in repr(rows)
 
 
-async def test_an_untrusted_certificate_gets_no_request(tmp_path: Path) -> None:
+async def test_server_with_an_untrusted_certificate_gets_no_request(tmp_path: Path) -> None:
     """Neither key nor model name is sent: the handshake fails. Once trusted, the same server is
     used.
     """

@@ -87,7 +87,7 @@ def lm_studio() -> FakeServer:
     return server
 
 
-async def test_a_loaded_model_is_counted_by_the_sdk_and_nothing_is_posted(sdk: FakeSdk) -> None:
+async def test_sdk_counts_a_loaded_model_without_post_requests(sdk: FakeSdk) -> None:
     async with lm_studio() as server:
         endpoints = server.endpoints()
         count = await endpoints.count_text("tiny", HELLO)
@@ -101,7 +101,7 @@ async def test_a_loaded_model_is_counted_by_the_sdk_and_nothing_is_posted(sdk: F
     assert sdk.left == sdk.entered, "left by the task that entered it"
 
 
-async def test_a_model_that_is_not_loaded_stays_so(sdk: FakeSdk) -> None:
+async def test_unloaded_model_is_not_loaded_by_a_count(sdk: FakeSdk) -> None:
     sdk.loaded = ["other"]
     async with lm_studio() as server:
         endpoints = server.endpoints()

@@ -16,7 +16,7 @@ HELLO = "hello world, how many tokens are you?"
 
 
 @pytest.mark.parametrize("case", SERVERS)
-async def test_every_kind_of_server_is_recognised_and_asked_in_its_own_way(case: str) -> None:
+async def test_every_kind_of_server_is_recognised_and_counts(case: str) -> None:
     routes, name, text, chat, limit = SERVERS[case]
     async with FakeServer(routes) as server:
         if name == "lmstudio":
@@ -42,7 +42,7 @@ async def test_every_kind_of_server_is_recognised_and_asked_in_its_own_way(case:
         await endpoints.aclose()
 
 
-async def test_the_first_count_of_llamacpp_takes_eight_requests_at_most_then_one_each() -> None:
+async def test_first_llamacpp_count_takes_at_most_eight_requests() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
@@ -61,7 +61,7 @@ async def test_the_first_count_of_llamacpp_takes_eight_requests_at_most_then_one
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["with a list", "without a list"])
-async def test_a_server_that_says_nothing_of_itself_takes_few_requests_too(listed: bool) -> None:
+async def test_unidentified_server_takes_few_requests(listed: bool) -> None:
     async with llamacpp() as server:
         server.headers.clear()
         server.routes[MODELS] = listing("tiny") if listed else Canned(404)
@@ -74,7 +74,7 @@ async def test_a_server_that_says_nothing_of_itself_takes_few_requests_too(liste
         await endpoints.aclose()
 
 
-async def test_first_counts_that_come_together_share_one_probe() -> None:
+async def test_concurrent_first_counts_share_one_probe() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         counts = await asyncio.gather(*(endpoints.count_text("tiny", HELLO) for _ in range(20)))
@@ -84,7 +84,7 @@ async def test_first_counts_that_come_together_share_one_probe() -> None:
         await endpoints.aclose()
 
 
-async def test_off_means_not_one_request() -> None:
+async def test_disabled_endpoints_send_no_request() -> None:
     async with llamacpp() as server:
         endpoints = Endpoints([Endpoint(url=server.url)], False, {})
         miss = await endpoints.count_text("tiny", HELLO)
@@ -99,7 +99,7 @@ async def test_off_means_not_one_request() -> None:
         assert server.asked == []
 
 
-async def test_only_a_declared_model_is_sent_anywhere() -> None:
+async def test_text_of_an_undeclared_model_is_not_sent() -> None:
     async with llamacpp("qwen-coder") as server:
         endpoints = server.endpoints("qwen-*", "llama-3")
         for model in ("gpt-5", "my-qwen-coder"):
@@ -112,7 +112,7 @@ async def test_only_a_declared_model_is_sent_anywhere() -> None:
         await endpoints.aclose()
 
 
-async def test_an_empty_text_is_nothing_and_asks_nothing() -> None:
+async def test_empty_text_is_counted_without_a_request() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         count = await endpoints.count_text("tiny", "")
@@ -122,7 +122,7 @@ async def test_an_empty_text_is_nothing_and_asks_nothing() -> None:
         await endpoints.aclose()
 
 
-async def test_another_model_than_the_loaded_one_is_not_counted() -> None:
+async def test_other_model_than_the_loaded_one_is_not_counted() -> None:
     async with llamacpp("Qwen3-4B-Q4_K_M.gguf") as server:
         endpoints = server.endpoints()
         miss = await endpoints.count_text("llama-3-8b", HELLO)
@@ -134,7 +134,7 @@ async def test_another_model_than_the_loaded_one_is_not_counted() -> None:
         await endpoints.aclose()
 
 
-async def test_an_alias_is_a_name_too() -> None:
+async def test_alias_identifies_a_model() -> None:
     async with llamacpp("/models/x.gguf") as server:
         server.routes[MODELS] = listing("/models/x.gguf", aliases=["tiny", "small"])
         endpoints = server.endpoints()
@@ -143,7 +143,7 @@ async def test_an_alias_is_a_name_too() -> None:
         await endpoints.aclose()
 
 
-async def test_a_router_is_never_made_to_load_a_model() -> None:
+async def test_router_does_not_load_a_model_for_a_count() -> None:
     async with llamacpp() as server:
         states = {"tiny": "loaded", "big": "unloaded", "slow": "loading"}
         data = [{"id": name, "status": {"value": value}} for name, value in states.items()]
@@ -161,7 +161,7 @@ async def test_a_router_is_never_made_to_load_a_model() -> None:
         await endpoints.aclose()
 
 
-async def test_a_proxy_that_swaps_models_is_not_asked_to_count() -> None:
+async def test_model_swapping_proxy_is_not_asked_to_count() -> None:
     async with FakeServer({MODELS: listing("tiny", owned_by="llama-swap")}) as server:
         endpoints = server.endpoints()
         assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
@@ -169,7 +169,7 @@ async def test_a_proxy_that_swaps_models_is_not_asked_to_count() -> None:
         await endpoints.aclose()
 
 
-async def test_localai_is_not_made_to_load_a_model() -> None:
+async def test_localai_does_not_load_a_model_for_a_count() -> None:
     routes = SERVERS["localai"][0]
     async with FakeServer(dict(routes)) as server:
         endpoints = server.endpoints()
@@ -180,7 +180,7 @@ async def test_localai_is_not_made_to_load_a_model() -> None:
         await endpoints.aclose()
 
 
-async def test_a_server_started_again_with_another_model_is_noticed() -> None:
+async def test_restart_with_another_model_is_noticed() -> None:
     server = llamacpp("tiny")
     async with server:
         endpoints = server.endpoints()
@@ -197,7 +197,7 @@ async def test_a_server_started_again_with_another_model_is_noticed() -> None:
         await endpoints.aclose()
 
 
-async def test_a_server_started_again_with_the_same_model_costs_one_request() -> None:
+async def test_restart_with_the_same_model_takes_one_request() -> None:
     server = llamacpp("tiny")
     async with server:
         endpoints = server.endpoints()
@@ -209,7 +209,7 @@ async def test_a_server_started_again_with_the_same_model_costs_one_request() ->
         await endpoints.aclose()
 
 
-async def test_the_second_endpoint_counts_where_the_first_does_not() -> None:
+async def test_second_endpoint_counts_if_the_first_cannot() -> None:
     async with llamacpp("other") as first, llamacpp("tiny") as second:
         declared = [Endpoint(url=first.url), Endpoint(url=f"{second.url}/v1/")]
         endpoints = Endpoints(declared, True, {})
@@ -222,7 +222,7 @@ async def test_the_second_endpoint_counts_where_the_first_does_not() -> None:
         await endpoints.aclose()
 
 
-async def test_a_probe_without_a_model_takes_one_that_the_server_has() -> None:
+async def test_probe_without_a_model_uses_a_listed_one() -> None:
     async with llamacpp("llama-3", "qwen-coder") as server:
         endpoints = server.endpoints("qwen-*")
         [row] = await endpoints.probe()
@@ -237,7 +237,7 @@ async def test_a_probe_without_a_model_takes_one_that_the_server_has() -> None:
     assert (row.model, row.text) == ("qwen-*", "unreachable")
 
 
-async def test_the_window_stays_known_while_the_server_is_away() -> None:
+async def test_window_stays_known_while_the_server_is_unreachable() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         assert await endpoints.limit("tiny") == 2048
@@ -246,7 +246,7 @@ async def test_the_window_stays_known_while_the_server_is_away() -> None:
     await endpoints.aclose()
 
 
-async def test_the_key_comes_from_the_named_variable_and_goes_into_the_header_only() -> None:
+async def test_key_is_sent_only_in_the_header() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints(key="LLAMA_KEY", LLAMA_KEY="s3cret")
         assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
@@ -286,7 +286,7 @@ async def test_nothing_private_is_logged_or_shown(caplog: pytest.LogCaptureFixtu
 SPECIAL = "text with <|im_end|> in it"
 
 
-async def test_special_tokens_in_a_text_are_plain_characters_or_are_not_sent() -> None:
+async def test_special_tokens_are_counted_as_text_or_not_sent() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         assert isinstance(await endpoints.count_text("tiny", SPECIAL), EndpointCount)
@@ -301,7 +301,7 @@ async def test_special_tokens_in_a_text_are_plain_characters_or_are_not_sent() -
         await endpoints.aclose()
 
 
-async def test_lone_surrogates_and_null_characters_reach_the_server_as_valid_json() -> None:
+async def test_lone_surrogates_and_nulls_are_sent_as_valid_json() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         count = await endpoints.count_text("tiny", "a\x00b\ud83d c \ud83d\ude00")
@@ -310,7 +310,7 @@ async def test_lone_surrogates_and_null_characters_reach_the_server_as_valid_jso
         await endpoints.aclose()
 
 
-async def test_one_bad_request_does_not_spoil_the_endpoint() -> None:
+async def test_bad_request_does_not_disable_the_endpoint() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
@@ -323,7 +323,7 @@ async def test_one_bad_request_does_not_spoil_the_endpoint() -> None:
         await endpoints.aclose()
 
 
-async def test_chats_may_be_counted_where_texts_are_not() -> None:
+async def test_chats_are_counted_by_a_server_without_text_counts() -> None:
     async with llamacpp() as server:
         server.routes["POST", "/tokenize"] = Canned(404)
         endpoints = server.endpoints()

@@ -47,7 +47,7 @@ async def until(state: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_nobody_waits_for_any_more_is_never_sent() -> None:
+async def test_abandoned_request_is_never_sent() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         await endpoints.count_text("tiny", "hello world", PATIENCE)
@@ -70,7 +70,7 @@ async def test_what_nobody_waits_for_any_more_is_never_sent() -> None:
         await endpoints.aclose()
 
 
-async def test_the_newest_is_asked_first() -> None:
+async def test_newest_request_is_sent_first() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         await endpoints.count_text("tiny", "hello world", PATIENCE)
@@ -86,7 +86,7 @@ async def test_the_newest_is_asked_first() -> None:
         await endpoints.aclose()
 
 
-async def test_what_was_not_sent_says_nothing_of_the_server() -> None:
+async def test_unsent_request_does_not_change_the_servers_status() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         await endpoints.count_text("tiny", "hello world", PATIENCE)
@@ -99,7 +99,7 @@ async def test_what_was_not_sent_says_nothing_of_the_server() -> None:
         await endpoints.aclose()
 
 
-async def test_a_restart_with_another_model_is_noticed_after_the_caller_left() -> None:
+async def test_restart_is_noticed_after_the_caller_stopped_waiting() -> None:
     """The first answer shows that the server was restarted; what it has now was not asked then."""
     async with llamacpp("tiny") as server:
         endpoints = server.endpoints("tiny")

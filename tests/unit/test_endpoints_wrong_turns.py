@@ -43,7 +43,7 @@ async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
         (KEY, {KEY: "a\nb"}, "contains no usable key", "where the editor or the shell is started"),
     ],
 )
-async def test_a_key_that_is_missing_is_not_one_that_is_wrong(
+async def test_missing_and_wrong_keys_have_different_reasons(
     named: str | None, held: dict[str, str], reason: str, step: str
 ) -> None:
     def guarded(asked: Asked) -> Canned:
@@ -61,21 +61,21 @@ async def test_a_key_that_is_missing_is_not_one_that_is_wrong(
 @pytest.mark.parametrize(
     "path", ["/v1", "/v1/", "/v1/chat/completions", "/v1/models", "/api/chat", "/api/generate"]
 )
-async def test_an_address_of_a_request_is_the_servers_address_too(path: str) -> None:
+async def test_url_with_a_request_path_is_accepted(path: str) -> None:
     async with llamacpp() as server:
         endpoints = Endpoints([Endpoint(url=f"{server.url}{path}")], True, {})
         assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
         await endpoints.aclose()
 
 
-async def test_an_address_with_a_path_that_is_not_there_is_doubted() -> None:
+async def test_reason_doubts_a_url_with_an_unknown_path() -> None:
     async with llamacpp() as server:
         told = await sentence_of(Endpoint(url=f"{server.url}/somewhere"), {})
     assert "is its url right?" in told
     assert "tokenizer.json" in told
 
 
-async def test_a_window_that_is_asked_for_alone_is_not_said_to_be_off() -> None:
+async def test_window_only_endpoint_is_not_reported_as_disabled() -> None:
     async with llamacpp() as server:
         endpoints = Endpoints([Endpoint(url=server.url)], False, {}, window=True)
         assert await endpoints.limit("tiny") == 2048

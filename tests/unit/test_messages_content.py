@@ -61,7 +61,7 @@ RESULTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", CALLS)
-def test_a_call_is_the_same_call_to_every_room(form: str) -> None:
+def test_every_package_reads_the_same_tool_call(form: str) -> None:
     message = {"role": "assistant", **CALLS[form]}
     [counted] = [block for block in read_message(message).flat() if block.kind == "call"]
     [paired] = parts(msgspec.convert(message, Turn))
@@ -73,7 +73,7 @@ def test_a_call_is_the_same_call_to_every_room(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", RESULTS)
-def test_a_result_is_the_same_result_to_every_room(form: str) -> None:
+def test_every_package_reads_the_same_tool_result(form: str) -> None:
     message = {"role": "user", **RESULTS[form]}
     [counted] = [block for block in read_message(message).flat() if block.kind == "result"]
     [paired] = parts(msgspec.convert(message, Turn))
@@ -96,14 +96,14 @@ def test_tools_that_the_vendor_runs_are_counted_and_never_paired() -> None:
     assert parts(Turn(role="assistant", content=content)) == []
 
 
-def test_a_message_nested_without_end_is_read_to_a_depth() -> None:
+def test_deeply_nested_message_is_read_to_a_limit() -> None:
     block: dict[str, Any] = {"type": "text", "text": "deep"}
     for _ in range(900):
         block = {"type": "tool_result", "tool_use_id": "c1", "content": [block]}
     assert len(list(read_message({"role": "user", "content": [block]}).flat())) < 20
 
 
-def test_a_schema_of_bedrocks_reaches_an_endpoint() -> None:
+def test_bedrock_schema_is_converted_for_an_endpoint() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     tool = {"toolSpec": {"name": "weather", "inputSchema": {"json": schema}}}
     [sent] = openai_tools([tool])
@@ -111,7 +111,7 @@ def test_a_schema_of_bedrocks_reaches_an_endpoint() -> None:
     assert sent["function"]["parameters"] == schema
 
 
-def test_a_picture_is_refused_where_only_text_can_be_counted() -> None:
+def test_picture_is_refused_by_text_only_endpoints() -> None:
     picture = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
     for content in (
         [picture],

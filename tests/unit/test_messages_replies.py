@@ -112,7 +112,7 @@ EARLY: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "recognised"])
 @pytest.mark.parametrize("case", EARLY)
-def test_a_call_finished_before_the_cut_stays_whole(case: str, named: bool) -> None:
+def test_call_completed_before_the_cut_keeps_its_arguments(case: str, named: bool) -> None:
     format, response, stop, exhausted = EARLY[case]
     reply = read_reply(response, format if named else None)
     [call] = reply.tool_calls
@@ -148,7 +148,7 @@ FINE: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_a_reply_that_ended_by_itself(case: str) -> None:
+def test_complete_reply_is_not_cut_off(case: str) -> None:
     format, response, stop = FINE[case]
     reply = read_reply(response)
     assert (reply.format, reply.stop_reason, reply.exhausted) == (format, stop, None)
@@ -172,7 +172,7 @@ IDENTITY = {
 
 
 @pytest.mark.parametrize("case", IDENTITY)
-def test_the_request_id_and_the_model_are_the_vendors(case: str) -> None:
+def test_request_id_and_model_are_read_from_the_reply(case: str) -> None:
     response, request_id, model = IDENTITY[case]
     reply = read_reply(response)
     assert (reply.request_id, reply.model) == (request_id, model)
@@ -187,13 +187,13 @@ def test_the_request_id_and_the_model_are_the_vendors(case: str) -> None:
         responses_events(None),
     ],
 )
-def test_a_stream_that_broke_off_says_so(events: list[dict[str, Any]]) -> None:
+def test_interrupted_stream_is_cut_off(events: list[dict[str, Any]]) -> None:
     reply = read_reply(events)
     assert (reply.cut_off, reply.exhausted, reply.stop_reason) == (True, None, None)
     assert [call.arguments for call in reply.tool_calls] == [None]
 
 
-def test_parallel_calls_of_a_stream_are_kept_apart() -> None:
+def test_parallel_calls_of_a_stream_stay_separate() -> None:
     events = openai_chunks(WHOLE, finish="length")
     second = {"index": 1, "id": "call_2", "function": {"name": "read", "arguments": '{"pa'}}
     events.insert(-2, {"choices": [{"index": 0, "delta": {"tool_calls": [second]}}]})
@@ -201,7 +201,7 @@ def test_parallel_calls_of_a_stream_are_kept_apart() -> None:
     assert [(call.id, call.arguments) for call in calls] == [("call_1", ARGS), ("call_2", None)]
 
 
-def test_calls_that_all_come_at_index_0_under_their_own_ids_are_kept_apart() -> None:
+def test_calls_with_different_ids_at_index_0_stay_separate() -> None:
     def event(call_id: str) -> dict[str, Any]:
         call = {"index": 0, "id": call_id, "function": {"name": "read", "arguments": "{}"}}
         return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
@@ -209,18 +209,18 @@ def test_calls_that_all_come_at_index_0_under_their_own_ids_are_kept_apart() -> 
     assert [call.id for call in read_reply([event("a"), event("b")]).tool_calls] == ["a", "b"]
 
 
-def test_a_tool_without_parameters_is_whole_unless_cut_off_before_its_first_brace() -> None:
+def test_call_without_parameters_is_complete_unless_cut_off() -> None:
     assert read_reply(openai("", "tool_calls")).tool_calls[0].arguments == {}
     assert read_reply(openai("", "length")).tool_calls[0].arguments is None
     assert read_reply(anthropic_events(stop="tool_use")).tool_calls[0].arguments == {}
 
 
-def test_lm_studio_with_a_full_window() -> None:
+def test_full_window_in_lm_studio() -> None:
     reply = read_reply(lmstudio("contextLengthReached"))
     assert (reply.content, reply.exhausted) == ("Writing.", "window")
 
 
-def test_lm_studios_rest_interfaces() -> None:
+def test_lm_studio_rest_replies() -> None:
     v1 = {
         "model_instance_id": "qwen3-4b",
         "output": [{"type": "reasoning", "content": "hm"}, {"type": "message", "content": "Hi"}],
@@ -233,17 +233,17 @@ def test_lm_studios_rest_interfaces() -> None:
     assert read_reply(v0).exhausted == "window"
 
 
-def test_a_refused_prompt_of_geminis_has_a_reason() -> None:
+def test_blocked_gemini_prompt_has_a_stop_reason() -> None:
     assert read_reply({"promptFeedback": {"blockReason": "SAFETY"}}).stop_reason == "SAFETY"
 
 
-def test_the_cost_in_a_reply_is_taken_along() -> None:
+def test_reported_cost_is_part_of_the_reply() -> None:
     response = openai(WHOLE, "stop")
     response["usage"]["cost"] = 0.00123
     assert read_reply(response).cost == Decimal("0.00123")
 
 
-def test_streams_come_as_lines_too() -> None:
+def test_streams_may_be_lines_of_text() -> None:
     chunks = openai_chunks(BROKEN, finish="length")
     lines = [f"data: {json.dumps(chunk)}" for chunk in chunks]
     expected = read_reply(chunks)
@@ -318,7 +318,7 @@ OVERFLOWS: dict[str, tuple[Any, int | None, int | None]] = {
 
 @pytest.mark.parametrize("format", [None, "openai-chat", "anthropic"])
 @pytest.mark.parametrize("case", OVERFLOWS)
-def test_a_prompt_that_did_not_fit_is_a_full_window(case: str, format: str | None) -> None:
+def test_prompt_too_long_error_is_a_full_window(case: str, format: str | None) -> None:
     response, prompt, limit = OVERFLOWS[case]
     reply = read_reply(response, format)
     assert (reply.exhausted, reply.cut_off) == ("window", True)
@@ -345,18 +345,18 @@ PROSE = "correct horse battery staple"
         {"error": PROSE},
     ],
 )
-def test_what_is_no_reply_is_refused_and_not_quoted(response: object, format: str | None) -> None:
+def test_invalid_reply_is_refused_without_quoting_it(response: object, format: str | None) -> None:
     with pytest.raises(VendorFormatError) as caught:
         read_reply(response, format)
     assert PROSE not in str(caught.value)
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+def test_unknown_format_error_lists_the_known_formats() -> None:
     with pytest.raises(VendorFormatError, match="openai-responses"):
         read_reply(openai(WHOLE, "stop"), "telnet")
 
 
-def test_a_field_of_the_wrong_type_is_named() -> None:
+def test_error_names_a_field_of_the_wrong_type() -> None:
     with pytest.raises(VendorFormatError, match="choices"):
         read_reply({"choices": [{"message": {"content": 7}}]})
 
@@ -376,7 +376,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from([None, *FORMATS]))
-def test_nothing_that_comes_crashes_the_reader(response: object, format: str | None) -> None:
+def test_reader_never_crashes(response: object, format: str | None) -> None:
     try:
         reply = read_reply(response, format)
     except VendorFormatError:
@@ -384,7 +384,7 @@ def test_nothing_that_comes_crashes_the_reader(response: object, format: str | N
     assert reply.format in FORMATS
 
 
-def test_a_call_that_the_vendor_calls_failed_has_no_arguments() -> None:
+def test_failed_call_has_no_arguments() -> None:
     """Though a reply that ended by itself may leave the text of a tool without parameters out."""
     packets = [
         {"type": "toolCallGenerationStart", "toolCallId": "c"},

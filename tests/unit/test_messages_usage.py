@@ -182,25 +182,25 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int, int, int]]
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_fills_the_same_buckets(name: str) -> None:
+def test_every_vendors_usage_has_the_same_parts(name: str) -> None:
     form, expected = FORMS[name]
     assert buckets(normalise_usage(form)) == expected
 
 
 @pytest.mark.parametrize("wrapper", ["usage", "usageMetadata", "stats", "meta", "timings"])
 @pytest.mark.parametrize("name", FORMS)
-def test_a_usage_is_found_inside_the_reply_that_carries_it(name: str, wrapper: str) -> None:
+def test_usage_is_found_inside_a_reply(name: str, wrapper: str) -> None:
     form, expected = FORMS[name]
     assert buckets(normalise_usage({"id": "x", wrapper: form})) == expected
 
 
-def test_what_we_send_out_reads_back_the_same() -> None:
+def test_usage_round_trips() -> None:
     for form, _ in FORMS.values():
         usage = normalise_usage(form)
         assert normalise_usage(msgspec.to_builtins(usage)) == usage
 
 
-def test_xai_without_a_total_is_told_by_its_format() -> None:
+def test_xai_usage_without_a_total_needs_the_format() -> None:
     form = {
         "prompt_tokens": 32,
         "completion_tokens": 9,
@@ -211,12 +211,12 @@ def test_xai_without_a_total_is_told_by_its_format() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, 3, "usage", [], {}, {"usage": None}, {"id": "x"}])
-def test_what_is_no_usage_is_none(nothing: object) -> None:
+def test_other_objects_have_no_usage(nothing: object) -> None:
     assert normalise_usage(nothing) is None
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, "12", True, [1], {"n": 1}, MOST_TOKENS + 1, 1e308])
-def test_a_number_of_tokens_that_is_none_is_refused_by_name(bad: object) -> None:
+def test_error_names_an_invalid_number_of_tokens(bad: object) -> None:
     with pytest.raises(VendorFormatError, match="prompt_tokens"):
         normalise_usage({"prompt_tokens": bad, "completion_tokens": 1})
 
@@ -226,7 +226,7 @@ def test_a_number_of_tokens_that_is_none_is_refused_by_name(bad: object) -> None
         st.sampled_from([k for f, _ in FORMS.values() for k in f]), st.integers(0, MOST_TOKENS)
     )
 )
-def test_buckets_never_overlap(form: dict[str, int]) -> None:
+def test_parts_of_a_usage_never_overlap(form: dict[str, int]) -> None:
     usage = normalise_usage(form)
     if usage is None:
         return
@@ -255,10 +255,10 @@ def test_buckets_never_overlap(form: dict[str, int]) -> None:
         ({"usage": {"cost_in_usd_ticks": 37756000}}, "0.0037756"),
     ],
 )
-def test_the_cost_that_a_reply_says_is_read_exactly(reply: object, usd: str) -> None:
+def test_reported_cost_is_read_exactly(reply: object, usd: str) -> None:
     assert reported_cost(reply) == Decimal(usd)
 
 
 @pytest.mark.parametrize("cost", [None, True, "free", -1, float("nan"), {}])
-def test_what_is_no_cost_is_none(cost: object) -> None:
+def test_invalid_cost_is_ignored(cost: object) -> None:
     assert reported_cost({"usage": {"cost": cost}}) is None

@@ -112,7 +112,7 @@ def test_no_listed_model_is_taken_for_a_misspelling() -> None:
     assert [name for name in listed if similar_models(name) is not None] == []
 
 
-def test_a_name_of_a_misspelt_form_is_reported_before_the_list_was_searched() -> None:
+def test_misspelt_form_is_reported_before_the_list_is_loaded() -> None:
     assert similar_if_known("claude-sonet-7-1") == ()
     assert similar_if_known("gpt-5.71") is None
     assert similar_if_known("ollama/claude-sonet-7-1") is None
@@ -133,7 +133,7 @@ def test_a_name_of_a_misspelt_form_is_reported_before_the_list_was_searched() ->
         ("my-proxy", "my-model", "my-proxy"),
     ],
 )
-def test_a_provider_without_prices_stands_for_the_models_maker(
+def test_unlisted_provider_is_billed_as_the_models_vendor(
     named: str, model: str, provider: str
 ) -> None:
     assert billing_provider(named, model) == provider

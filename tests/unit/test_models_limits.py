@@ -57,11 +57,11 @@ UNKNOWN = Path(__file__).parents[1] / "fixtures" / "models" / "no-window.txt"
         ("qwen3.9-plus", 1_000_000),
     ],
 )
-def test_what_the_list_leaves_out_has_the_makers_window(model: str, window: int) -> None:
+def test_window_missing_in_the_list_is_the_published_one(model: str, window: int) -> None:
     assert window_of(model) == window
 
 
-def test_the_list_wins_over_the_makers_page() -> None:
+def test_list_takes_precedence_over_published_windows() -> None:
     assert window_of("claude-opus-4-8") == 1_000_000
     assert window_of("gpt-5.3") == 128_000, "the page would say 400,000"
 
@@ -85,7 +85,7 @@ OTHERWISE = {
 }
 
 
-def test_no_row_is_far_from_what_the_list_says_of_the_maker_itself() -> None:
+def test_published_windows_agree_with_the_list() -> None:
     """The table stands in for models that the list will only know: it has to know the present ones."""
     catalogue.warm()
     listed = [
@@ -102,7 +102,7 @@ def test_no_row_is_far_from_what_the_list_says_of_the_maker_itself() -> None:
 
 
 @pytest.mark.parametrize("model", ["ollama/llama4", "nobody-knows-me", "llama-4.gguf"])
-def test_nobody_guesses_a_window(model: str) -> None:
+def test_unknown_model_has_no_window(model: str) -> None:
     assert window_of(model) is None
 
 
@@ -126,11 +126,11 @@ def test_nobody_guesses_a_window(model: str) -> None:
         ("ollama/gpt-5", None),
     ],
 )
-def test_what_a_prompt_may_hold(model: str, prompt: int | None) -> None:
+def test_largest_prompts(model: str, prompt: int | None) -> None:
     assert prompt_limit_of(model) == prompt
 
 
-def test_a_prompt_limit_makes_over_and_leaves_usable() -> None:
+def test_prompt_limit_determines_the_usable_window() -> None:
     window = Window(resolve_limit(catalogue=400_000, prompt=272_000))
     assert (window.usable, window.prompt_limit) == (399_500, 272_000)
     assert not window.over(272_000)
@@ -140,12 +140,12 @@ def test_a_prompt_limit_makes_over_and_leaves_usable() -> None:
 
 
 @pytest.mark.parametrize("known", [{"request": 400_000}, {"endpoint": 400_000}])
-def test_a_window_that_client_or_server_names_is_their_word(known: dict[str, Any]) -> None:
+def test_window_from_client_or_server_ignores_the_prompt_limit(known: dict[str, Any]) -> None:
     window = Window(resolve_limit(**known, prompt=272_000))
     assert not window.over(300_000)
 
 
-def test_a_smaller_setting_makes_the_prompt_limit_moot() -> None:
+def test_smaller_configured_limit_replaces_the_prompt_limit() -> None:
     limit = resolve_limit(catalogue=400_000, setting=100_000, prompt=272_000)
     assert (limit.tokens, limit.prompt) == (100_000, None)
 
@@ -195,11 +195,11 @@ def test_a_smaller_setting_makes_the_prompt_limit_moot() -> None:
         ("nobody-knows-me", None),
     ],
 )
-def test_how_long_a_reply_may_be(model: str, tokens: int | None) -> None:
+def test_largest_replies(model: str, tokens: int | None) -> None:
     assert max_output_of(parse(model).bare) == tokens
 
 
-def test_no_model_is_offered_whose_prompt_would_not_hold_it() -> None:
+def test_suggested_models_can_hold_the_prompt() -> None:
     models = [
         Alternative(model="gpt-5-mini", context_window=400_000),
         Alternative(model="claude-opus-5", context_window=1_000_000),
@@ -213,7 +213,7 @@ def test_no_model_is_offered_whose_prompt_would_not_hold_it() -> None:
     ]
 
 
-def test_a_new_list_brings_no_model_without_a_window() -> None:
+def test_every_listed_model_has_a_window() -> None:
     """A failure after an update of genai-prices names the models that need a row.
 
     Those known to have none (pictures, speech, models that nobody serves any more) are in the
@@ -231,7 +231,7 @@ def test_a_new_list_brings_no_model_without_a_window() -> None:
     assert not unknown - accepted, "add a row to sidecar/models/limits.py for these"
 
 
-def test_preflight_heeds_what_a_prompt_may_hold() -> None:
+def test_preflight_uses_the_prompt_limit() -> None:
     window = Window(resolve_limit(catalogue=400_000, prompt=272_000))
     found = preflight(session(turns=[user("x" * 280_000)]), window, PreflightParams())
     assert (found.verdict, found.fits) == ("refuse", False)

@@ -113,7 +113,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("model", "provider", "bare", "generation"), CASES, ids=[case[0] for case in CASES]
 )
-def test_a_name_is_taken_apart(
+def test_model_names_are_parsed(
     model: str, provider: str | None, bare: str, generation: str
 ) -> None:
     assert parse(model).bare == bare
@@ -122,7 +122,7 @@ def test_a_name_is_taken_apart(
 
 
 @given(st.text(max_size=60) | st.from_regex(r"[a-z0-9:/@.\-_]{0,40}", fullmatch=True))
-def test_any_name_is_something(model: str) -> None:
+def test_parse_accepts_any_name(model: str) -> None:
     info = model_info(model)
 
     assert info.id == model
@@ -130,7 +130,7 @@ def test_any_name_is_something(model: str) -> None:
     assert info.method in ("exact", "calibrated", "estimate")
 
 
-def test_an_unknown_model_is_estimated_and_says_so() -> None:
+def test_unknown_model_is_reported_as_an_estimate() -> None:
     info = model_info("some-model-of-mine")
 
     assert (info.tokenizer, info.method) == ("unknown~o200k_base", "estimate")
@@ -152,7 +152,7 @@ def test_an_unknown_model_is_estimated_and_says_so() -> None:
         ("", "", False),
     ],
 )
-def test_when_two_names_are_one_model(asked: str, loaded: str, same: bool) -> None:
+def test_names_of_the_same_model(asked: str, loaded: str, same: bool) -> None:
     assert same_model(asked, loaded) is same
     assert same_model(loaded, asked) is same
 
@@ -161,7 +161,7 @@ def test_when_two_names_are_one_model(asked: str, loaded: str, same: bool) -> No
     "model",
     ["Qwen-7B", "ollama/qwen-7b", "/models/Qwen-7B-Instruct-Q4_K_M.gguf", "qwen/qwen-7b:free"],
 )
-def test_a_glob_means_a_model_however_it_is_written(model: str) -> None:
+def test_glob_matches_every_spelling_of_a_model(model: str) -> None:
     assert matches(model, ("qwen-*",))
     assert not matches(model, ("llama-*", "qwen", "*-7"))
 
@@ -180,7 +180,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_name_of_a_million_characters_is_looked_at_in_part(name: str) -> None:
+def test_only_the_beginning_of_a_long_name_is_read(name: str) -> None:
     """It fails by taking hours: some of the patterns try every place anew."""
     assert generation_of(name) == UNKNOWN
     assert len(parse(name).bare) <= MAX_LENGTH
@@ -188,14 +188,14 @@ def test_a_name_of_a_million_characters_is_looked_at_in_part(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen-invented-9", "qwen-nova", "qwenish", "qwen9.1-pro"])
-def test_an_invented_name_is_of_no_family_whose_vocabulary_is_known(name: str) -> None:
+def test_invented_name_has_no_known_family(name: str) -> None:
     assert generation_of(name) == "qwen-newer"
 
 
 @pytest.mark.parametrize(
     "name", ["qwen2.5-coder-7b", "qwen3-8b", "qwen:7b", "qwq-32b", "qwen-vl-chat"]
 )
-def test_the_families_of_the_package_keep_theirs(name: str) -> None:
+def test_names_of_packaged_vocabularies_keep_their_generation(name: str) -> None:
     assert generation_of(name) == "qwen2"
 
 

@@ -58,13 +58,13 @@ def test_a_cut_is_not_safe(before: str, after: str) -> None:
     assert not is_cut(before, after)
 
 
-def test_a_line_cut_is_no_word_cut() -> None:
+def test_line_cut_is_not_a_word_cut() -> None:
     assert is_cut(";\n", "x")
     assert not has_word_cut_between(";\n", "x")
     assert has_word_cut_between("x", "\n")
 
 
-def test_the_next_cut_is_the_first_one() -> None:
+def test_next_cut_returns_the_first_cut() -> None:
     text = "don't stop;\n\n  now"
     assert [text[: next_cut(text, start)] for start in (0, 5, 10)] == [
         "don't",
@@ -75,7 +75,7 @@ def test_the_next_cut_is_the_first_one() -> None:
     assert next_cut("'''" * 50, 0) is None
 
 
-def test_letters_are_letters_and_breaks_are_none() -> None:
+def test_letters_and_breaks_are_disjoint() -> None:
     """Unicode's own classes: what is called a letter here is one to every tokenizer."""
     every = "".join(map(chr, range(0x10000)))
     letters = set(re.findall(f"[{LETTERS}]", every))

@@ -61,7 +61,7 @@ def test_every_safe_cut_is_exact(name: str) -> None:
     assert checked > 2_000
 
 
-def test_line_cuts_are_not_for_gpt2() -> None:
+def test_gpt2_has_no_line_cuts() -> None:
     encode = tiktoken.Encoding(
         "gpt2", pat_str=vocabulary_files.GPT2.expression, mergeable_ranks=ranks(), special_tokens={}
     ).encode_ordinary

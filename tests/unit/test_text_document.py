@@ -56,7 +56,7 @@ def whole(doc: TextDocument) -> Range:
 
 
 @given(TEXTS, ENCODINGS, SIZES, EDITS)
-def test_edits_do_what_they_do_to_a_plain_text(
+def test_edits_equal_those_of_a_plain_string(
     text: str,
     encoding: Encoding,
     size: int,
@@ -74,7 +74,7 @@ def test_edits_do_what_they_do_to_a_plain_text(
 
 
 @given(TEXTS, ENCODINGS, SIZES, POSITIONS)
-def test_positions_are_where_they_are_in_a_plain_text(
+def test_positions_equal_those_of_a_plain_string(
     text: str, encoding: Encoding, size: int, position: Position
 ) -> None:
     doc, text = document(text, encoding, size), oracle.joined(text)
@@ -139,7 +139,7 @@ def test_lines_end_on_cr_lf_and_crlf_only() -> None:
     ]  # fmt: skip
 
 
-def test_past_the_end_of_a_line_is_before_its_line_ending() -> None:
+def test_position_after_a_line_is_clamped_to_its_end() -> None:
     doc = document("ab\r\ncd")
     doc.apply(at(0, 99), "!")
     assert doc.text == "ab!\r\ncd"
@@ -147,7 +147,7 @@ def test_past_the_end_of_a_line_is_before_its_line_ending() -> None:
     assert doc.text == "ab!\r\ncd?"
 
 
-def test_inside_a_surrogate_pair_is_before_the_character() -> None:
+def test_position_inside_a_surrogate_pair_is_its_start() -> None:
     doc = document("a😀b", "utf-16")
     doc.apply(at(0, 2), "-")
     assert doc.text == "a-😀b"
@@ -156,7 +156,7 @@ def test_inside_a_surrogate_pair_is_before_the_character() -> None:
     assert doc.text == "😀b"
 
 
-def test_halves_of_a_pair_that_come_one_by_one_are_one_character() -> None:
+def test_separately_inserted_surrogates_form_one_character() -> None:
     doc = document("a", "utf-16")
     doc.apply(at(0, 1), "\ud83d")
     assert doc.characters == 2
@@ -184,14 +184,14 @@ def test_a_range_is_clamped_and_then_swapped(given: Range, start: int, end: int)
     assert doc.text == "abc\ndef"[:start] + "x" + "abc\ndef"[end:]
 
 
-def test_no_such_line() -> None:
+def test_missing_line_raises_index_error() -> None:
     with pytest.raises(IndexError):
         document("a").line(1)
     with pytest.raises(IndexError):
         document("a").line(-1)
 
 
-def test_a_snapshot_stays_as_it_is() -> None:
+def test_snapshot_is_not_changed_by_edits() -> None:
     doc = document("one two\n" * 50)
     snapshot, text = doc.pieces, doc.text
     doc.apply(at(20, 3), "x" * 500)
@@ -200,7 +200,7 @@ def test_a_snapshot_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("text", ["x, " * 3_500_000, "word word;\n" * 900_000])
-def test_an_edit_renews_a_few_small_pieces_however_long_the_text(text: str) -> None:
+def test_edit_replaces_few_pieces_in_any_document(text: str) -> None:
     doc = TextDocument("untitled:big", text)
     for step in range(200):
         before = doc.pieces
@@ -211,7 +211,7 @@ def test_an_edit_renews_a_few_small_pieces_however_long_the_text(text: str) -> N
     assert doc.line_count == text.count("\n") + 1
 
 
-def test_pieces_are_joined_again() -> None:
+def test_small_pieces_are_joined() -> None:
     doc = TextDocument("untitled:big", "word word;\n" * 90_000)
     for piece in doc.pieces:
         piece.counts["x"] = 1
@@ -260,7 +260,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
     return found
 
 
-def test_an_edit_and_count_look_into_as_many_pieces_at_10_mb_as_at_10_kb(
+def test_work_of_an_edit_does_not_grow_with_the_document(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small, big = visits(monkeypatch, 10_000), visits(monkeypatch, 10_000_000)
@@ -283,7 +283,7 @@ class Searched:
 
 
 @pytest.mark.parametrize("stretch", ["ACGT", "=", "😀", "1", " ", "ภาษาไทย"])
-def test_an_edit_in_a_stretch_without_cuts_searches_little_of_it(
+def test_edit_in_text_without_split_points_searches_little(
     monkeypatch: pytest.MonkeyPatch, stretch: str
 ) -> None:
     text = stretch * (1_000_000 // len(stretch))
@@ -302,7 +302,7 @@ def test_an_edit_in_a_stretch_without_cuts_searches_little_of_it(
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
-def test_a_place_in_a_long_line_is_found_without_looking_at_all_of_it(
+def test_position_in_a_long_line_is_found_without_reading_it(
     monkeypatch: pytest.MonkeyPatch, encoding: Encoding
 ) -> None:
     for module in ("pieces", "document"):

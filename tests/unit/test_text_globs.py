@@ -79,7 +79,7 @@ def ours(lines: list[str], paths: list[str]) -> list[str]:
 @example("**/a/**/b", "a", "b", "b")
 @example("[a/b]", "a", "b", "a")
 @example("a/**/", "a", "b", "a")
-def test_a_line_means_what_git_says(line: str, top: str, middle: str, deep: str) -> None:
+def test_gitignore_lines_match_like_git(line: str, top: str, middle: str, deep: str) -> None:
     """But where git does not do what it documents: `**` beside other characters is `*`."""
     assume(path_glob_problem(line) is None)
     assume(not re.search(r"[^/]\*\*|\*\*[^/]", line))
@@ -92,7 +92,7 @@ def test_a_line_means_what_git_says(line: str, top: str, middle: str, deep: str)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=5), PATHS)
 @example(["aa", "a/**/"], "a/a")
-def test_the_last_glob_that_means_a_file_or_its_folder_decides(lines: list[str], path: str) -> None:
+def test_last_matching_glob_decides(lines: list[str], path: str) -> None:
     """Told apart line by line."""
     lines = [line for line in lines if path_glob_problem(line) is None]
     expected = False
@@ -119,7 +119,7 @@ def test_the_last_glob_that_means_a_file_or_its_folder_decides(lines: list[str],
         (["no\udcff*", "ü"], ["no\udcff.md", "ü"], ["no\udcfe.md", "u"]),
     ],
 )
-def test_what_globs_of_budgets_mean(files: list[str], meant: list[str], others: list[str]) -> None:
+def test_globs_of_budgets(files: list[str], meant: list[str], others: list[str]) -> None:
     found = PathGlobs(files)
     assert [path for path in (*meant, *others) if found.matches_file(path)] == meant
 
@@ -128,20 +128,20 @@ UNLIKE_GIT = ("[!a]", "a[^b]", "[[:alpha:]]", "[a/b]", "[\\a-b]", "[--b]", "[a&&
 
 
 @pytest.mark.parametrize("pattern", [*UNLIKE_GIT, "a\\", "[b-a]", "!", "/", "!/"])
-def test_what_the_library_takes_for_something_else_than_git_is_refused(pattern: str) -> None:
+def test_patterns_that_pathspec_reads_differently_are_refused(pattern: str) -> None:
     assert path_glob_problem(pattern) is not None
 
 
 @pytest.mark.parametrize(
     "pattern", ["*.py[cod]", "[Bb]in/", "*.s[a-v][a-z]", "[]a]", "[a-]", "[a", "\\[!a]", "\\#*\\#"]
 )
-def test_common_patterns_are_no_problem(pattern: str) -> None:
+def test_common_patterns_are_valid(pattern: str) -> None:
     assert path_glob_problem(pattern) is None
 
 
 @settings(max_examples=2000, deadline=None)
 @given(st.text("ab*?[]!-^/.\\", max_size=12), st.text("ab[]!-^/.\\", max_size=8))
-def test_names_are_matched_as_by_fnmatch(glob: str, name: str) -> None:
+def test_names_match_like_fnmatch(glob: str, name: str) -> None:
     assert matches_any([glob], [name]) == fnmatchcase(name, glob)
 
 
@@ -163,7 +163,7 @@ BOMBS = (
 
 @pytest.mark.parametrize("pattern", BOMBS, ids=range(len(BOMBS)))
 @pytest.mark.parametrize("path", ["a" * 4000, "a/" * 2000 + "a", "ab" * 2000], ids=range(3))
-def test_no_pattern_takes_forever(pattern: str, path: str) -> None:
+def test_matching_takes_linear_time(pattern: str, path: str) -> None:
     assert not PathGlobs([pattern]).matches_file(path)
     assert IgnoreGlobs([pattern]).verdict(path, folder=False) is None
     assert not matches_any([pattern], [path + "-"])
@@ -187,14 +187,14 @@ def test_a_path_is_compared_once_with_many_patterns(monkeypatch: pytest.MonkeyPa
     assert len(compared) == 1
 
 
-def test_ten_thousand_lines_are_all_heeded() -> None:
+def test_ten_thousand_lines_are_all_matched() -> None:
     found = IgnoreGlobs(f"name{number}" for number in range(10_000))
     assert found.verdict("name0", folder=False) is True
     assert found.verdict("name9999", folder=True) is True
     assert found.verdict("name", folder=False) is None
 
 
-def test_without_re2_patterns_that_could_take_forever_are_refused(
+def test_slow_patterns_are_refused_without_re2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(globs, "_has_re2", lambda: False)
@@ -206,7 +206,7 @@ def test_without_re2_patterns_that_could_take_forever_are_refused(
     assert PathGlobs(["*.md", "!docs/"]).matches_file("docs/a.md") is False
 
 
-def test_what_is_wrong_with_a_pattern() -> None:
+def test_problem_of_an_invalid_pattern() -> None:
     assert glob_problem("prompts/**/*.[mt]d") is None
     assert glob_problem("*" * MAX_WILDCARDS) is None
     assert "wildcards" in (glob_problem("*a" * (MAX_WILDCARDS + 1)) or "")

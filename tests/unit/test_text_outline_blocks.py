@@ -77,7 +77,7 @@ def test_braces() -> None:
     ]
 
 
-def test_outline_takes_sections_for_markdown_and_blocks_for_the_rest() -> None:
+def test_find_parts_returns_sections_of_markdown_and_blocks_of_code() -> None:
     assert [part.kind for part in find_parts("# a\n", "x.md")] == ["section"]
     assert [part.kind for part in find_parts("# a\n", "x.py")] == ["block"]
     assert [part.kind for part in find_parts("# a\n", "x", "markdown")] == ["section"]
@@ -86,7 +86,7 @@ def test_outline_takes_sections_for_markdown_and_blocks_for_the_rest() -> None:
 
 
 @given(st.text("ab \t\n\r(){}#", max_size=60))
-def test_blocks_are_disjoint_and_hold_all_that_is_not_blank(text: str) -> None:
+def test_blocks_are_disjoint_and_cover_all_text(text: str) -> None:
     lines = Lines(text)
     covered: set[int] = set()
     for part in find_blocks(lines):
@@ -134,12 +134,12 @@ def test_regions_in_any_comment_syntax() -> None:
 
 
 @pytest.mark.parametrize("line", ["my-token-budget: 5", "token-budget: five", "token-budget: 5x"])
-def test_what_is_no_mark(line: str) -> None:
+def test_similar_strings_are_not_marks(line: str) -> None:
     assert find_marked_regions(Lines(line)) == []
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_a_file_is_ignored_from_its_first_ten_lines(newline: str) -> None:
+def test_ignore_mark_in_the_first_ten_lines(newline: str) -> None:
     mark = "<!-- token-budget: ignore -->"
     assert has_ignore_mark(newline * 9 + mark)
     assert not has_ignore_mark(newline * 10 + mark)
@@ -147,7 +147,7 @@ def test_a_file_is_ignored_from_its_first_ten_lines(newline: str) -> None:
     assert not has_ignore_mark("token-budget: ignored")
 
 
-def test_a_section_is_ignored_from_under_its_heading() -> None:
+def test_ignore_mark_below_a_heading() -> None:
     text = "# A\ntoken-budget: ignore\n## B\n## C\n\n% token-budget: ignore\n# D\n"
     lines = Lines(text)
     found = find_ignored_sections(lines, list(find_sections(lines)))

@@ -62,14 +62,14 @@ def test_example() -> None:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_offsets_are_of_the_text_as_it_is(newline: str) -> None:
+def test_offsets_refer_to_the_original_text(newline: str) -> None:
     text = EXAMPLE.replace("\n", newline)
     plan = found(text)[0]
     assert text[plan.start : plan.end].startswith(f"# Plan #{newline}{newline}text")
     assert text[plan.end :] == f"# Next{newline}"
 
 
-def test_no_other_line_ends() -> None:
+def test_other_separators_do_not_end_lines() -> None:
     assert [part.title for part in found("# a\u2028# b\x0c# c\x0b# d\x85# e")] == [
         "a # b # c # d # e"
     ]
@@ -88,12 +88,12 @@ def test_no_other_line_ends() -> None:
         ("Plan > Deep", 0),
     ],
 )
-def test_a_path_names_the_sections_that_end_so(path: str, count: int) -> None:
+def test_heading_path_matches_the_end_of_a_path(path: str, count: int) -> None:
     wanted = normalize_heading_path(path)
     assert sum(has_path(part, wanted) for part in found(EXAMPLE)) == count
 
 
-def test_a_title_may_hold_the_separator() -> None:
+def test_title_may_contain_the_separator() -> None:
     part = found("# a > b\n")[0]
     assert has_path(part, normalize_heading_path("a > b"))
 
@@ -111,7 +111,7 @@ def test_a_title_may_hold_the_separator() -> None:
         "```\n" * 100_001,
     ],
 )
-def test_long_lines_take_one_pass(line: str) -> None:
+def test_long_lines_take_linear_time(line: str) -> None:
     # Would run into the time limit of the suite if any of it were quadratic.
     found(line)
 
@@ -141,7 +141,7 @@ def test_headings_are_those_of_commonmark(parts: list[str]) -> None:
 
 
 @given(st.lists(lines, max_size=12))
-def test_sections_nest_and_reach_to_the_next(parts: list[str]) -> None:
+def test_sections_are_nested_and_end_at_the_next_heading(parts: list[str]) -> None:
     text = "\n".join(parts)
     made = found(text)
     for index, part in enumerate(made):
@@ -150,7 +150,7 @@ def test_sections_nest_and_reach_to_the_next(parts: list[str]) -> None:
         assert part.path[-1:] == made[index].path[-1:]
 
 
-def test_a_heading_path_with_a_run_of_blanks_is_read_once() -> None:
+def test_heading_path_with_many_blanks_takes_linear_time() -> None:
     """It fails by never ending, as `\\s+>\\s+` does, which tries every blank of the run again."""
     assert normalize_heading_path("x" + " " * 1_000_000 + "y") == "x y"
     assert normalize_heading_path("x" + " " * 9 + ">" + "\t" * 9 + "y > z") == "x > y > z"

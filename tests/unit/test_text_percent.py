@@ -25,7 +25,7 @@ def test_a_share_is_rounded_down(share: float, text: str) -> None:
     assert percent_text(share) == text
 
 
-def test_what_floating_point_took_is_given_back() -> None:
+def test_floating_point_error_does_not_lower_a_percentage() -> None:
     assert percent_text(0.29 * 100) == "29 %"
 
 
@@ -58,6 +58,6 @@ def _shims() -> list[str]:
     return [path.relative_to(TOP).as_posix() for path in paths if form.search(path.read_text())]
 
 
-def test_nothing_else_writes_percent() -> None:
+def test_no_other_module_formats_percentages() -> None:
     """A second form of the same number reads like a second number."""
     assert set(_python()) | set(_shims()) <= OWNERS

@@ -23,12 +23,12 @@ def test_splitting_keeps_the_text_and_cuts_safely(text: str, characters: int) ->
     assert all(is_cut(before, after) for before, after in pairwise(parts))
 
 
-def test_a_stretch_without_a_cut_stays_whole() -> None:
+def test_text_without_split_points_stays_one_piece() -> None:
     assert list(split("x" * 1000, 10)) == ["x" * 1000]
     assert next(split("x" * 1000 + " y" * 10, 10)) == "x" * 1000
 
 
-def test_pieces_are_about_as_long_as_asked() -> None:
+def test_pieces_have_about_the_requested_length() -> None:
     pieces = split_pieces(edits.document_text(Random(1), 50_000), 1_000)
     assert 40 <= len(pieces) <= 52
 
@@ -43,7 +43,7 @@ def test_line_ends_and_starts(text: str) -> None:
         assert piece.line_end(start) == (end, number + 1 < len(spans))
 
 
-def test_lines_end_on_three_things_only() -> None:
+def test_only_three_sequences_end_lines() -> None:
     assert Piece("a\x0bb\x0cc\x1cd\x1ee\x85f\u2028g\u2029h").line_ends == 0
     assert Piece("a\rb\r\nc\nd\n\re").line_ends == 5
 
@@ -55,13 +55,13 @@ def test_merging_adds_counts_up() -> None:
     assert merged.counts == {"x": 8}
 
 
-def test_merging_loses_no_count_in_use() -> None:
+def test_merging_keeps_counts_in_use() -> None:
     counted, fresh = Piece("a", {"x": 1}), Piece(" b")
     assert merge_counted([counted, fresh, counted], 100) == [counted, fresh, counted]
     assert [piece.text for piece in merge_counted([fresh, fresh], 100)] == [" b b"]
 
 
-def test_merging_makes_nothing_too_long() -> None:
+def test_merged_pieces_are_not_too_long() -> None:
     pieces = [Piece("x" * 40) for _ in range(5)]
     assert [len(piece) for piece in merge_counted(pieces, 100)] == [80, 80, 40]
 

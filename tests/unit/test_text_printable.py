@@ -33,7 +33,7 @@ def is_plain(text: str, allowed: str = "") -> bool:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_is_obeyed_is_written_as_an_escape(text: str) -> None:
+def test_active_characters_are_escaped(text: str) -> None:
     assert is_plain(printable(text))
     assert is_plain(printable_lines(text), "\n")
     printable(text).encode("utf-8")
@@ -48,7 +48,7 @@ def test_the_escapes() -> None:
 @pytest.mark.parametrize(
     "text", ["", "prompts/AGENTS.md", "C:\\a\\b", "naïve 文書 👩‍💻", "# x [y]", "c++::std", "a: b"]
 )
-def test_what_is_harmless_is_unchanged(text: str) -> None:
+def test_harmless_text_is_unchanged(text: str) -> None:
     assert printable(text) == printable_lines(text) == text
 
 
