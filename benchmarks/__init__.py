@@ -1,1 +1,1 @@
-"""Ratios to named peers, measured side by side in one run: `python -m benchmarks`."""
+"""Benchmarks that compare token-sidecar with named peers in one run: `python -m benchmarks`."""

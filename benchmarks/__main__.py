@@ -1,10 +1,11 @@
-"""`python -m benchmarks [PART …] [--html FILE]`: every figure beside its peer, in one run.
+"""Runs the benchmarks: `python -m benchmarks [PART …] [--html FILE]`.
 
-All parts by default; `--html` draws what is measured over size, log-log, on one page.
+All parts run by default. Each prints its figures beside those of a peer. `--html` also draws the
+figures by size on one page.
 
 Parts: startup, editing, opening, folder, estimates, conversations, occupancy, check, ledger,
-transcripts, following, idle, memory, mcp, neovim-chats, neovim-startup. Beside these `fit-estimates`, which
-writes the table of estimates anew.
+transcripts, following, idle, memory, mcp, neovim-chats, neovim-startup. The additional part
+`fit-estimates` writes a new table of estimates.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PARTS = (
 
 
 def main(arguments: list[str]) -> None:
-    """Run parts; with `--html` their figures are drawn on one page too."""
+    """Run the parts that the arguments name, and write the page for `--html`."""
     file: Path | None = None
     if "--html" in arguments[:-1]:
         at = arguments.index("--html")
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> None:
         arguments = arguments[:at] + arguments[at + 2 :]
     if unknown := set(arguments) - {*PARTS, "fit-estimates"}:
         sys.exit(f"no such part: {', '.join(sorted(unknown))}\n{__doc__}")
-    # As installed: modules are compiled once, not at every start.
+    # Modules are compiled once, as in an installed package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     printed: dict[str, str] = {}
     for name in arguments or PARTS:

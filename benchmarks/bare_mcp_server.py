@@ -1,4 +1,4 @@
-"""The peer: a bare server on the MCP SDK with one tool."""
+"""A peer: a minimal server on the MCP SDK with one tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer: a bare pygls server with one custom request, on pygls' own stdio loop."""
+"""A peer: a minimal pygls server with one custom request, on pygls' own stdio loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pygls.lsp.server import LanguageServer
 
 
 def create() -> LanguageServer:
-    """One custom request, `bench/echo`, that answers at once."""
+    """Return a server with the custom request `bench/echo`, which answers at once."""
     server = LanguageServer("bare", "0")
 
     @server.feature("bench/echo")

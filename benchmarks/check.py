@@ -1,8 +1,8 @@
-"""`check` on a big tree, cold (on one core and on all) and warm, against repomix's token count.
+"""Measures `check` on a large folder, cold (on one core and on all cores) and warm, beside repomix.
 
-`python -m benchmarks.check [FILES]`: 20,000 files of 10 KB by default, real code cut to size, with
-a .gitignore, budgets, sections and a sum. repomix comes from npm; what it does besides counting
-(its security check, its output file) is switched off or thrown away as far as it lets itself.
+Usage: `python -m benchmarks.check [FILES]`. By default, the folder has 20,000 files of 10 KB of
+real code, with a .gitignore, budgets, sections and a group. repomix is installed from npm. Its
+security check is switched off and its output discarded, because only its token count is compared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IGNORED = "*.log\n*.pyc\n__pycache__/\nnode_modules/\n/dist/\nbuild/\n.venv/\n!k
 
 
 class Times(NamedTuple):
-    """One tree: its bytes, our cold run and the last line of it, the best warm one, and the peer's."""
+    """The times for one folder: ours on a cold and a warm run, and repomix's."""
 
     size: int
     cold: Took
@@ -51,7 +51,9 @@ class Times(NamedTuple):
 
 
 def run(files: int = FILES) -> None:
-    """Print the times of one cold run, of warm ones, and of repomix; smaller trees are drawn only."""
+    """Print the times of a cold run, of warm runs and of repomix. Smaller folders are
+    only drawn.
+    """
     drawn = figure("`check` of a tree, whole process", "files of 10 KB")
     with tempfile.TemporaryDirectory() as folder:
         peer = _repomix(Path(folder))
@@ -73,17 +75,17 @@ def run(files: int = FILES) -> None:
 
 
 def _measured(folder: Path, files: int, peer: list[str]) -> Times:
-    """A new tree with a state of its own."""
+    """Create a folder with its own state folder, and measure it."""
     tree = folder / "tree"
     size = make_tree(tree, files)
-    time.sleep(2.5)  # a file that was only just written is not trusted: let it settle
+    time.sleep(2.5)  # the cache ignores files that have just been written
     cold, said = _check(folder, tree)
     warm = min(_check(folder, tree)[0] for _ in range(RUNS))
     return Times(size, cold, warm, _seconds([*peer, str(tree)], folder), said)
 
 
 def make_tree(tree: Path, files: int) -> int:
-    """Files in 20 x 20 folders; the same tree every time. Gives its size in bytes."""
+    """Create files in 20 x 20 folders, always the same ones, and return their size in bytes."""
     chance = random.Random(1)
     lines = source_text(8_000_000).split("\n")
     size = 0
@@ -100,7 +102,7 @@ def make_tree(tree: Path, files: int) -> int:
 
 
 def _text(chance: random.Random, lines: list[str], markdown: bool) -> str:
-    """Consecutive lines, half to one and a half times the mean size."""
+    """Return consecutive lines, of half to one and a half times the mean size."""
     at = chance.randrange(len(lines) - 5_000)
     wanted = chance.randrange(MEAN_BYTES // 2, MEAN_BYTES * 3 // 2)
     made: list[str] = []
@@ -115,9 +117,9 @@ def _text(chance: random.Random, lines: list[str], markdown: bool) -> str:
 
 
 def _check(folder: Path, tree: Path, *options: str, cores: int | None = None) -> tuple[Took, str]:
-    """What a whole run took, and the last line that it prints; `cores`: on so many of ours."""
+    """Return the time of a complete run, and the last line that it prints."""
     command = [sys.executable, "-P", "-m", "sidecar", "check", str(tree), *options]
-    # Without settings of ours, as installed.
+    # The user's own settings are ignored.
     env = {key: value for key, value in os.environ.items() if not key.startswith("TOKEN_SIDECAR_")}
     env["TOKEN_SIDECAR_STATE"] = str(folder / "state")
 
@@ -139,7 +141,7 @@ def _check(folder: Path, tree: Path, *options: str, cores: int | None = None) ->
 
 
 def _cores(folder: Path, tree: Path) -> str:
-    """Cold runs on one core and on all that are ours, in turn."""
+    """Return the times of cold runs on one core and on all available cores, measured in turn."""
     if not hasattr(os, "sched_setaffinity"):
         return "  one core against all: not on this system"
     ours = len(os.sched_getaffinity(0))
@@ -155,7 +157,7 @@ def _cores(folder: Path, tree: Path) -> str:
 
 
 def _repomix(folder: Path) -> list[str]:
-    """repomix, installed, with what it does besides reading and counting switched off."""
+    """Return the time of repomix with everything switched off except reading and counting."""
     npm = shutil.which("npm")
     assert npm, "the peer needs npm"
     subprocess.run([npm, "init", "-y"], cwd=folder, check=True, capture_output=True)

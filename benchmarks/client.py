@@ -1,4 +1,4 @@
-"""A small synchronous LSP client over stdio, for timing from outside."""
+"""A small synchronous LSP client over stdio, which measures a server from outside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ URI = "file:///bench/doc.py"
 
 
 class StdioClient:
-    """Starts a server; `request` sends one request and reads until its answer."""
+    """Starts a server. `request` sends one request and waits for its answer."""
 
     def __init__(
         self,
@@ -25,7 +25,11 @@ class StdioClient:
         stderr: int | IO[bytes] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`env`: the server's environment; this process's by default."""
+        """Args:
+        command: The command that starts the server.
+        stderr: Where the server's error output goes.
+        env: The server's environment; by default that of this process.
+        """
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr, env=env)
         self._in = cast("IO[bytes]", self.process.stdin)
@@ -57,7 +61,9 @@ class StdioClient:
         return number
 
     def wait(self, number: int) -> Any:
-        """The result of a request; answers may come in another order than requests were sent."""
+        """Return the result of a request. Answers may arrive in another order than requests were
+        sent.
+        """
         while number not in self._answers:
             message = self.receive()
             if "id" in message and "method" not in message:
@@ -70,7 +76,7 @@ class StdioClient:
         return message["result"]
 
     def wait_any(self, numbers: set[int]) -> int:
-        """The first of some requests to be answered; that answer is dropped."""
+        """Return the first of these requests that is answered. The answer is discarded."""
         while True:
             message = self.receive()
             if message.get("id") in numbers and "method" not in message:
@@ -84,7 +90,7 @@ class StdioClient:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
     def initialize(self) -> float:
-        """Seconds from now to the answer of `initialize`."""
+        """Return the seconds until the answer to `initialize`."""
         start = time.perf_counter()
         params = {
             "processId": None,
@@ -108,11 +114,13 @@ class StdioClient:
         self._out.close()
 
     def errors(self) -> bytes:
-        """All of the ended server's stderr, where it was started with a pipe for it."""
+        """Return the error output of the server, which has ended and was started with a pipe for
+        it.
+        """
         return self.process.stderr.read() if self.process.stderr else b""
 
     def end_streams(self) -> None:
-        """Close what a server that ended by itself left open."""
+        """Close the pipes to a server that has ended by itself."""
         for stream in (self._in, self._out, self.process.stderr):
             if stream is not None:
                 stream.close()

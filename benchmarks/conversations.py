@@ -1,9 +1,9 @@
-"""Whole prompts predicted by calibration, the truth being a real llama.cpp's reported usage.
+"""Compares predicted prompts with the usage that a real llama.cpp reports.
 
-Conversations of 30 turns of mixed code, JSON, prose and Chinese, Japanese and Korean, under several
-vocabularies with a chat template around them. Each prompt is predicted before its usage is seen, by
-what the status shows of such a session: the last prompt and its reply as they were reported, and
-the calibrated estimate of what is new. Beside it chars/4 on the same prompts.
+Conversations have 30 turns of code, JSON, prose, Chinese, Japanese and Korean, and are counted with
+several vocabularies and a chat template. Each prompt is predicted before its usage is known, as the
+status does: the reported tokens of the last prompt and its reply, plus the calibrated estimate of
+the new texts. A quarter of the characters is the peer.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Message = dict[str, Any]
 
 
 class Errors(NamedTuple):
-    """|predicted - reported| / reported of one whole prompt."""
+    """The relative errors of one predicted prompt: |predicted - reported| / reported."""
 
     ours: float
     chars4: float
 
 
 def conversation(seed: int, turns: int = TURNS) -> list[tuple[str, str]]:
-    """(question, reply) of mixed kinds and lengths; the same for the same seed."""
+    """Return questions and replies of various kinds and lengths, which the seed determines."""
     source = random.Random(seed)
     return [(_text(source), _text(source)) for _ in range(turns)]
 
@@ -94,7 +94,7 @@ def _cjk(source: random.Random) -> str:
 
 
 def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
-    """Each prompt's errors, in order, against the server at `url`."""
+    """Return the errors of each prompt, in order, against the server at `url`."""
     tokenizer = Tokenizers().for_model(MODEL)
     calibration = ConversationCalibration(Calibrations(), MODEL, tokenizer.name)
     session = Conversation("benchmark", Counter(MODEL, tokenizer))
@@ -115,30 +115,30 @@ def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
 
 
 def reported_prompt(url: str, messages: list[Message]) -> int:
-    """The prompt's tokens as the server reports them with a real reply."""
+    """Return the tokens of the prompt that the server reports with a real reply."""
     body = {"messages": messages, "max_tokens": 1, "cache_prompt": True}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120).json()
     return int(answer["usage"]["prompt_tokens"])
 
 
 def output_of(url: str, reply: str) -> int:
-    """What the server would report for this reply as its output, had its model written it."""
+    """Return the output tokens that the server would report if the model had written this reply."""
     body = {"content": reply, "parse_special": False}
     return len(httpx.post(f"{url}/tokenize", json=body, timeout=120).json()["tokens"])
 
 
 def mean_errors(url: str, seed: int) -> Errors:
-    """The means over turns 4 to 30."""
+    """Return the mean errors over turns 4 to 30."""
     return means(list(prompt_errors(url, seed))[FIRST_JUDGED - 1 :])
 
 
 def means(errors: list[Errors]) -> Errors:
-    """Of several prompts."""
+    """Return the mean errors of several prompts."""
     return Errors(mean(one.ours for one in errors), mean(one.chars4 for one in errors))
 
 
 def run() -> None:
-    """Print the means for each vocabulary."""
+    """Print the mean errors for each vocabulary."""
     from tests.e2e.llama.gguf import write_model
     from tests.e2e.llama.server import llama
     from tests.e2e.llama.vocabularies import ensure_vocabularies

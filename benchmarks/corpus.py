@@ -1,4 +1,4 @@
-"""Texts to measure on: the Python sources of the standard library, in a fixed order."""
+"""Texts for benchmarks: the Python sources of the standard library, in a fixed order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIZES = {"10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000, "10 MB": 10_000_
 
 
 def source_text(size: int) -> str:
-    """`size` characters of real code."""
+    """Return `size` characters of real code."""
     parts: list[str] = []
     have = 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):

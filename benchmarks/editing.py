@@ -1,4 +1,4 @@
-"""An edit and its fresh exact count through the whole server, against full counts."""
+"""Measures an edit and its new exact count through the whole server, beside full counts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ HERE = Path(__file__).resolve().parent
 NODE_MODULES = HERE.parent / ".editors" / "benchmarks"
 
 SETTLED_SECONDS = 2.0
-"""By then a server that has just started has read prices and looked for sessions: what is measured
-is typing, for every size alike."""
+"""Seconds until a server has read prices and searched for sessions. Only typing is measured."""
 
 
 def edit_and_count(text: str, edits: int = 200) -> float:
-    """Median seconds of a character typed anywhere and `tokens/count`, through stdio."""
+    """Return the median seconds of an edit at a random place and `tokens/count`, over stdio."""
     client = StdioClient(SERVER)
     client.initialize()
     client.open(text)
@@ -56,7 +55,7 @@ def _one(client: StdioClient, version: int, line: int) -> float:
 
 
 def full_tiktoken(text: str, runs: int) -> float:
-    """Median seconds of a full tiktoken count."""
+    """Return the median seconds of counting a whole text with tiktoken."""
     encode = encoding("o200k_base").encode_ordinary
     encode("a")
     times = []
@@ -68,7 +67,7 @@ def full_tiktoken(text: str, runs: int) -> float:
 
 
 def full_gpt_tokenizer(text: str, runs: int) -> float:
-    """Median seconds of npm gpt-tokenizer's count, in Node."""
+    """Return the median seconds of counting a whole text with npm's gpt-tokenizer, in Node."""
     NODE_MODULES.mkdir(parents=True, exist_ok=True)
     if not (NODE_MODULES / "node_modules" / "gpt-tokenizer").exists():
         (NODE_MODULES / "package.json").write_text('{"private": true}')
@@ -85,7 +84,7 @@ def full_gpt_tokenizer(text: str, runs: int) -> float:
 
 
 def run() -> None:
-    """Print a row a size."""
+    """Print a row for each size."""
     print("\nEdit + exact count through the server (p50), against a full count at each edit")
     print(
         f"{'size':>8} {'sidecar':>11} {'tiktoken':>11} {'ratio':>8} {'gpt-tok.':>11} {'ratio':>8}"

@@ -1,7 +1,7 @@
-"""Estimates beside exact counts by file type, for our estimators and those of the peers.
+"""Compares estimates with exact counts by file type, for our estimators and those of peers.
 
-For each type: bias on the total / mean absolute error of a document, in percent, against
-o200k_base. Then, where a real llama.cpp can be run: whole prompts predicted by calibration.
+For each type, it prints the bias of the total and the mean absolute error of a document against
+o200k_base, in percent. If a real llama.cpp can run, it also prints the errors of predicted prompts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ESTIMATES: dict[str, Callable[[str], int]] = {
 
 
 def run() -> None:
-    """Print the table."""
+    """Print the table of errors."""
     exact = engine("o200k_base")
     corpus = {kind: [(text, exact.count(text)) for text in some] for kind, some in texts().items()}
     print("\nEstimates against o200k_base: bias on the total / mean error of a document, %")

@@ -1,8 +1,9 @@
-"""Fits the estimates, and judges them: `python -m benchmarks fit-estimates`.
+"""Fits the estimates and evaluates them: `python -m benchmarks fit-estimates`.
 
-Weights and bands come from one half of the documents of `benchmarks.fitting.corpus`, bands also from
-half of the sources of `benchmarks.fitting.unseen`, and are written to `sidecar/counting/estimates.json`.
-What is printed was measured on the others, which nothing is ever fitted to. The work is done in an environment of its own, which is made the first time.
+Weights and bands are fitted to one half of the documents of `benchmarks.fitting.corpus`, bands also
+to half of the sources of `benchmarks.fitting.unseen`. They are written to
+`sidecar/counting/estimates.json`. The printed errors are those of the other documents. The first
+run creates a separate environment.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from benchmarks.fitting.environment import PYTHON, ensure, run_inside
 
 
 def run() -> None:
-    """Fit, write the table, and print how far it is off."""
+    """Fit the estimates, write the table, and print its errors."""
     ensure()
     run_inside("benchmarks.fit_estimates")
 

@@ -1,4 +1,6 @@
-"""A folder's count on the command line, against a ttok-style one: tiktoken over each whole file."""
+"""Measures the count of a folder on the command line, beside tiktoken over each whole file, as ttok
+does.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ print(sum(len(encode(p.read_bytes().decode("utf-8", "replace")))
 
 
 def run() -> None:
-    """Print both times and totals of the largest of some trees of real files."""
+    """Print the times and totals for the largest of some folders of real files."""
     drawn = figure("Counting a folder, whole process", "MB of source files")
     for megabytes in MEGABYTES:
         files, size, ours, theirs = _measured(megabytes * 1_000_000)
@@ -34,7 +36,9 @@ def run() -> None:
 
 
 def _measured(most: int) -> tuple[int, int, float, float]:
-    """Files and bytes of a tree, and the seconds of both, which count the same."""
+    """Return the files and bytes of a folder, and the seconds of both programs, whose counts are
+    equal.
+    """
     with tempfile.TemporaryDirectory() as folder:
         size = _copy_sources(Path(folder), most)
         script = str(Path(sys.executable).with_name("token-sidecar"))

@@ -1,9 +1,7 @@
-"""Agents' session files through a real server: first number, an appended line, memory, contents.
+"""Measures how a real server follows agents' session files: first number, appended line and memory.
 
-    python -m benchmarks.following [MEGABYTES]
-
-CPU is that of all threads of the server's process, as Linux counts it; the peer is ccusage's
-statusline on the same history.
+Usage: `python -m benchmarks.following [MEGABYTES]`. CPU time is that of all threads of the server's
+process, as Linux reports it. The peer is ccusage's statusline on the same history.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ STARTS = 5
 MOST_SECONDS = 600.0
 APPENDS = 50
 CONTENTS = WORDS[3:40].encode()
-"""Stands in nearly every message of the history."""
+"""A string that nearly every message of the history contains."""
 
 
 class Server(StdioClient):
-    """A server whose user's folders lie below `home`, with one root."""
+    """A server with one root, whose user's folders are below `home`."""
 
     def __init__(self, home: Path, state: Path) -> None:
         env = {**os.environ, "HOME": str(home), "TOKEN_SIDECAR_STATE": str(state)}
@@ -51,25 +49,25 @@ class Server(StdioClient):
         self.notify("initialized", {})
 
     def context(self, tokens: int | None) -> None:
-        """Wait for a status whose context has so many tokens."""
+        """Wait for a status whose context has this number of tokens."""
         shown = None
         while shown != tokens:
             params = self.receive().get("params") or {}
             shown = (params.get("context") or {}).get("tokens")
 
     def cpu(self) -> float:
-        """Seconds of all its threads that live."""
+        """Return the CPU seconds of all running threads."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
     def peak(self) -> float:
-        """The most memory that it ever held, in megabytes."""
+        """Return the largest resident memory so far, in megabytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024
 
 
 class Times(NamedTuple):
-    """Seconds of one history, the middle of each, and megabytes."""
+    """The median times in seconds for one history, and the memory in megabytes."""
 
     first: float
     took: float
@@ -79,7 +77,7 @@ class Times(NamedTuple):
 
 
 def run() -> None:
-    """Follow a history through a server and print each figure; smaller ones are drawn only."""
+    """Follow a history with a server and print each figure. Smaller histories are only drawn."""
     line = figure("An appended line through the server (CPU)", "MB of session files")
     wall = figure("Following session files (wall)", "MB of session files")
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +95,7 @@ def run() -> None:
 
 
 def _measured(here: Path, megabytes: int, binary: Path) -> Times:
-    """Write a history and follow it."""
+    """Create a history and follow it."""
     home, state = here / "home", here / "state"
     state.mkdir(parents=True)
     truths = history(home, megabytes)
@@ -124,7 +122,7 @@ def _show(megabytes: int, times: Times) -> None:
 
 
 def _first(home: Path, state: Path, session: Transcript) -> float:
-    """Seconds from `initialized` to the first status with a context."""
+    """Return the seconds from `initialized` to the first status with a context."""
     server = Server(home, state)
     start = time.perf_counter()
     server.context(session.home.truth.context[session.id])
@@ -134,7 +132,9 @@ def _first(home: Path, state: Path, session: Transcript) -> float:
 
 
 def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
-    """Seconds until the ledger has every call of the history, to the token."""
+    """Return the seconds until the ledger contains every call of the history with the
+    exact tokens.
+    """
     start, totals = time.perf_counter(), [truth.total for truth in truths]
     server.request("cost/detail", {})
     wanted = (
@@ -147,7 +147,7 @@ def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
         assert since < MOST_SECONDS, (found, wanted)
         time.sleep(min(0.5, max(0.01, since / 20)))  # to a twentieth, however short it is
     took = time.perf_counter() - start
-    while found != wanted:  # copies and ends of replies may come after the last new call
+    while found != wanted:  # copies and ends of replies may follow the last new call
         assert time.perf_counter() - start < MOST_SECONDS, (found, wanted)
         time.sleep(0.5)
         found = _totals(state)
@@ -155,7 +155,7 @@ def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
 
 
 def _totals(state: Path) -> tuple[int, int, int]:
-    """Calls in the ledger, their input and their output."""
+    """Return the number of calls in the ledger, their input and their output tokens."""
     with closing(sqlite3.connect(f"file:{state / 'ledger.db'}?mode=ro", uri=True)) as ledger:
         count, prompt, output = ledger.execute(
             "SELECT count(*),"
@@ -166,7 +166,7 @@ def _totals(state: Path) -> tuple[int, int, int]:
 
 
 def _newest(home: Path) -> Transcript:
-    """A session of this hour in the server's root."""
+    """Create a session of the last hour in the server's root."""
     claudes = ClaudeHome(home / ".claude", seed=9)
     claudes.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     session = claudes.session(home / "work" / "0")
@@ -176,7 +176,7 @@ def _newest(home: Path) -> Transcript:
 
 
 def _appended(server: Server, session: Transcript) -> list[float]:
-    """CPU seconds for each line that the session grows by, its number shown and right."""
+    """Return the CPU seconds for each appended line, until the correct number is shown."""
     times = []
     for _ in range(APPENDS):
         start = server.cpu()
@@ -188,7 +188,7 @@ def _appended(server: Server, session: Transcript) -> list[float]:
 
 
 def _check_contents(home: Path, state: Path) -> None:
-    """Nothing of the messages is in what the server keeps and logs."""
+    """Check that nothing the server stores or logs contains text of the messages."""
     kept = [path for path in state.rglob("*") if path.is_file()]
     bearing = sum(CONTENTS in path.read_bytes() for path in home.rglob("*.jsonl"))
     assert bearing

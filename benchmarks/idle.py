@@ -1,6 +1,7 @@
-"""What a server at rest costs: wake-ups and CPU per second. For Linux, which counts both.
+"""Measures an idle server: wake-ups and CPU time per second.
 
-The measured minute holds two of the polls that look for what a file system does not report.
+It needs Linux, which reports both. The measured minute contains two of the polls for changes that a
+file system does not report.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from benchmarks.agents.claude import ClaudeHome
 from benchmarks.client import SERVER, StdioClient
 
 START_SECONDS = 75.0
-"""By then everything is loaded, and what waits for a minute without edits has run."""
+"""Seconds until everything is loaded, and until the work has run that waits for a minute without
+edits.
+"""
 SECONDS = 60.0
 REPLIES = 200
 
 
 class Cost(NamedTuple):
-    """How often a process's threads have slept, and how many milliseconds they have run."""
+    """The number of times that a process's threads slept, and their CPU time in milliseconds."""
 
     wake_ups: int
     cpu_ms: float
 
 
 def run() -> None:
-    """Print both figures, without and with an agent's sessions."""
+    """Print both figures, without and with sessions of an agent."""
     print("\nA server at rest, per second (at most 5 wake-ups and 0.5 ms of CPU)")
     for name, replies in (("without agents", 0), (f"with a session of {REPLIES} calls", REPLIES)):
         cost = _at_rest(replies)

@@ -1,10 +1,10 @@
-"""The ledger beside plain SQLite: recording with 4 processes, and reports beside a scan.
+"""Compares the ledger with plain SQLite: recording with four processes, and reports.
 
-    python -m benchmarks.ledger [--events 1000000] [--writes 2000] [--json]
-
-Recording is compared with a bare one-row insert of the same columns, into a file as full, with the
-same durability (WAL, synchronous=NORMAL). Reports are compared with the same sums, grouped by
-SQLite in one scan of the calls (`+` keeps it from the index): the quickest way without sums by day.
+Usage: `python -m benchmarks.ledger [--events 1000000] [--writes 2000] [--json]`. Recording is
+compared with inserting a row with the same columns into an equally large file with the same
+durability (WAL, synchronous=NORMAL). Reports are compared with the same sums, which SQLite groups
+in one scan of the calls (`+` prevents the use of the index). That is the fastest way without daily
+sums.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ COLUMNS = (
 
 
 def events(count: int, seed: int = 6) -> Iterator[LedgerEvent]:
-    """A year of work: each day some sessions, with one model each, summaries by a smaller one."""
+    """Return a year of work: some sessions each day, with one model each and summaries by a smaller
+    model.
+    """
     rng = random.Random(seed)
     for index in range(count):
         day = index * DAYS // count
@@ -74,7 +76,7 @@ def events(count: int, seed: int = 6) -> Iterator[LedgerEvent]:
 
 
 def events_now(count: int, seed: int) -> Iterator[LedgerEvent]:
-    """One session at work after that year: a call a second."""
+    """Return a session after that year, with one call per second."""
     rng = random.Random(seed)
     for index in range(count):
         yield _event(rng, START + timedelta(days=DAYS, hours=9, seconds=index), DAYS, seed)
@@ -102,7 +104,7 @@ def _event(rng: random.Random, at: datetime, day: int, session: int) -> LedgerEv
 
 
 def bare_row(event: LedgerEvent) -> tuple[object, ...]:
-    """The same values as the ledger's row, without looking anything up."""
+    """Return the values of the ledger's row, without looking anything up."""
     head = event.request_id, 1, int(event.at.timestamp() * 1000), 1, 1, 0
     return *head, *msgspec.structs.astuple(event.buckets), event.estimated_tokens, None
 
@@ -111,7 +113,7 @@ BARE_INSERT = f"INSERT INTO bare ({', '.join(COLUMNS)}) VALUES ({', '.join('?' *
 
 
 def bare_connection(path: Path) -> sqlite3.Connection:
-    """Plain SQLite as anyone would open it for this, as durable as the ledger."""
+    """Return a connection of plain SQLite with the durability of the ledger."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=30)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -119,7 +121,7 @@ def bare_connection(path: Path) -> sqlite3.Connection:
 
 
 def fill(folder: Path, count: int) -> None:
-    """Both files with the same events."""
+    """Write the same events to both files."""
     ours = Ledger(folder / "ledger.db", UTC)
     ours.record_many(events(count))
     ours.close()
@@ -132,7 +134,7 @@ def fill(folder: Path, count: int) -> None:
 
 
 def write_events(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
-    """One writer of the ledger."""
+    """Write events to the ledger, as one of several processes."""
     ledger = Ledger(path)
     ledger.record(batch[0])
     start.wait()
@@ -142,7 +144,7 @@ def write_events(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
 
 
 def write_bare(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
-    """One writer of bare rows; building the row is part of it, as it is in the ledger."""
+    """Write plain rows, including their construction, as one of several processes."""
     connection = bare_connection(path)
     connection.execute(BARE_INSERT, bare_row(batch[0]))
     start.wait()
@@ -152,7 +154,7 @@ def write_bare(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
 
 
 def timed_writers(writer: Callable[..., None], path: Path, writes: int, seed: int) -> float:
-    """Microseconds of wall time for each write, with all processes writing at once."""
+    """Return the wall time of each write in microseconds, while all processes write at once."""
     batches = [list(events_now(writes + 1, seed * PROCESSES + p)) for p in range(PROCESSES)]
     start = multiprocessing.Barrier(PROCESSES + 1)
     workers = [
@@ -170,7 +172,7 @@ def timed_writers(writer: Callable[..., None], path: Path, writes: int, seed: in
 
 
 def recording(folder: Path, writes: int) -> dict[str, float]:
-    """Median of rounds in turn, so that a busy machine disturbs both alike."""
+    """Return the medians of alternating rounds, so that other load affects both alike."""
     ours, bare = [], []
     for number in range(1, ROUNDS + 1):
         bare.append(timed_writers(write_bare, folder / "bare.db", writes, 100 + number))
@@ -179,7 +181,7 @@ def recording(folder: Path, writes: int) -> dict[str, float]:
 
 
 def best_of(action: Callable[[], object], times: int = 5) -> float:
-    """Milliseconds of the quickest run."""
+    """Return the milliseconds of the fastest run."""
     runs = []
     for _ in range(times):
         began = time.perf_counter()
@@ -195,13 +197,15 @@ SCAN = (
 
 
 def detail_of(ledger: Ledger, prices: Prices, scope: Scope) -> object:
-    """`cost/detail` by model, with a connection of its own."""
+    """Return `cost/detail` by model, read with a new connection."""
     with ledger.reader() as connection:
         return report(connection, prices, scope, ["model"])
 
 
 def reading(folder: Path) -> dict[str, dict[str, float]]:
-    """`cost/detail` by model for a day, a month and all time, beside a scan of the events."""
+    """Return the times of `cost/detail` by model for a day, a month and all time, beside a scan of
+    the events.
+    """
     ledger, prices = Ledger(folder / "ledger.db", UTC), Prices()
     last = START + timedelta(days=DAYS)
     results = {}
@@ -218,7 +222,7 @@ def reading(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def measure(count: int, writes: int) -> dict[str, Any]:
-    """All figures, on fresh files."""
+    """Return all figures, measured on new files."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fill(folder, count)
@@ -230,7 +234,7 @@ def measure(count: int, writes: int) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> bool:
-    """Print the figures; True where every ratio is held."""
+    """Print the figures, and return whether every ratio is within its limit."""
     record = found["record"]
     ratio = record["ledgerUs"] / record["bareUs"]
     print(f"{found['events']} events")
@@ -249,7 +253,7 @@ def show(found: dict[str, Any]) -> bool:
 
 
 def run(count: int = 1_000_000, writes: int = 2_000) -> bool:
-    """Measure and print, as every part of `python -m benchmarks` does; fewer calls are drawn only."""
+    """Measure and print, as a part of `python -m benchmarks`. Fewer calls are only drawn."""
     found = [
         measure(fewer, writes)
         for fewer in dict.fromkeys(max(1, count // share) for share in (1, 10, 100))
@@ -259,7 +263,7 @@ def run(count: int = 1_000_000, writes: int = 2_000) -> bool:
 
 
 def draw(found: list[dict[str, Any]]) -> None:
-    """Both figures over the calls that the ledger holds."""
+    """Draw both figures by the number of calls in the ledger."""
     across = "calls in the ledger"
     recorded = figure(f"Recording a call, {PROCESSES} processes at once", across)
     detail = figure("`cost/detail` by model, and a scan of the calls", across)
@@ -272,7 +276,7 @@ def draw(found: list[dict[str, Any]]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 1 where a ratio is not held."""
+    """Run the benchmark from the command line. The exit code is 1 if a ratio is too high."""
     parser = argparse.ArgumentParser(description="The ledger beside plain SQLite.")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--writes", type=int, default=2_000, help="for each of 4 processes")

@@ -1,10 +1,8 @@
-"""The MCP server beside a bare one on the same SDK, and `context_usage` with a long history.
+"""Compares the MCP server with a minimal one on the same SDK, and measures `context_usage`.
 
-    python -m benchmarks.mcp [MEGABYTES]
-
-Wall time from the start of the process to the answer of `tools/list`, resident memory at that
-moment, and wall time of `context_usage` for the newest session, of which a call has just been
-appended.
+Usage: `python -m benchmarks.mcp [MEGABYTES]`. The figures are the wall time from the start of the
+process to the answer of `tools/list`, the resident memory at that moment, and the wall time of
+`context_usage` for the newest session after a call was appended.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ BARE = [sys.executable, "-m", "benchmarks.bare_mcp_server"]
 RUNS = 9
 CALLS = 15
 SETTLED_SECONDS = 120.0
-"""How long to wait until the history is indexed."""
+"""Seconds to wait until the history is indexed."""
 
 
 class McpClient:
@@ -73,7 +71,7 @@ class McpClient:
         raise EOFError("the server has ended")
 
     def context_usage(self) -> dict[str, Any]:
-        """Return the data of the tool's answer."""
+        """Return the data in the answer of the tool `context_usage`."""
         result = self.request("tools/call", {"name": "context_usage", "arguments": {}})
         assert not result.get("isError"), result
         return cast("dict[str, Any]", result["structuredContent"])
@@ -91,7 +89,9 @@ class McpClient:
 
 
 def run() -> None:
-    """Print the start and memory beside the bare server's, then `context_usage` by history."""
+    """Print the start and memory beside those of the minimal server, then `context_usage` by
+    history.
+    """
     with tempfile.TemporaryDirectory() as name:
         _compare_starts(Path(name))
         drawn = figure("`context_usage` of the MCP server", "MB of session files")

@@ -1,10 +1,9 @@
-"""Memory of the server: idle, after 10 MB documents were closed, and with many small ones open.
+"""Measures the server's memory: idle, after documents of 10 MB were closed, and with many small
+documents.
 
-Of what is resident, part is pages of shared libraries, which the system drops when it needs room:
-`own` is what the process alone holds. For Linux, which says so.
-
-Held against a process that has done no more than import pygls and load the same vocabulary by
-tiktoken: nobody who counts in Python as a language server holds less.
+Some resident pages belong to shared libraries, which the system can drop. `own` is the memory that
+no other process shares. It needs Linux, which reports it. The peer is a process that only imports
+pygls and loads the same vocabulary with tiktoken.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from benchmarks.page import MEGABYTES, figure
 
 BIG, MANY = 3, 1_000
 SETTLED_SECONDS = 5.0
-"""By then windows and prices are loaded, and what was closed is given back."""
+"""Seconds until windows and prices are loaded, and the memory of closed documents is released."""
 
 
 class Held(NamedTuple):
-    """Megabytes: all that is resident, and what no other process can share."""
+    """Resident memory and memory that is not shared, in megabytes."""
 
     resident: float
     own: float
@@ -48,7 +47,7 @@ input()
 
 
 def bare(size: int = 0) -> Held:
-    """What pygls and tiktoken hold by themselves, and with a document of a size that was counted."""
+    """Return the memory of pygls and tiktoken, without and with a document that was counted."""
     command = [sys.executable, "-P", "-c", _BARE, *([str(size)] if size else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -59,12 +58,12 @@ def bare(size: int = 0) -> Held:
 
 
 def held(client: StdioClient) -> Held:
-    """What a server holds now."""
+    """Return the current memory of a server."""
     return held_by(client.process.pid)
 
 
 def held_by(pid: int) -> Held:
-    """What a process holds now."""
+    """Return the current memory of a process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     sizes = {line.split(":")[0]: int(line.split()[1]) / 1000 for line in lines}
     return Held(sizes["Rss"], sizes["Private_Dirty"] + sizes["Private_Clean"])
@@ -106,7 +105,7 @@ def run() -> None:
 
 
 def _draw() -> None:
-    """A server of its own for each size, with one document open and counted."""
+    """Start a server for each size, and measure it with one document open and counted."""
     drawn = figure("Memory (own) with one document", "characters of the document", MEGABYTES)
     for size in SIZES.values():
         client = StdioClient(SERVER)

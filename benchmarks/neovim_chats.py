@@ -1,13 +1,12 @@
-"""What following a long chat costs the editor: the real codecompanion, CopilotChat and avante.
+"""Measures what following a long chat costs Neovim, with the real codecompanion, CopilotChat and
+avante.
 
-    python -m benchmarks.neovim_chats [--rounds 20]
-
-A chat of 400 messages and some 86,000 tokens, and then prompts with tool calls, answered by a local
-server. Each of our parts in it is timed in Neovim itself: `event` (the plugin tells of itself, or
-asks what it would send), `request` (the server is told what is about to be sent) and `reply`. Times
-are the editor's own processor time, in which other programs have no part; what is beyond the median is
-LuaJIT's garbage collector at work in small steps. Beside them: how many turns were sent to the
-server, and how many were new. Fails where anything takes more than 5 ms, or more than is new is sent.
+Usage: `python -m benchmarks.neovim_chats [--rounds 20]`. A chat has 400 messages and about 86,000
+tokens, followed by prompts with tool calls, which a local server answers. Neovim measures each part
+of our plugin: `event` (the chat plugin reports an event), `request` (the server is told what will
+be sent) and `reply`. Times are Neovim's own CPU time. Times far above the median are steps of
+LuaJIT's garbage collector. The benchmark also prints how many turns were sent to the server, and
+how many were new. It fails if a part takes more than 5 ms, or if turns are sent that are not new.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if has_avante then
     _G.plugins_own = cpu() - start - within
   end
 end"""
-"""Before our hooks are there: avante's own share of what is timed as a whole."""
+"""Code that runs before our hooks exist: avante's own share of the measured time."""
 OUTER = """
 local function timed(owner, name, label, is_avante)
   local original = owner[name]
@@ -79,13 +78,13 @@ end"""
 
 
 class Measured(NamedTuple):
-    """One plugin's chat."""
+    """The figures of one chat plugin."""
 
     times: dict[str, list[float]]
-    """Milliseconds of each of our parts."""
+    """Milliseconds of each part of our plugin."""
     tokens: int
     sent: int
-    """Turns that the server got."""
+    """Turns that the server received."""
     new: int
     """Messages that are new in the chat."""
 
@@ -97,18 +96,18 @@ def _answered(server: ModelServer, number: int) -> bool:
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, rounds: int, done: int
 ) -> None:
-    """So many prompts, each answered to its end."""
+    """Send this number of prompts, and wait for each reply."""
     for number in range(done, done + rounds):
         editor.lua(plugin.submit, PROMPT.format(number))
         wait_for(partial(_answered, server, 2 * number + 2), "both requests")
         wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
-        if plugin.name == "avante":  # as it does when its sidebar is opened again
+        if plugin.name == "avante":  # as when its sidebar is opened again
             editor.lua("require('avante').get():reload_chat_history()")
             editor.lua("require('avante').get():show_input_hint()")
 
 
 def measured(plugin: ChatPlugin, rounds: int) -> Measured:
-    """Follows one plugin through a long chat."""
+    """Follow one chat plugin through a long chat."""
     server = ModelServer(plugin.answer, usage=plugin.usage)
     with tempfile.TemporaryDirectory() as kept, server:
         editor = Editor(Path(kept), plugin.lua + PATIENT)
@@ -128,7 +127,7 @@ def measured(plugin: ChatPlugin, rounds: int) -> Measured:
 
 
 def printed(name: str, found: Measured) -> float:
-    """Prints a plugin's figures; the most milliseconds that anything took."""
+    """Print the figures of a chat plugin, and return the longest time in milliseconds."""
     worst = 0.0
     for part, each in sorted(found.times.items()):
         if not each:  # CopilotChat has no events of its own
@@ -145,7 +144,7 @@ def printed(name: str, found: Measured) -> float:
 
 
 def run(rounds: int = 20) -> int:
-    """Prints each plugin's figures; 1 where a part takes too long or more than is new is sent."""
+    """Print the figures of each chat plugin. The exit code is 1 if a limit is exceeded."""
     if folder() is None:
         print("\nFollowing a long chat in Neovim: the chat plugins are nowhere to be had")
         return 0
@@ -158,7 +157,7 @@ def run(rounds: int = 20) -> int:
 
 
 def main() -> int:
-    """The benchmark alone."""
+    """Run only this benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20)
     return run(parser.parse_args().rounds)

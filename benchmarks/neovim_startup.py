@@ -1,9 +1,8 @@
-"""Our share of Neovim's start with codecompanion, CopilotChat, avante and lualine beside us.
+"""Measures our share of Neovim's start, with codecompanion, CopilotChat, avante and lualine.
 
-    python -m benchmarks.neovim_startup [--runs 21]
-
-Neovim's own clock (`--startuptime`) says how long it read what lies in our folder; the median of
-the runs is printed beside the whole start, and of what share it is. Fails above 1 ms.
+Usage: `python -m benchmarks.neovim_startup [--runs 21]`. Neovim's own clock (`--startuptime`)
+reports the time for the files in our folder. The benchmark prints the median beside that of the
+whole start, and fails above 1 ms.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ MOST_MS = 1.0
 LUALINE = "require('lualine').setup({ sections = { lualine_x = { 'token_sidecar' } } })"
 OURS = rf"{re.escape(str(SHIM))}|require\('(?:lualine\.components\.)?token_sidecar"
 SOURCED = re.compile(rf"(\d+\.\d+)  (\d+\.\d+)(?:  \d+\.\d+)?: .*(?:{OURS})")
-"""A line of the log: the clock, and how long this took with what it loads."""
+"""A line of the log with the time for a file, including the files that it loads."""
 
 
 def start(init: Path, log: Path, state: Path) -> tuple[float, float]:
-    """Milliseconds of one start: those of our files, and all of them."""
+    """Return the milliseconds of one start for our files and for all files."""
     log.unlink(missing_ok=True)
     command = [
         str(NVIM),
@@ -47,7 +46,7 @@ def start(init: Path, log: Path, state: Path) -> tuple[float, float]:
 
 
 def run(runs: int = 21) -> int:
-    """Prints our share of the start; 1 where it is too big."""
+    """Print our share of the start. The exit code is 1 if it is too large."""
     if folder() is None:
         print("\nNeovim's start: the chat plugins are nowhere to be had")
         return 0
@@ -66,7 +65,7 @@ def run(runs: int = 21) -> int:
 
 
 def main() -> int:
-    """The benchmark alone."""
+    """Run only this benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=21)
     return run(parser.parse_args().runs)

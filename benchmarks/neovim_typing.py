@@ -1,15 +1,17 @@
-"""Typing at full speed into a 1 MB file in a real Neovim: with our server, and with an idle one.
+"""Measures typing into a 1 MB file in a real Neovim, with our server and with an idle one.
 
-    python -m benchmarks.neovim_typing [--runs 5] [--keys 1000] [--bytes 1000000]
-    python -m benchmarks.neovim_typing --bytes 10000 --keys 500 --beside 10000000
+python -m benchmarks.neovim_typing [--runs 5] [--keys 1000] [--bytes 1000000]
 
-With `--beside` a file of so many bytes is opened in a window beside when the first key is sent. What
-reading it and sending it to a server cost Neovim itself is the longest key of both sides.
+python -m benchmarks.neovim_typing --bytes 10000 --keys 500 --beside 10000000
 
-Each key is sent when the one before has been painted; the time from key to paint is taken. Both
-servers get the same edits (incremental synchronisation); the idle one reads and throws away. Runs
-alternate, and the ratio is of the medians of each side's p99. Fails if the number that is shown at
-the end is not the exact one.
+With `--beside`, a file of this size is opened in a second window when the first key is sent. The
+longest key of both sides shows what reading the file and sending it to a server costs Neovim
+itself.
+
+Each key is sent when the previous one has been painted, and the time from key to paint is measured.
+Both servers receive the same edits with incremental synchronisation; the idle one discards them.
+Runs alternate, and the ratio is that of the medians of each side's p99. The benchmark fails if the
+number that is shown at the end is not exact.
 """
 
 from __future__ import annotations
@@ -69,11 +71,11 @@ LINE = "The quick brown fox jumps over the lazy dog, 1234 times (or so).\n"
 TYPED = "lorem ipsum dolor sit amet, "
 WAIT_SECONDS = 120.0
 MOST = 1.25
-"""How much of an idle server's time a key may take."""
+"""Largest time of a key relative to the idle server."""
 
 
 class Screen:
-    """An embedded Neovim with this process as its screen, over plain msgpack."""
+    """An embedded Neovim whose screen is this process, over plain msgpack."""
 
     def __init__(self, folder: Path, init: str, file: Path) -> None:
         (folder / "init.lua").write_text(init, encoding="utf-8")
@@ -102,11 +104,11 @@ class Screen:
         return self._id
 
     def start(self, code: str) -> None:
-        """Have Lua run; what is sent next comes after it."""
+        """Run Lua before everything that is sent later."""
         self._send("nvim_exec_lua", (code, []))
 
     def call(self, method: str, *arguments: object) -> Any:
-        """One API call; what it gives back."""
+        """Call a function of Neovim's API and return its result."""
         number = self._send(method, arguments)
         for message in self._messages():
             if message[0] == 2 and message[1] == "redraw":
@@ -119,7 +121,7 @@ class Screen:
         raise RuntimeError("Neovim ended")
 
     def paint(self, key: str) -> float:
-        """Seconds from a key until the screen is drawn with the cursor that it moved."""
+        """Return the seconds from a key until the screen shows the moved cursor."""
         start = time.perf_counter()
         self._send("nvim_input", (key,))
         before = self._cursor
@@ -134,7 +136,7 @@ class Screen:
         raise RuntimeError("Neovim ended")
 
     def wait(self, code: str) -> Any:
-        """Polls Lua until it gives something true."""
+        """Poll a Lua expression until its result is true."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not (found := self.call("nvim_exec_lua", code, [])):
             if time.monotonic() > deadline:
@@ -143,14 +145,18 @@ class Screen:
         return found
 
     def close(self) -> None:
-        """Ends Neovim."""
+        """End Neovim."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
 
 
 def one_run(ours: bool, keys: int, size: int, beside: int = 0) -> tuple[float, float]:
-    """p99 and longest from key to paint, in seconds; TimeoutError if the exact number is not shown in the end."""
+    """Return the p99 and the longest time from key to paint, in seconds.
+
+    Raises:
+        TimeoutError: The exact number is not shown at the end.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = LINE * (size // len(LINE))
@@ -194,7 +200,7 @@ def _other_file(folder: Path, size: int) -> Path:
 
 
 def main() -> int:
-    """Prints one line a run, and the ratio; 1 where it is above what is bearable."""
+    """Print a line for each run and the ratio. The exit code is 1 if the ratio is too high."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--keys", type=int, default=1000)
@@ -203,7 +209,7 @@ def main() -> int:
     options = parser.parse_args()
     p99: dict[bool, list[float]] = {True: [], False: []}
     for run in range(options.runs):
-        # What ran before tells on what runs next: neither is always second.
+        # Runs affect the next run, so neither server is always the second.
         for ours in (False, True) if run % 2 == 0 else (True, False):
             seconds, longest = one_run(ours, options.keys, options.bytes, options.beside)
             p99[ours].append(seconds)

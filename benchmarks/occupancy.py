@@ -1,4 +1,6 @@
-"""`context/usage` of a long conversation beside that of a short one, through the whole server."""
+"""Compares `context/usage` of a long conversation with that of a short one, through the whole
+server.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ WORDS = "Look at the failing test, say what it checks, and mend the function tha
 
 
 def run() -> None:
-    """Print the median time of the shortest and the longest, asked in turn, and their ratio."""
+    """Print the median times of the shortest and the longest conversation, measured in turn, and
+    their ratio.
+    """
     client = StdioClient(SERVER)
     client.initialize()
     for turns in TURNS:
@@ -46,7 +50,7 @@ def _contents(turns: int) -> list[str]:
 
 
 def _draw(medians: dict[int, float]) -> None:
-    """Beside counting all of the conversation again."""
+    """Draw the times beside those of counting the whole conversation again."""
     drawn = figure("`context/usage` of a conversation (p50)", "turns of the conversation")
     for turns, seconds in medians.items():
         drawn.add("context/usage", turns, seconds)

@@ -1,4 +1,4 @@
-"""How soon an opened document is exact, and requests on another while one of 10 MB is opened."""
+"""Measures the time until an opened document has an exact count, and other requests meanwhile."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from benchmarks.page import figure
 
 SMALL = "file:///bench/small.md"
 SPACING_SECONDS = 0.005
-"""Between requests: 200 of them last as long as the opening does."""
+"""Seconds between requests. 200 of them take about as long as opening the document."""
 
 
 ALONE = 5
-"""How often it is opened with nothing else to do; the middle one counts."""
+"""How often each document is opened without other requests. The median counts."""
 
 
 def run() -> None:
-    """Print how soon a document is exact, alone and while 200 requests about another come."""
+    """Print the times until a document has an exact count, without and with 200 other requests."""
     print("\nA document is opened, nothing else is asked")
     drawn = figure("From opening a document to its exact number", "characters of the document")
     for name, size in SIZES.items():
@@ -37,7 +37,7 @@ def run() -> None:
 
 
 def _opened(text: str) -> tuple[StdioClient, float]:
-    """A server to which the big document is on its way, and since when; the small one is counted."""
+    """Return a server to which a large document has been sent, and the time when it was sent."""
     client = StdioClient(SERVER)
     client.initialize()
     client.open("# Title\n\nsome words\n", SMALL)
@@ -73,7 +73,7 @@ def _beside_another(text: str, whole: float) -> None:
         now = time.perf_counter()
         if message.get("id") in sent:
             took.append(now - sent[message["id"]])
-        elif exact_at is None and _is_exact(message):  # what comes later shows the price
+        elif exact_at is None and _is_exact(message):  # later updates contain the price
             exact_at, exact = len(took), now - opened
     thread.join()
     client.close()
@@ -85,7 +85,7 @@ def _beside_another(text: str, whole: float) -> None:
 
 
 def _opening(text: str) -> bytes:
-    """The message that opens the big document, ready to be sent: writing it is the editor's work."""
+    """Return the message that opens the large document, encoded before the measurement."""
     item = {"uri": URI, "languageId": "python", "version": 1, "text": text}
     method = "textDocument/didOpen"
     message = {"jsonrpc": "2.0", "method": method, "params": {"textDocument": item}}

@@ -1,6 +1,6 @@
-"""One page of a run: each figure over size beside its peer's, log-log, and what every part printed.
+"""Draws one page for a run: each figure by size beside its peer's, and the text of every part.
 
-Drawn as SVG by hand: two axes with their titles, a line a series, its name beside its end.
+The charts are SVG with two logarithmic axes and one line per series.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 80, 34, 60
 LETTER, LINE = 7.2, 16
-"""Room for a character and for a line of text: a name is never wider than its letters by this."""
+"""Width of a character and height of a line of text."""
 COLOURS = ("#096", "#c33", "#36c", "#a60", "#639", "#555")
 LIBRARIES = ("token-sidecar", "pygls", "tiktoken", "rs-bpe", "toktok-rs", "msgspec")
 STYLE = "body{font:16px sans-serif;max-width:60em;margin:2em auto}pre{overflow:auto}"
@@ -33,26 +33,26 @@ NOT_DRAWN = {
     "neovim-chats": "one chat of one length, held against a limit and not against a peer.",
     "neovim-startup": "our share of one start, which has no size.",
 }
-"""Why a part has text alone."""
+"""The reasons why a part has only text."""
 
 
 class Unit(NamedTuple):
-    """What a figure goes up by: its name, and how many of it one of the values is."""
+    """A unit of values: its name, and how many of it are in one value."""
 
     name: str
     scale: float = 1
 
 
 TIME = Unit("ms", 1e3)
-"""Of values in seconds."""
+"""The unit of values in seconds."""
 MEGABYTES = Unit("MB")
 PERCENT = Unit("%", 100)
-"""Of shares."""
+"""The unit of values that are shares."""
 
 
 @dataclass
 class Figure:
-    """Series of (size, value), by name; `across` says what the size is of."""
+    """Named series of sizes and values. `across` describes the sizes."""
 
     title: str
     across: str = "characters"
@@ -60,31 +60,38 @@ class Figure:
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, name: str, size: float, value: float) -> None:
-        """One point; what is not more than 0 has no place on a logarithmic axis."""
+        """Add a point. Values that are not positive are left out, because the axis is
+        logarithmic.
+        """
         if size > 0 and value > 0:
             self.series.setdefault(name, []).append((size, value))
 
 
 FIGURES: list[Figure] = []
-"""Those of this run: a part appends its own."""
+"""The figures of this run. Each part appends its own."""
 PEERS = {"SQLite": sqlite3.sqlite_version}
-"""Versions of what is no Python distribution: a part adds what it has installed."""
+"""The versions of peers that are not Python distributions."""
 
 
 def figure(title: str, across: str = "characters", unit: Unit = TIME) -> Figure:
-    """A new figure on the page."""
+    """Add a figure to the page and return it."""
     FIGURES.append(made := Figure(title, across, unit))
     return made
 
 
 def installed(package: Path) -> None:
-    """An npm package in its folder is a peer of this run."""
+    """Register an npm package in this folder as a peer of this run."""
     said = json.loads((package / "package.json").read_text("utf-8"))
     PEERS[said["name"]] = said["version"]
 
 
 def write(path: Path, printed: dict[str, str]) -> None:
-    """The page of a run; `printed`: what each part said, by its name."""
+    """Write the page of a run.
+
+    Args:
+        file: The page.
+        printed: The text of each part, by its name.
+    """
     drawn = [one for one in FIGURES if one.series]
     parts = [f"<h2>{html.escape(one.title)}</h2>\n{svg(one)}" for one in drawn]
     parts += [_said(name, text) for name, text in printed.items()]
@@ -94,13 +101,13 @@ def write(path: Path, printed: dict[str, str]) -> None:
 
 
 def _said(name: str, text: str) -> str:
-    """A part's text, and why it has no figure."""
+    """Return the text of a part, and the reason why it has no figure."""
     why = f"<p>Not drawn: {NOT_DRAWN[name]}</p>\n" if name in NOT_DRAWN else ""
     return f"<h2>{name}</h2>\n{why}<pre>{html.escape(text)}</pre>"
 
 
 def machine() -> str:
-    """What the run ran on, and with which versions."""
+    """Return a description of the machine and the versions of the peers."""
     known = []
     for name in LIBRARIES:
         try:
@@ -113,7 +120,7 @@ def machine() -> str:
 
 
 def svg(one: Figure) -> str:
-    """A figure on two logarithmic axes."""
+    """Return a figure with two logarithmic axes."""
     sizes, values = zip(*(point for series in one.series.values() for point in series), strict=True)
     scale, right = one.unit.scale, WIDTH - LETTER * max(map(len, one.series)) - LINE
     across = _Axis(sizes, LEFT, right)
@@ -128,7 +135,7 @@ def svg(one: Figure) -> str:
 
 
 class _Axis:
-    """From a value to its place between two edges."""
+    """Converts a value to its position between two edges."""
 
     def __init__(self, values: Iterable[float], start: float, end: float) -> None:
         self.ticks = _powers(values)
@@ -141,14 +148,14 @@ class _Axis:
 
 
 def _powers(values: Iterable[float]) -> list[float]:
-    """The powers of ten from below the smallest to above the largest."""
+    """Return the powers of ten from below the smallest value to above the largest."""
     logarithms = [math.log10(value) for value in values]
     low, high = math.floor(min(logarithms)), math.ceil(max(logarithms))
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
 
 
 def _grid(one: Figure, across: _Axis, up: _Axis) -> list[str]:
-    """The lines of both axes with their numbers, and what they are of."""
+    """Return the lines of both axes with their numbers and titles."""
     drawn = []
     for tick in across.ticks:
         ends = f'x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"'
@@ -170,12 +177,12 @@ def _grid(one: Figure, across: _Axis, up: _Axis) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """As one reads it: 10,000 and 0.001."""
+    """Format a number such as 10,000 or 0.001."""
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _curves(lines: dict[str, list[tuple[float, float]]], right: float) -> list[str]:
-    """Each series as a line through its points, its name right of the axes."""
+    """Return each series as a line, with its name to the right of the axes."""
     drawn = []
     heights = _apart({name: at[-1][1] for name, at in lines.items()})
     for colour, (name, at) in zip(cycle(COLOURS), lines.items(), strict=False):
@@ -187,7 +194,7 @@ def _curves(lines: dict[str, list[tuple[float, float]]], right: float) -> list[s
 
 
 def _apart(wanted: dict[str, float]) -> dict[str, float]:
-    """Heights of names near those wanted, a line of text apart, and none below the axes."""
+    """Return heights near the wanted ones that are a line of text apart, above the lower axis."""
     placed: dict[str, float] = {}
     lowest = float(HEIGHT - BOTTOM)
     for name in sorted(wanted, key=lambda name: -wanted[name]):

@@ -1,7 +1,7 @@
-"""Start-up and round trips, against a bare pygls server on pygls' own stdio loop.
+"""Measures the start and requests, beside a minimal pygls server on pygls' own stdio loop.
 
-Wall time, and CPU time of the whole process beside it, which a busy machine blurs less. Everything
-runs from bytecode, as an installed package does.
+Besides wall time, the CPU time of the whole process is printed, because other load affects it less.
+Everything runs from bytecode, as in an installed package.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DRAWN_RUNS = 3
 
 
 Took = tuple[float, float]
-"""Wall seconds up to an answer, CPU seconds from the start of its process to its end."""
+"""Wall seconds up to an answer, and CPU seconds of the whole process."""
 
 
 def to_initialize(command: list[str]) -> Took:
-    """From the start of the process to the answer of `initialize`."""
+    """Return the time from the start of the process to the answer of `initialize`."""
     start, used = time.perf_counter(), children()
     client = StdioClient(command)
     client.initialize()
@@ -40,13 +40,13 @@ def to_initialize(command: list[str]) -> Took:
 
 
 def children() -> float:
-    """CPU seconds of all child processes that have ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def to_first_count(size: int = 10_000) -> Took:
-    """From the start of the process to the first exact count of a document."""
+    """Return the time from the start of the process to the first exact count of a document."""
     text = source_text(size)
     start, used = time.perf_counter(), children()
     client = StdioClient(SERVER)
@@ -60,7 +60,7 @@ def to_first_count(size: int = 10_000) -> Took:
 
 
 def command_line(path: Path) -> Took:
-    """`token-sidecar count FILE`, start to end."""
+    """Return the time of `token-sidecar count FILE`."""
     script = Path(sys.executable).with_name("token-sidecar")
     start, used = time.perf_counter(), children()
     subprocess.run([str(script), "count", str(path)], check=True, capture_output=True)
@@ -68,7 +68,7 @@ def command_line(path: Path) -> Took:
 
 
 def round_trip(command: list[str], method: str) -> float:
-    """Median seconds of a trivial custom request."""
+    """Return the median seconds of a trivial custom request."""
     client = StdioClient(command)
     client.initialize()
     client.request(method, {"text": "hello world"})
@@ -82,13 +82,13 @@ def round_trip(command: list[str], method: str) -> float:
 
 
 def medians(times: list[Took]) -> Took:
-    """Of wall and of CPU seconds, without the first run, which wrote the bytecode."""
+    """Return the medians of wall and CPU seconds, without the first run, which writes bytecode."""
     walls, cpus = zip(*times[1:], strict=True)
     return statistics.median(walls), statistics.median(cpus)
 
 
 def run() -> None:
-    """Print each figure beside the bare server's, measured in turn."""
+    """Print each figure beside that of the minimal server, measured in turn."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     bare, ours, first, line = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,9 @@ def run() -> None:
 
 
 def _draw(bare: float) -> None:
-    """First counts beside the start of a bare server, and `count FILE` beside a script of tiktoken."""
+    """Draw first counts beside the start of a minimal server, and `count FILE` beside a tiktoken
+    script.
+    """
     first = figure(
         "From the start of the server to the first exact count", "characters of the document"
     )
@@ -134,7 +136,7 @@ def _draw(bare: float) -> None:
 
 
 def _counted_file(size: int) -> tuple[float, float]:
-    """Median seconds of our command and of tiktoken in a Python script, in turn."""
+    """Return the median seconds of our command and of a script with tiktoken, measured in turn."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.py"
         path.write_text(source_text(size), "utf-8")

@@ -1,8 +1,8 @@
-"""Texts by file type, all of them on the machine already: what estimates are measured on.
+"""Texts by file type for the benchmark of estimates, all of them already on the machine.
 
-Python's standard library and headers, what the development environment has installed (type stubs,
-Markdown descriptions, Neovim's runtime files, the npm packages of the VS Code extension where they
-are), texts in Chinese, Japanese and Korean that stand below, and logs made up with a fixed seed.
+They are Python's standard library and headers, files of the development environment (type stubs,
+Markdown descriptions, Neovim's runtime files, npm packages of the VS Code extension if installed),
+Chinese, Japanese and Korean texts in this module, and logs that are generated with a fixed seed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KOREAN = """토큰의 수는 글자의 수와 같지 않습니다. 같은 문장
 
 
 def texts() -> dict[str, list[str]]:
-    """Type to texts; a type of which the machine has nothing is left out."""
+    """Return the texts of each type. Types without texts on this machine are left out."""
     library = Path(sysconfig.get_path("stdlib"))
     packages = Path(sysconfig.get_path("purelib"))
     node = _ROOT / "editors" / "vscode" / "node_modules"
@@ -74,7 +74,7 @@ def _some(folder: Path, pattern: str) -> list[str]:
 
 
 def _files(folder: Path, pattern: str) -> Iterator[str]:
-    """Long enough texts, from all over the folder, always the same ones."""
+    """Return sufficiently long texts from the whole folder, always the same ones."""
     paths = sorted(folder.rglob(pattern)) if folder.is_dir() else []
     random.Random(len(paths)).shuffle(paths)
     for path in paths:
@@ -89,12 +89,12 @@ def _files(folder: Path, pattern: str) -> Iterator[str]:
 
 
 def _is_written(text: str) -> bool:
-    """By a person: the lines have a sane length."""
+    """Return whether a person wrote the text, judged by the length of its lines."""
     return max(map(len, text.splitlines()), default=0) < 500
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Texts of one to all lines, so that short ones are among them."""
+    """Return texts of one to all lines, so that short texts are included."""
     lines = text.splitlines(keepends=True)
     return ["".join(lines[first : first + n]) for n in (1, 2, 4) for first in range(0, 6, n)]
 

@@ -1,4 +1,4 @@
-"""The estimate of the npm package tokenx 2.2 (MIT), retold in Python as the peer to measure beside."""
+"""A peer: the estimate of the npm package tokenx 2.2 (MIT), written in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LANGUAGES = (
 
 
 def tokenx(text: str) -> int:
-    """Estimated tokens, as tokenx's `estimateTokenCount` says (emoji aside)."""
+    """Return the estimate of tokenx's `estimateTokenCount`, except for emoji."""
     total, previous, parts = 0, "", _SPLIT.split(text)
     index = 0
     while index < len(parts):

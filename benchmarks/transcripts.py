@@ -1,11 +1,11 @@
-"""Agents' session files beside ccusage's native binary, in one run on one generated history.
+"""Compares the ingest of agents' session files with ccusage's native binary on one generated
+history.
 
-    python -m benchmarks.transcripts [MEGABYTES]
-
-CPU seconds; every call and every context must be exact, with all the traps that are known in the
-history. We read VS Code's chats and Gemini CLI's sessions in it too, 4 % of the bytes. What is
-measured is without the start of a process: ccusage's own start takes a few milliseconds. `cold
-reading` is what ccusage does as well; `cold ingest` keeps all calls and sessions in the ledger too.
+Usage: `python -m benchmarks.transcripts [MEGABYTES]`. Figures are CPU seconds without the start of
+the process; ccusage starts in a few milliseconds. Every call and every context must be exact,
+although the history contains all known traps. Ours also reads the sessions of VS Code and Gemini
+CLI, 4 % of the bytes. `cold reading` does what ccusage does. `cold ingest` also stores all calls
+and sessions in the ledger.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ MEGABYTES = 1_000
 DAYS = 90
 APPENDS = 50
 READING = ("cold reading", "cold ingest", "nothing changed")
-"""The figures whose peer reads all of the history."""
+"""The figures for which the peer reads the whole history."""
 _SYSTEMS = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}
 _MACHINES = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 PEER = f"ccusage-{_SYSTEMS[platform.system()]}-{_MACHINES[platform.machine()]}"
 
 
 class Reading:
-    """Our side: the session index of the ledger of a home, as the server keeps it."""
+    """The session index of a home folder's ledger, as the server keeps it."""
 
     def __init__(self, home: Path, state: str = "state") -> None:
         self.home = home
@@ -61,7 +61,7 @@ class Reading:
         self.index = SessionIndex(self.ledger)
 
     def decode(self) -> float:
-        """CPU seconds of reading everything, of which nothing is kept."""
+        """Return the CPU seconds of reading everything without storing it."""
         start = time.process_time()
         for reader in self.readers:
             for store in reader.find(self.places):
@@ -71,22 +71,22 @@ class Reading:
         return time.process_time() - start
 
     def ingest(self) -> float:
-        """CPU seconds of reading what is new."""
+        """Return the CPU seconds of reading everything that is new."""
         start = time.process_time()
         self.read(one for reader in self.readers for one in reader.find(self.places))
         return time.process_time() - start
 
     def read(self, stores: Iterable[Store], *, preview: bool = False) -> None:
-        """Read what is new in these stores."""
+        """Read everything that is new in these stores."""
         unread = self.index.unread(self.readers, stores, preview=preview)
         self.index.read(self.readers, unread, preview=preview)
 
     def sessions(self, root: Path) -> list[StoredSession]:
-        """The sessions of a root, newest first."""
+        """Return the sessions of a root, newest first."""
         return self.index.sessions(self.readers, self.places, Roots.of([root]))
 
     def check(self, *truths: Truth) -> None:
-        """Every call is that of the generator, to the token, and so is every session's context."""
+        """Check that every call and every session's context equals that of the generator."""
         assert recorded(self.ledger) == {
             name: call for truth in truths for name, call in truth.calls.items()
         }
@@ -97,7 +97,7 @@ class Reading:
 
 
 def recorded(ledger: Ledger) -> dict[str, tuple[str, Tokens]]:
-    """A ledger's calls by their ids: session and tokens."""
+    """Return the session and the tokens of each call in a ledger, by its id."""
     with ledger.reader() as connection:
         rows = connection.execute(
             "SELECT request, session.name, input, cache_read,"
@@ -109,7 +109,7 @@ def recorded(ledger: Ledger) -> dict[str, tuple[str, Tokens]]:
 
 
 def run() -> None:
-    """Print each figure of a history beside the peer's; smaller histories are drawn only."""
+    """Print each figure of a history beside the peer's. Smaller histories are only drawn."""
     all_of_it = figure("Reading session files (CPU)", "MB of session files")
     status = figure("A context number from session files (CPU)", "MB of session files")
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +128,7 @@ def run() -> None:
 
 
 def sizes() -> tuple[int, ...]:
-    """Megabytes of the history that is printed, and of those that are drawn beside it."""
+    """Return the size in megabytes of the printed history, and of those that are drawn."""
     whole = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else MEGABYTES
     return tuple(dict.fromkeys(max(1, whole // share) for share in (1, 10, 100)))
 
@@ -136,7 +136,7 @@ def sizes() -> tuple[int, ...]:
 def _measured(
     ours: Reading, binary: Path, truths: tuple[Truth, ...]
 ) -> tuple[list[tuple[str, float, float]], float]:
-    """Name, our CPU seconds and the peer's of each figure, and the most memory."""
+    """Return each figure's name with our CPU seconds and the peer's, and the largest memory."""
     peer = peer_cpu(binary, ours.home, "daily", "--offline", "--json")
     decoding, cold, unchanged = ours.decode(), ours.ingest(), ours.ingest()
     ours.check(*truths)
@@ -162,7 +162,9 @@ def _show(megabytes: int, calls: int, times: list[tuple[str, float, float]], pea
 
 
 def _live(ours: Reading) -> tuple[float, float]:
-    """CPU seconds to the first context number, and to the next after a line was appended."""
+    """Return the CPU seconds to the first context, and to the next one after a line was
+    appended.
+    """
     first = _first(ours)
     (session,) = [
         one for one in ours.sessions(ours.home / "work" / "0") if one.source == "claude-code"
@@ -182,7 +184,7 @@ def _live(ours: Reading) -> tuple[float, float]:
 
 
 def _first(ours: Reading) -> float:
-    """CPU seconds to the first context number, with a ledger that knows nothing yet."""
+    """Return the CPU seconds to the first context, with an empty ledger."""
     fresh = Reading(ours.home, "fresh")
     start = time.process_time()
     roots = Roots.of([ours.home / "work" / "0"])
@@ -197,7 +199,7 @@ def _first(ours: Reading) -> float:
 
 
 def spread(home: Path) -> None:
-    """Give the files the times of three months' work up to an hour ago, in their order."""
+    """Give the files modification times of the last three months, in their order."""
     files = [path for path in home.rglob("*") if path.is_file()]
     files.sort(key=lambda path: path.stat().st_mtime_ns)
     end = time.time() - 3_600
@@ -207,7 +209,7 @@ def spread(home: Path) -> None:
 
 
 def peer(folder: Path) -> Path:
-    """ccusage's native binary, installed into `folder`."""
+    """Install ccusage's native binary into `folder`, and return its path."""
     npm = shutil.which("npm")
     assert npm, "the peer needs npm"
     folder.mkdir()
@@ -221,7 +223,7 @@ def peer(folder: Path) -> Path:
 
 
 def peer_cpu(binary: Path, home: Path, *arguments: str) -> float:
-    """CPU seconds of the peer."""
+    """Return the CPU seconds of the peer."""
     status = {
         "session_id": "x",
         "transcript_path": str(next((home / ".claude" / "projects").rglob("*.jsonl"))),

@@ -1,1 +1,1 @@
-"""The fit of estimates and their bands: `python -m benchmarks fit-estimates`."""
+"""Fits estimates and their error bands: `python -m benchmarks fit-estimates`."""

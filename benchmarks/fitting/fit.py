@@ -1,4 +1,4 @@
-"""Fits the table of estimates on one half of the documents and judges it on the others."""
+"""Fits the table of estimates to one half of the documents, and evaluates it with the others."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _PER_NEW_SOURCE, _OF_KNOWN_SOURCES = 10, 120
 _LONGEST_FOR_TESTS = 1_200
 BASE_VOCABULARY = "o200k_base"
 SHIPPED = ("o200k_base", "cl100k_base")
-"""Engines that always count exactly: they need no estimate."""
+"""Vocabularies that are always counted exactly and need no estimate."""
 MODERN = ("o200k_base", "qwen3.5", "qwen2", "deepseek", "tekken", "llama3", "command", "gemma")
-"""Vocabularies of 100,000 tokens and more, as all makers have by now."""
+"""Vocabularies of 100,000 tokens and more, as all vendors use now."""
 CLAUDE = ("claude", "claude-4.7")
 POSSIBLE = (*MODERN, *CLAUDE, "cl100k_base", "mistral-v3", "llama2")
-"""What a model may count by that nothing is known of. GPT-2's, which nobody trains with any more,
-would make its band the widest of all by itself."""
+"""The vocabularies that an unknown model may have. GPT-2's is left out, because no vendor trains
+with it any more, and it would determine the width of the band alone.
+"""
 OTHERS = {
     "openai-newer": "o200k_base",
     "qwen-newer": "qwen3.5",
@@ -45,15 +46,16 @@ OTHERS = {
     "minimax": None,
     UNKNOWN: None,
 }
-"""Generations without a vocabulary to be had: whose weights stand for it, None for all modern ones.
-Their bands are those of a modern vocabulary that is estimated by the others; of a model that nothing
-is known of, weights and bands are those of all that are possible, older ones and Claude's too."""
+"""Generations without an available vocabulary, and the generation whose weights they use, or None
+for all modern vocabularies. Their band is that of a modern vocabulary that is estimated from the
+others. The weights and the band of the unknown generation are those of all possible vocabularies.
+"""
 
 Matrix = Any
 
 
 class Corpus(NamedTuple):
-    """Documents with their terms, kinds and true counts."""
+    """Documents with their features, kinds and true counts."""
 
     documents: list[Document]
     terms: Matrix
@@ -64,15 +66,15 @@ class Corpus(NamedTuple):
 
     @property
     def held(self) -> Matrix:
-        """Which documents nothing is fitted to."""
+        """Which documents are only used for evaluation."""
         return np.isin(self.uses, ("held", "judge"))
 
     def without_held(self) -> Corpus:
-        """Return the documents that weights or bands are fitted to."""
+        """Return the documents to which weights or bands are fitted."""
         return self.of(~self.held)
 
     def of(self, some: Matrix) -> Corpus:
-        """Return some of the documents."""
+        """Return a selection of the documents."""
         return Corpus(
             [one for one, is_taken in zip(self.documents, some, strict=True) if is_taken],
             self.terms[some],
@@ -89,7 +91,7 @@ class Corpus(NamedTuple):
 
 
 def corpus() -> Corpus:
-    """All documents; the first time their truths take some minutes."""
+    """Return all documents. Counting them takes some minutes the first time."""
     made = [*documents(), *unseen_documents()]
     texts = [one.text for one in made]
     truths = {
@@ -107,7 +109,7 @@ def corpus() -> Corpus:
 
 
 def fit_and_judge() -> None:
-    """Fit, write the table, and print how far it is off."""
+    """Fit the estimates, write the table, and print its errors."""
     found = corpus()
     known = found.without_held()
     fits = {
@@ -158,14 +160,12 @@ def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
     terms = np.concatenate([found.terms[found.train]] * len(names))
     truths = np.concatenate([found.truths[name][found.train] for name in names])
     weights = regress.fitted_weights(terms, truths)
-    weights = (
-        weights / (terms @ weights / truths).mean()
-    )  # centred: too much as often as too little
+    weights = weights / (terms @ weights / truths).mean()  # centred, so that the mean error is 0
     return [round(regress.UNIT * float(one)) for one in weights]
 
 
 def _apart(found: Corpus, names: tuple[str, ...]) -> tuple[float, dict[str, float]]:
-    """Bands of a vocabulary that was not looked at: each of these, estimated by the others."""
+    """Return the band of an unavailable vocabulary: each of these, estimated from the others."""
     estimates, truths = [], []
     for name in names:
         weights = np.array(_pooled(found, tuple(one for one in names if one != name)))
@@ -176,9 +176,9 @@ def _apart(found: Corpus, names: tuple[str, ...]) -> tuple[float, dict[str, floa
 
 
 def _estimators(found: Corpus) -> dict[str, Any]:
-    """Bands of what counts where nothing is known of a model: over all that is possible.
+    """Return the bands of the estimators over all possible vocabularies.
 
-    Languages that few write are left out here: rules that know none of them are off by anything.
+    Languages with few written texts are left out, because the estimators do not know them.
     """
     rows = {}
     usual = found.of(np.array([one.source not in RARE for one in found.documents]))
@@ -196,7 +196,7 @@ def _estimators(found: Corpus) -> dict[str, Any]:
 
 
 def _for_tests(found: Corpus) -> str:
-    """Return some of the held-out documents with their true counts, a line of JSON each."""
+    """Return some of the held-out documents with their true counts, as lines of JSON."""
     taken = dict.fromkeys(["held"], _OF_KNOWN_SOURCES)
     lines = []
     digests = [crc32(document.text.encode()) for document in found.documents]
@@ -216,7 +216,7 @@ def _for_tests(found: Corpus) -> str:
 
 
 def _written(table: dict[str, Any]) -> str:
-    """JSON with a line for each row."""
+    """Return the table as JSON with a line for each row."""
     parts = []
     for part, rows in table.items():
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())

@@ -1,4 +1,4 @@
-"""How far the table is off, on the documents that it was not fitted to."""
+"""Evaluates the table of estimates with documents to which it was not fitted."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ _THEIRS = {
 
 
 class Judged(NamedTuple):
-    """One model's estimates of the documents that are held out; percent."""
+    """A model's estimates of the held-out documents, in percent."""
 
     covered: float
     width: float
-    """Median of half of the band."""
+    """The median of half of the band."""
     off: float
-    """Mean absolute error."""
+    """The mean absolute error."""
 
 
 def judge(found: Corpus) -> None:
-    """Print bands by model, errors beside the peers', and conversations."""
+    """Print the bands by model, the errors beside those of peers, and the conversations."""
     texts = [one.text for one in found.documents if one.held_out]
     without = _without_extras()
     _print_coverage(found, without)
@@ -89,7 +89,7 @@ def judge(found: Corpus) -> None:
 
 
 def _print_coverage(found: Corpus, without: Tokenizers) -> None:
-    """Print coverage by family: of sources that were fitted to, of new ones, and of each of those."""
+    """Print the coverage by family: of known sources, of new sources, and of each new source."""
     known, new = found.of(found.uses == "held"), found.of(found.uses == "judge")
     sources = sorted({one.source for one in new.documents})
     print("\nCovered by the 95 % band: known sources, new sources, the mean of new sources (%)")
@@ -115,7 +115,7 @@ def _by_generation() -> dict[str, str]:
 
 
 def _covered(tokenizer: Tokenizer, found: Corpus, names: Sequence[str]) -> list[bool]:
-    """Whether each document's true count by each vocabulary is in the band of its estimate."""
+    """Return whether each document's true count by each vocabulary is in the band."""
     within = []
     for index, document in enumerate(found.documents):
         measure = tokenizer.measure(tokenizer.count(document.text), document.text)
@@ -125,7 +125,7 @@ def _covered(tokenizer: Tokenizer, found: Corpus, names: Sequence[str]) -> list[
 
 
 def _without_extras() -> Tokenizers:
-    """As on a machine where no optional package is installed."""
+    """Hide optional packages."""
     kept = dict(model_tokenizers.PACKAGED)
     model_tokenizers.PACKAGED.clear()
     model_tokenizers.packaged_file.cache_clear()
@@ -138,7 +138,7 @@ def _without_extras() -> Tokenizers:
 
 
 def judged(tokenizer: Tokenizer, texts: list[str], real: list[float]) -> Judged:
-    """A tokenizer's estimates beside the true counts."""
+    """Compare a tokenizer's estimates with the true counts."""
     measures = [tokenizer.measure(tokenizer.count(text), text) for text in texts]
     bands = [one.error_percent for one in measures]
     pairs = list(zip(measures, real, strict=True))

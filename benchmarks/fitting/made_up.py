@@ -1,4 +1,4 @@
-"""Documents that are made up with a fixed seed: logs, tables, records, encoded data."""
+"""Documents that are generated with a fixed seed: logs, tables, records, encoded data."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _white(source: random.Random) -> str:
 
 
 def _calls(source: random.Random) -> str:
-    """What agents send: paths, numbered lines, short results."""
+    """Return what agents send: paths, numbered lines, short results."""
     return "\n".join(
         f"{line:6}\t{'    ' * source.randrange(4)}{source.choice(_NOUNS)}.{source.choice(_VERBS)}"
         f"({source.choice(_NOUNS)}={source.randrange(100)})"
@@ -217,4 +217,4 @@ MAKERS: tuple[Callable[[random.Random], str], ...] = (
     _dump, _rows, _ids, _lines_of_json, _minified_json, _white, _calls, _diff,
     emoji_text, rare_text,
 )  # fmt: skip
-"""Each makes documents of one kind, by what it draws."""
+"""The functions that generate documents of one kind each, from a random generator."""

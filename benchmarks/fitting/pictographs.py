@@ -1,6 +1,6 @@
-"""Texts with characters beyond the basic plane, as people write them: emoji, rare Han, styled letters.
+"""Generates texts with characters beyond the basic plane: emoji, rare Han and styled letters.
 
-Sources of software hold next to none: without these nothing would be known of such characters.
+Software contains hardly any of these characters, so the fit needs generated texts with them.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ _WORDS = [
 
 
 def emoji_text(source: random.Random) -> str:
-    """A chat, a list of changes or a table of states with emoji in them."""
+    """Return a chat, a list of changes or a table of states with emoji."""
     share = source.choice((0.1, 0.4, 1.0))
     line = source.choice((_chat, _change, _row))
     return "\n".join(line(source, source.random() < share) for _ in range(160))
 
 
 def rare_text(source: random.Random) -> str:
-    """Lines with Han of the supplementary plane, or letters in mathematical styles."""
+    """Return lines with Han of the supplementary plane, or letters in mathematical styles."""
     styled = source.random() < 0.5
     made = _styled if styled else _rare_han
     share = source.choice((0.1, 0.5, 1.0))

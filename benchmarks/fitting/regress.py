@@ -1,8 +1,8 @@
-"""Weights and bands from one half of the documents.
+"""Fits weights and error bands to one half of the documents.
 
-Weights are those of least relative error, drawn to a plain factor on o200k_base where the
-documents say little. Bands are conformal: the quantile of what documents were off by, each judged
-by weights that were fitted without any document of its source.
+Weights minimise the relative error. Where the documents say little about a weight, it is drawn to a
+plain factor on o200k_base. Bands are conformal: they are quantiles of the errors of documents, each
+estimated with weights that were fitted without its source.
 """
 
 from __future__ import annotations
@@ -20,43 +20,50 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 UNIT = 10_000
-"""Of a weight, to a token."""
+"""Units of a weight that make one token."""
 COVERED = 0.97
-"""More than the 95 % that are promised: held-out documents are never quite like the others."""
+"""Share of the documents that a band covers, more than the promised 95 %, because held-out
+documents differ from the others.
+"""
 NEW_SOURCES = 1.15
-"""Bands are wider by this than the sources at hand need: a new one may be less like them."""
+"""Factor by which bands are wider than the known sources require, because new sources may differ
+more.
+"""
 _RIDGE = 3e-3
 _FEWEST_TERMS = 3e-3
-"""Of a token, in the root mean square over all documents: what is rarer than this says little of its
-own weight, and would get any that mends the few documents that have it."""
+"""Root mean square of a feature over all documents below which it is rare. The weight of a rare
+feature would only fit the few documents that contain it.
+"""
 _ROUNDS = 8
 _FOLDS = 8
 _FEWEST = 24
-"""Documents of a kind that a band of its own takes."""
+"""Fewest documents of a kind that has its own band."""
 _FEWEST_GROUPS = 3
-"""Sources of a kind that a band of its own takes."""
+"""Fewest sources of a kind that has its own band."""
 SHORT_GRID = (0.3, 0.5, 0.8, 1.2, 1.8, 2.5)
 
 _LEAST = -0.4
-"""Tokens: a character is one token of o200k_base more often than not, and must not make a text less."""
+"""Most tokens that a character may subtract. Most characters are part of one token of o200k_base,
+and no character may shorten a text.
+"""
 _BOUNDED = np.array([False, *(name[:6] == "class " and name[6] not in "aA0 tn." for name in NAMES)])
 
 Matrix = Any
 
 
 class Fit(NamedTuple):
-    """What stands for a generation in the table."""
+    """The weights and bands of one generation."""
 
     weights: list[int]
-    """The first for a token of o200k_base, then one for each feature; in `UNIT`s."""
+    """The weight of a token of o200k_base, then of each feature, in units of `UNIT`."""
     short: float
-    """The band of a text of one token, as far as it comes of shortness; 1 = 100 %."""
+    """The part of the band of a text of one token that its shortness causes; 1 is 100 %."""
     bands: dict[str, float]
-    """By kind; `any` for a text of unknown or mixed kind."""
+    """The band of each kind, and `any` for a text of unknown or mixed kind."""
 
 
 def fitted_weights(terms: Matrix, truths: Matrix) -> Matrix:
-    """Weights by which `terms @ weights` is nearest to `truths`, in relative terms."""
+    """Return the weights for which `terms @ weights` has the smallest relative error."""
     relative = terms / truths[:, None]
     factor = float(np.median(truths / terms[:, 0]))
     prior = np.zeros(terms.shape[1])
@@ -75,7 +82,9 @@ def fitted_weights(terms: Matrix, truths: Matrix) -> Matrix:
 
 
 def _no_less(left: Matrix, right: Matrix) -> Matrix:
-    """The solution in which no character's class takes more from a text than `_LEAST`."""
+    """Return a solution in which no class of characters subtracts more than `_LEAST` from
+    a text.
+    """
     weights = np.linalg.solve(left, right)
     low = np.zeros(len(weights), bool)
     while (lower := _BOUNDED & ~low & (weights < _LEAST)).any():
@@ -87,14 +96,14 @@ def _no_less(left: Matrix, right: Matrix) -> Matrix:
 
 
 def estimated_apart(terms: Matrix, truths: Matrix, groups: Sequence[str], train: Matrix) -> Matrix:
-    """Each document's estimate by weights that were fitted without its source.
+    """Return each document's estimate with weights that were fitted without its source.
 
     Args:
-        terms: of all documents.
-        truths: their true counts.
-        groups: their sources. A language's texts have few sources, so that leaving one out says
-            what a new language costs: those are left out document by document.
-        fitted: which documents weights may be fitted to.
+        terms: The features of all documents.
+        truths: The true counts of all documents.
+        groups: The sources of all documents. The texts of a language have few sources, so they are
+            left out one document at a time.
+        fitted: Which documents weights may be fitted to.
     """
     spoken = np.array([group.startswith(("spoken ", "interface ")) for group in groups])
     folds = np.array([crc32(group.encode()) % _FOLDS for group in groups])
@@ -109,7 +118,9 @@ def estimated_apart(terms: Matrix, truths: Matrix, groups: Sequence[str], train:
 def bands(
     estimates: Matrix, truths: Matrix, kinds: Sequence[str], groups: Sequence[str]
 ) -> tuple[float, dict[str, float]]:
-    """(short, bands by kind): the ones that are narrowest in the median."""
+    """Return the part of the band that depends on shortness and the bands by kind, for the
+    narrowest median.
+    """
     tried = []
     for short in SHORT_GRID:
         found = _bands(estimates, truths, kinds, groups, short)
@@ -136,9 +147,10 @@ def _bands(
 
 
 def _quantile(needed: Matrix, groups: Matrix) -> float:
-    """What `COVERED` of the documents need, with the margin for sources that are new.
+    """Return the error that `COVERED` of the documents do not exceed, with the margin for new
+    sources.
 
-    A source with many documents weighs no more than the root of their number.
+    A source with many documents has the weight of the root of their number.
     """
     sizes = Counter(groups.tolist())
     weights = np.array([1 / math.sqrt(sizes[group]) for group in groups.tolist()])
@@ -155,9 +167,14 @@ def fit(
     groups: Sequence[str],
     train: Matrix,
 ) -> Fit:
-    """Return the table's row of one generation.
+    """Return the weights and bands of one generation.
 
-    `train`: which documents the weights come from; bands come from all of them.
+    Args:
+        terms: The features of all documents.
+        truths: The true counts of all documents.
+        kinds: The kinds of all documents.
+        groups: The sources of all documents.
+        train: Which documents weights are fitted to. Bands are fitted to all of them.
     """
     weights = fitted_weights(terms[train], truths[train])
     estimates = estimated_apart(terms, truths, groups, train)

@@ -1,6 +1,6 @@
-"""What texts really cost: each generation's own vocabulary, by name of the generation.
+"""Counts texts with each generation's own vocabulary.
 
-ctok stands for Claude's count endpoint, and Gemma 3 for Gemini: proxies both.
+ctok stands for Claude's count endpoint, and Gemma 3 for Gemini.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GEMMA = NPM / "@lenml" / "tokenizer-gemma3" / "models" / "tokenizer.json"
 
 
 def counters() -> dict[str, Callable[[str], int]]:
-    """Generation to its own count of a text."""
+    """Return a function for each generation that counts a text."""
     found: dict[str, Callable[[str], int]] = {
         name: engine(name, "bulk").count for name in ("o200k_base", "cl100k_base")
     }
@@ -41,14 +41,14 @@ def counters() -> dict[str, Callable[[str], int]]:
 
 
 def _sentence_piece() -> dict[str, Callable[[str], int]]:
-    """Mistral's before tekken."""
+    """Return a counter for the vocabularies that Mistral used before tekken."""
     data = Path(importlib.import_module("mistral_common").__file__ or "").parent / "data"
     name = "mistral-v3"
     return {name: load(data / "mistral_instruct_tokenizer_240323.model.v3", name).count}
 
 
 def _claude() -> dict[str, Callable[[str], int]]:
-    """Less the frame that the endpoint puts around a message."""
+    """Return the count of a text without the tokens that the endpoint adds to a message."""
     token_count = importlib.import_module("ctok").token_count
 
     def counter(version: str) -> Callable[[str], int]:
@@ -59,9 +59,9 @@ def _claude() -> dict[str, Callable[[str], int]]:
 
 
 def counted(texts: Sequence[str]) -> dict[str, list[int]]:
-    """Generation to the tokens of each text; numbers are kept in the environment's folder.
+    """Return the tokens of each text by generation. They are cached in the environment's folder.
 
-    Minutes for texts that are new: ctok counts some 100 KB a second.
+    New texts take minutes, because ctok counts some 100 KB per second.
     """
     path = FOLDER / "truths.json"
     known: dict[str, dict[str, int]] = json.loads(path.read_text()) if path.is_file() else {}

@@ -1,6 +1,6 @@
-"""Documents of sources that no weights are fitted to: what bands must hold for.
+"""Documents of sources to which no weights are fitted. The bands must cover them.
 
-Half of these sources widen the bands; the other half judge them, and nothing else is done with them.
+Half of these sources widen the bands, and the other half only evaluate them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
 
 
 def unseen_documents() -> list[Document]:
-    """All of them, those of one source together."""
+    """Return all documents, those of one source together."""
     return [one for one in (*_files(), *_interfaces()) if len(one.text) >= 60]
 
 
@@ -59,7 +59,7 @@ def _files() -> Iterator[Document]:
 
 
 def _interfaces() -> Iterator[Document]:
-    """Strings of user interfaces in many languages, and JavaScript that escapes them."""
+    """Return strings of user interfaces in many languages, and JavaScript that escapes them."""
     for path in sorted(UNSEEN_PYTHON.glob("wagtail/*/locale/*/LC_MESSAGES/django.po")):
         if path.parts[-5] not in ("admin", "images"):
             continue

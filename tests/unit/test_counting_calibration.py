@@ -1,4 +1,4 @@
-"""Calibration: what it learns, what it ignores, its error, and how it is stored."""
+"""Tests what calibration learns and ignores, its error bands, and its file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CJK = (
 
 
 def conversation(seed: int, turns: int = 30) -> list[tuple[str, str]]:
-    """(question, reply) of mixed kinds and lengths."""
+    """Return questions and replies of various kinds and lengths."""
     source = random.Random(seed)
 
     def text() -> str:
@@ -188,7 +188,6 @@ def test_hidden_prompt_does_not_change_the_factor() -> None:
 def test_hidden_prompt_does_not_calibrate_documents_or_other_models(
     share: float, reports: int
 ) -> None:
-    """It is in the first report of each conversation, and unrelated to any text."""
     shared = Calibrations()
     for _ in range(20):
         calibration = ConversationCalibration(shared, "claude-sonnet-4-5", "x", "editor")
@@ -346,7 +345,7 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
         if number % 100 == 0:
             shared.update("daily", 1000, 1500)
             shared.update_hidden("daily", 1500)
-            calibration_file.save(tmp_path, shared)  # and by a process that starts anew
+            calibration_file.save(tmp_path, shared)  # and by a process that has just started
             shared = calibration_file.load(tmp_path)
 
     daily, hidden = shared.learned("daily"), shared.hidden("daily")
@@ -359,7 +358,7 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
 
 
 def test_merging_samples_increases_the_version(tmp_path: Path) -> None:
-    """Counts that used other factors are no longer valid."""
+    """Counts with other factors become invalid."""
     mine, other = Calibrations(), Calibrations()
     mine.update("mine", 1000, 1500)
     other.update("mine", 1000, 500)
@@ -382,13 +381,13 @@ K = key_of("unheard-of", "x")
 
 
 def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
-    """Both samples survive, whichever process writes; written ones are not applied again."""
+    """Both samples are kept, whichever process writes first, and no sample is applied twice."""
     one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
     one.update(K, 1_000, 1_300)
     calibration_file.save(tmp_path, one)
     for _ in range(20):
         two.update(K, 1_000, 700)
-    assert calibration_file.save(tmp_path, two), "it took over the other's lesson"
+    assert calibration_file.save(tmp_path, two), "it merged the other's sample"
     assert samples(two) == 21
     one.update(key_of("other", "x"), 1_000, 1_000)
     assert calibration_file.save(tmp_path, one)
@@ -427,7 +426,7 @@ def test_sample_added_during_a_write_counts_once(
     with monkeypatch.context() as late:
         late.setattr(calibration_file, "write", slow)
         calibration_file.save(tmp_path, one)
-    assert not calibration_file.save(tmp_path, one), "its own lessons are not another's"
+    assert not calibration_file.save(tmp_path, one), "its own samples are not another process's"
     assert samples(one) == samples(calibration_file.load(tmp_path)) == 2
     assert not calibration_file.save(tmp_path, one)
     assert samples(one) == 2

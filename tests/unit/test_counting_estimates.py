@@ -1,6 +1,7 @@
-"""The fitted estimates, judged by documents that they were not fitted to.
+"""Tests the fitted estimates with documents to which they were not fitted.
 
-`tests.unit.held_out` has some of those that `python -m benchmarks fit-estimates` keeps apart.
+`tests.unit.held_out` contains some of the documents that `python -m benchmarks fit-estimates` holds
+out.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODELS = {
-    # model: (its generation, mean error in percent that is asked for, a little more of Llama 3's
-    # 4 because these texts are short)
+    # model: (generation, largest mean error in percent; Llama 3 has a little more than the 4 of the
+    # documentation, because these texts are short)
     "claude-sonnet-4-5": ("claude", 8),
     "claude-opus-4-7": ("claude-4.7", 9),
     "gemini-3-pro": ("gemma", 7),
@@ -100,7 +101,9 @@ def test_estimate_for_unknown_models_is_centred() -> None:
 
 
 def covered(model: str, generations: tuple[str, ...]) -> tuple[dict[str, float], float]:
-    """(the share of true counts within the band by generation, the median of its half)."""
+    """Return the share of true counts within the band by generation, and the median of half of the
+    band.
+    """
     tokenizer = Tokenizers().for_model(model)
     within: dict[str, list[bool]] = {one: [] for one in generations}
     widths = []
@@ -180,8 +183,9 @@ def test_kind_is_determined_by_the_beginning_of_a_text(text: str, kind: str) -> 
 
 @pytest.mark.parametrize("generation", estimators.generations())
 def test_adding_a_character_never_lowers_an_estimate(generation: str) -> None:
-    """Emoji, rare Han and styled letters had weights that few documents had spoken of: an ordinary
-    text with seven emoji came out as one token."""
+    """Few documents contain emoji, rare Han and styled letters, so their weights could be
+    negative.
+    """
     found, base = estimators.approximation_of(generation), engine(estimators.BASE_VOCABULARY)
     assert found is not None
 

@@ -1,4 +1,4 @@
-"""Estimators: their formulas, plug-ins, and that the default's numbers add up."""
+"""Tests the estimators' formulas, plug-ins, and that the heuristic's units add up."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_any_text_is_at_least_one_token(text: str) -> None:
     assert named("default").estimate(text) >= 1
 
 
-# Bias by kind of text against the real count, in percent: on what nobody tuned it for it may be
-# high, not low. `python -m benchmarks estimates` has the table over real files.
+# Texts of each kind to which the heuristic was not fitted. Estimates may be high, but not low.
+# `python -m benchmarks estimates` prints the errors for real files.
 KINDS = {
     "code": "def percent(tokens: int, limit: int) -> int:\n    return min(100, 100 * tokens // limit)\n",
     "prose": "The last request's whole prompt, plus that reply's output, plus what came since.\n",
@@ -154,7 +154,6 @@ def test_plugin_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0, 3.0])
 def test_band_of_a_plugin_contains_the_heuristics_band(share: float) -> None:
-    """Plug-ins were not measured: their band covers the heuristic's."""
 
     class Shares(estimators.Heuristic):
         name = "shares"
@@ -276,8 +275,9 @@ def test_valid_and_invalid_plugins(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A class, what makes one, or one itself; one without a name ended each count, and one that
-    fails counted under its own name. What is wrong is told, and the default counts."""
+    """A plug-in may be a class, a function that returns an estimator, or an estimator. An invalid
+    plug-in is reported, and the default counts.
+    """
     point = EntryPoint("mine", f"{__name__}:{written}", estimators.ENTRY_POINTS)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints([point]))
     monkeypatch.setattr(estimators, "_unusable", {})
@@ -311,7 +311,7 @@ def test_plugin_cannot_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch) 
 
 
 class _Words(estimators.Chars4):
-    """One token per word, cut between words."""
+    """Counts one token per word, and cuts between words."""
 
     name = "words"
     modes: ClassVar[list[str]] = []
@@ -349,7 +349,9 @@ WORDS = "one two three four five six seven eight"
 def test_plugin_shortens_texts_itself(mode: Truncation, kept: str) -> None:
     estimators.register(_Words())
     tokenizer = Tokenizers(estimator="words").for_model("some-model")
-    learned = CalibratedTokenizer(tokenizer, 2.0, 0.0)  # two tokens a word, as replies have shown
+    learned = CalibratedTokenizer(
+        tokenizer, 2.0, 0.0
+    )  # two tokens per word, as reported usage has shown
 
     assert allowance(5, tokenizer, WORDS) == 2  # its band is as wide as the heuristic's
     assert fit(WORDS, 5, mode, tokenizer).text == kept

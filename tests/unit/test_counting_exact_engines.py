@@ -1,4 +1,4 @@
-"""Exact counts: every engine against tiktoken, long runs, damaged ranks, no network."""
+"""Tests exact counts: every engine against tiktoken, long runs, damaged ranks, no network."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_disputed_text_is_counted_by_the_reference() -> None:
 
 
 def test_every_disputed_character_is_found() -> None:
-    """The search for first bytes in UTF-8 misses no character of the expression."""
+    """The search for first bytes in UTF-8 finds every character of the expression."""
     known = exact_engines._DISPUTED.findall("".join(differences.code_points()))
     assert len(known) == 4_700
     assert all(is_disputed(f"plain {character} text") for character in known)
@@ -129,7 +129,7 @@ def test_million_equal_characters(
 
 @pytest.mark.parametrize("character", [" ", "a"])
 def test_a_million_equal_characters_are_counted_off_the_event_loop(character: str) -> None:
-    """Such a piece goes to tiktoken, which lets the event loop run, and must survive it."""
+    """tiktoken counts such a piece while the event loop runs."""
     assert engine("o200k_base").count(character * MILLION) == RUNS[character][0]
 
 

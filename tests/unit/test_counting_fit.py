@@ -1,4 +1,4 @@
-"""Fitting texts to tokens: within the limit, whole characters and lines, correct report."""
+"""Tests that fitted texts are within the limit, and that characters and lines stay whole."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_no_character_is_split(character: str, mode: Mode) -> None:
 
 
 class Guess(Tokenizer):
-    """A quarter of the characters, with a chosen error."""
+    """Estimates a quarter of the characters, with a configurable error band."""
 
     name = "guess"
     method: Method = "estimate"
@@ -171,7 +171,9 @@ def test_fit_reserves_the_error_band_of_estimates(error: float | None, aim: int)
 
 
 class Odd(Tokenizer):
-    """Counts that fall as a text grows, and never add up, as a plug-in's may."""
+    """A tokenizer whose counts decrease as a text grows and never add up, as those of a plug-in
+    may.
+    """
 
     name = "odd"
 
@@ -211,7 +213,9 @@ def test_fitting_a_large_text_counts_it_about_twice() -> None:
 def test_text_without_split_points_is_counted_a_few_times(
     unit: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted whole, by pieces, and as the result, but not at each step of a search."""
+    """The text is counted as a whole, in pieces and as the result, but not at each step of a
+    search.
+    """
     tokenizer, text = TOKENIZERS.for_model("gpt-5"), unit * 250_000
     count, counted = tokenizer.count, 0
     half = count(text) // 2

@@ -45,7 +45,7 @@ class Recording(Tokenizer):
 
 
 class Scaled(Tokenizer):
-    """Three times another tokenizer's counts, and at least one."""
+    """Multiplies another tokenizer's counts by three, with a minimum of one."""
 
     name = "scaled"
     method: Method = "estimate"
@@ -229,7 +229,7 @@ def test_stopped_background_count_continues_later() -> None:
 
 
 def test_counting_while_editing() -> None:
-    """Workers count snapshots of a document while it is edited; the result is exact."""
+    """Workers count snapshots of a document while it is edited, and every count is exact."""
     rng = random.Random(7)
     for name in BASES:
         doc = code(60_000)

@@ -1,4 +1,6 @@
-"""Pictures, clips and tool prompts: the examples of the vendors' pages, and the doubts."""
+"""Tests pictures, clips and tool prompts with the examples on the vendors' pages, and the
+margins.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,14 @@ def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Unce
         ("gpt-5.4", (1024, 1024), "high", 1229),
         ("gpt-5.4", (2048, 2048), "high", 3000),
         ("gpt-4.1-mini", (1024, 1024), "auto", 1659),
-        # What its table says of the details.
-        ("gpt-5.6-sol", (4096, 4096), "auto", 19661),  # as it is: 128 * 128 patches
+        # The table of details on the same page.
+        ("gpt-5.6-sol", (4096, 4096), "auto", 19661),  # unscaled: 128 * 128 patches
         ("gpt-5.6-terra", (4096, 4096), "low", 308),  # within 512: 16 * 16
         ("gpt-5.5", (6000, 6000), "auto", 12000),  # 10,000 patches
         ("gpt-5.4", (6000, 6000), "auto", 3000),  # as `high`
         ("gpt-5.4", (2048, 2048), "low", 4916),  # 6,144 patches: more than `high`
         ("gpt-5.2", (4096, 4096), "high", 4916),  # 2,048 a side
-        ("o4-mini", (1800, 2400), "auto", 2498),  # 1,452 patches, as an earlier edition works out
+        ("o4-mini", (1800, 2400), "auto", 2498),  # 1,452 patches, as in an earlier edition
         # Anthropic, "Vision": both tiers.
         ("claude-sonnet-4-5", (200, 200), "auto", 64),
         ("claude-sonnet-4-5", (1000, 1000), "auto", 1296),
@@ -182,7 +184,7 @@ def test_clip_of_never_raises(data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "block", "tokens"),
     [
-        # Google, "Media resolution": audio a second, frames of video.
+        # Google, "Media resolution": audio per second, frames of video.
         ("gemini-3.8-flash", inline("audio/wav", wav(10)), 250),
         ("gemini-2.5-flash", inline("audio/wav", wav(10)), 320),
         ("gemini-3.8-flash", inline("video/mp4", mp4(60)), 60 * (70 + 25)),
@@ -209,7 +211,7 @@ def test_clip_tokens_equal_the_vendors_published_numbers(
 
 
 def pdf(pages: int, *, packed: bool = False, nested: bool = False) -> str:
-    """As writers make them: a tree of pages, in plain objects or packed into a stream of objects."""
+    """Return a PDF whose page tree is in plain objects or in a compressed object stream."""
     kids = " ".join(f"{n + 10} 0 R" for n in range(pages))
     objects = [b"<< /Type /Catalog /Pages 2 0 R /Outlines << /Count 900 >> >>"]
     inner = "/Resources << /Font << /F1 9 0 R >> /ID [<AB12> <CD>] /Count 77 >>"
@@ -238,7 +240,7 @@ PDF = "application/pdf"
         (pdf(3_000), 3_000),  # an array of 24 KB stands between the type and the count
         ("data:application/pdf;base64," + pdf(3), 3),
         (base64.b64encode(b"%PDF-1.4\n1 0 obj<</Linearized 1/L 9/N 44/T 1>>endobj").decode(), 44),
-        (base64.b64encode(b"<< /Type /Pages /Count 9 >>").decode(), None),  # no PDF
+        (base64.b64encode(b"<< /Type /Pages /Count 9 >>").decode(), None),  # not a PDF
         ("JVBERi0=", None),
         (pdf(0), None),
         (base64.b64encode(b"%PDF-1.7\n<</Type/Pages/Count 99999999999>>").decode(), None),
@@ -259,7 +261,7 @@ def test_page_count_never_raises(data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "least", "tokens", "most"),
     [
-        # Anthropic, "PDF support": 1,500 to 3,000 a page; 1,592 to 2,481 were measured.
+        # Anthropic, "PDF support": 1,500 to 3,000 per page; 1,592 to 2,481 were measured.
         ("claude-opus-5", 1_500, 2_250, 3_000),
         ("claude-haiku-4-5", 1_500, 2_250, 3_000),
         # Google, "Media resolution" and "Document understanding"; 560 were measured.
@@ -279,7 +281,9 @@ def test_page_tokens_equal_the_vendors_published_numbers(
 
 
 def test_openai_page_counts_its_text_and_picture() -> None:
-    """The pages do not give the picture's size, so the doubt covers none to twice as much."""
+    """The vendor does not publish the picture's size, so the margin covers 0 to twice the
+    tokens.
+    """
     page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
     assert page.margin == page.tokens > 1_000
     low = clip_tokens(

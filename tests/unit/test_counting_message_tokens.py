@@ -1,4 +1,6 @@
-"""Messages and tools: OpenAI's published figures, every vendor's form, pictures, methods."""
+"""Tests messages and tools: OpenAI's published figures, every vendor's format, pictures,
+methods.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from sidecar.messages.media import size_of
 
 TOKENIZERS = Tokenizers()
 
-# The example of OpenAI's cookbook "How to count tokens with tiktoken", with the numbers that it
-# reports from the API itself.
+# The example in OpenAI's cookbook "How to count tokens with tiktoken", with the usage that the API
+# reported.
 JARGON = [
     {
         "role": "system",
@@ -170,7 +172,7 @@ def test_a_tool_set_is_counted_once() -> None:
 
 
 def test_cached_tool_set_uses_the_current_band() -> None:
-    """Reports that confirm a factor leave it unchanged and narrow its band."""
+    """Reports that confirm a factor leave it unchanged but narrow its band."""
     plain = TOKENIZERS.for_model("llama-3.3-70b")
     first, then = (
         count_tools(
@@ -184,7 +186,7 @@ def test_cached_tool_set_uses_the_current_band() -> None:
 
 
 def test_priming_tokens_widen_the_band() -> None:
-    """Three unpublished tokens, half of which may be wrong."""
+    """The band contains half of the three unpublished tokens."""
     message = {"role": "user", "content": "hello"}
 
     def doubt(model: str) -> float:

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: a maker's `.model` file, and the pieces of a GGUF header."""
+"""Tests SentencePiece vocabularies from a `.model` file and from the header of a GGUF file."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sentencepiece_file_is_recognised_by_its_first_bytes(kind: str, tmp_path
 
 
 def pieces() -> tuple[list[str], list[float], list[int]]:
-    """Return what a converter writes into a GGUF header: pieces, scores, types."""
+    """Return the pieces, scores and types that a converter writes into a GGUF header."""
     model = library("bpe")
 
     def kind(one: int) -> int:

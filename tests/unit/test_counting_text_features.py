@@ -1,4 +1,6 @@
-"""The features of a text are the sum of its pieces' features, wherever it is cut."""
+"""Tests that the features of a text are the sum of its pieces' features at every safe
+split point.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\u0301\u00a0"
-"""A character of every class, those beside which a text is cut among them."""
+"""A character of every class, including those at safe split points."""
 
 
 def differing(text: str) -> list[str]:
-    """Return features whose sum over the pieces differs from the whole, at every possible cut."""
+    """Return the features whose sum over the pieces differs from the whole text, at any split
+    point.
+    """
     summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))
     whole = zip_longest(NAMES, features(text), fillvalue=0)
     return [str(name) for (name, one), other in zip(whole, summed, strict=False) if one != other]
@@ -40,7 +44,9 @@ def test_features_of_documents_add_up() -> None:
 
 @pytest.mark.parametrize("text", ["uno y dos ", "        y= 1 y , y.\n", "x y y y1 y. Y y\ny\ty "])
 def test_features_of_a_single_cyrillic_letter_add_up(text: str) -> None:
-    """The word between blanks stood for Spanish, and was lost where a cut lay before its last blank."""
+    """A word between blanks is a feature of Spanish, and a split point may lie before its last
+    blank.
+    """
     assert_none_differs((text, text * 100))
 
 

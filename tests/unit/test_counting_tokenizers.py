@@ -1,4 +1,6 @@
-"""Which tokenizer counts for a model: the user's file, an engine, a package, an approximation."""
+"""Tests which tokenizer counts for a model: a configured file, an engine, a package or an
+approximation.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def test_claude_is_calibrated_by_generation() -> None:
     text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 50
 
     assert (before.method, since.method) == ("calibrated", "calibrated")
-    assert before.count(text) == pytest.approx(899, rel=0.13)  # by ctok
+    assert before.count(text) == pytest.approx(899, rel=0.13)  # fitted to ctok
     assert since.count(text) == pytest.approx(1249, rel=0.2)
     for tokenizer in (before, since):
         band = tokenizer.band(tokenizer.count(text), text)
@@ -53,7 +55,9 @@ def test_unknown_model_is_estimated() -> None:
     assert (tokenizer.name, tokenizer.method) == ("unknown~o200k_base", "estimate")
     band = tokenizer.band(1_000, "plain words " * 90)
     assert band is not None
-    assert 15 < band < 100  # wide, for it may be any vocabulary, older ones and Claude's among them
+    assert (
+        15 < band < 100
+    )  # wide, because any vocabulary is possible, including older ones and Claude's
     assert tokenizer.count("hello world") == 2
     assert tokenizer.count("") == 0
 

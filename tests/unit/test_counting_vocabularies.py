@@ -1,4 +1,6 @@
-"""Vocabularies from files: the same counts as the `tokenizers` library, and cuts that hold."""
+"""Tests that vocabulary files have the counts of the `tokenizers` library, and safe split
+points.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +195,7 @@ def test_lone_surrogates_count_as_the_replacement_character(text: str) -> None:
 
 
 def rank_lines(count: int) -> bytes:
-    """Return a rank file: all bytes, then pairs of them."""
+    """Return a rank file with all bytes and some pairs of them."""
     tokens = [bytes([n]) for n in range(256)]
     tokens += [bytes([n // 256 % 256, n % 256]) for n in range(256, 65_536 + 256)]
     tokens += [b"\0\0" + token for token in tokens[256:]]

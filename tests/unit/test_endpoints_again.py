@@ -1,4 +1,4 @@
-"""Probe results are refreshed when the server may have changed."""
+"""Tests that probe results are refreshed when the server may have changed."""
 
 from __future__ import annotations
 

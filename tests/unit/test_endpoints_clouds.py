@@ -1,6 +1,4 @@
-"""Vendors' own count endpoints: known by host, never probed with a POST, asked in their
-own form.
-"""
+"""Tests the vendors' count endpoints: recognised by host, never probed with a POST request."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def cloud(name: str) -> Cloud:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make loopback stand for a vendor's host."""
+    """Let a vendor's host name resolve to this machine."""
 
     def as_cloud(name: str) -> None:
         monkeypatch.setattr(endpoint_module, "find_cloud", lambda _: cloud(name))
@@ -322,7 +320,7 @@ MODELS_THAT_ARE_PATHS = (
 async def test_model_name_cannot_change_the_request_path(
     name: str, model: str, pretend: Any
 ) -> None:
-    """Each request goes to the vendor's count, or to a path below its models."""
+    """Each request goes to the vendor's count endpoint, or to a path below its models."""
     pretend(name)
     routes = VENDORS[name][0]
     counts = {path.rpartition("m-1")[2] for method, path in routes if method == "POST"}

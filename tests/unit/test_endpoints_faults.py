@@ -1,4 +1,6 @@
-"""Servers that fail in every way: a miss with a reason, in time, and no exception."""
+"""Tests servers that fail in every way: each failure is a miss with a reason, within the time
+limit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ HTML = Canned(body=b"<!doctype html><html><body>Welcome</body></html>")
 
 
 PATIENCE = 60.0
-"""Seconds for what takes far less on any machine."""
+"""Seconds to wait for things that usually take much less."""
 
 
 async def hang(_: Asked) -> Canned:
@@ -103,7 +105,7 @@ FAULTS: dict[str, tuple[Callable[[], FakeServer], str]] = {
 
 @pytest.fixture
 def short_times(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Use a quarter of the timeouts, so that servers that hang take less time."""
+    """Use a quarter of the timeouts, so that tests of hanging servers take less time."""
 
     def shorten(case: str) -> None:
         assert (endpoint_module.PROBE_SECONDS, http_module.REQUEST_SECONDS) == (2.0, 2.0)

@@ -1,4 +1,4 @@
-"""Malicious servers: their answers fill no memory, block nothing and print nothing."""
+"""Tests that the answers of malicious servers fill no memory, block nothing and print nothing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 ONE_MB = 1_000_000
 MOST_MEMORY = 96 * ONE_MB
-"""Four times the cap of a body, and what JSON of that size comes to at worst."""
+"""Four times the size limit of a body, plus the largest memory for JSON of that size."""
 CONTENTS = 400 * ONE_MB
 
 
 @pytest.fixture(autouse=True)
 def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits here are limits of size, so no test depends on the machine's speed."""
+    """Disable time limits, because these tests are about limits of size."""
     monkeypatch.setattr(http_module, "REQUEST_SECONDS", 60.0)
     monkeypatch.setattr(endpoint_module, "PROBE_SECONDS", 60.0)
 
@@ -66,7 +66,7 @@ BOMBS = {
 
 
 async def memory_for(server: FakeServer, miss: str | None) -> int:
-    """Return the most bytes that Python held until a text was counted or missed."""
+    """Return the most bytes that Python allocated until a text was counted or missed."""
     endpoints = server.endpoints()
     tracemalloc.start()
     try:
@@ -238,7 +238,9 @@ async def test_long_ollama_parameters_do_not_block_the_server(parameters: str) -
 
 
 async def _raw(answer: AsyncIterator[bytes]) -> tuple[Miss | EndpointCount, int]:
-    """Serve these bytes for each request; return the result and how many bytes were sent."""
+    """Answer each request with these bytes. Return the result and the number of bytes that were
+    sent.
+    """
     written = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -342,9 +344,7 @@ def test_shown_url_contains_no_secret(url: str) -> None:
 
 
 async def test_server_with_an_untrusted_certificate_gets_no_request(tmp_path: Path) -> None:
-    """Neither key nor model name is sent: the handshake fails. Once trusted, the same server is
-    used.
-    """
+    """The handshake fails, so neither key nor model name is sent. A trusted server is used."""
     pem = Path(__file__).parents[1] / "fixtures" / "self-signed.pem"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)

@@ -1,6 +1,6 @@
-"""LM Studio's count by its own SDK: only of loaded models, and a miss when anything fails.
+"""Tests counts by LM Studio's SDK: only of loaded models, and a miss if anything fails.
 
-There is no LM Studio to test against: a module of the same shape stands for its SDK.
+A module with the interface of the SDK replaces it, because LM Studio is not available here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELLO = "hello world, how many tokens are you?"
 
 @dataclass
 class FakeSdk:
-    """Records calls of the SDK, and fails as told."""
+    """Records calls of the SDK, and fails on request."""
 
     loaded: list[str] = field(default_factory=lambda: ["tiny"])
     failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""Recognising servers and their models, and how few requests that takes."""
+"""Tests that servers and their models are recognised with few requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slow server gets only requests whose callers still wait, the newest first."""
+"""Tests that a slow server gets only requests whose callers still wait, the newest first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no request time out, however slow the machine is."""
+    """Disable timeouts, so that the tests also pass on slow machines."""
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", PATIENCE)
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", PATIENCE)
 
@@ -100,7 +100,9 @@ async def test_unsent_request_does_not_change_the_servers_status() -> None:
 
 
 async def test_restart_is_noticed_after_the_caller_stopped_waiting() -> None:
-    """The first answer shows that the server was restarted; what it has now was not asked then."""
+    """The first answer shows that the server was restarted, but its models have not been requested
+    yet.
+    """
     async with llamacpp("tiny") as server:
         endpoints = server.endpoints("tiny")
         assert isinstance(

@@ -1,4 +1,4 @@
-"""Mistakes in setting up a model server, and the message that helps."""
+"""Tests the messages for mistakes in the configuration of a model server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ KEY = "LLAMA_API_KEY"
 
 
 async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
-    """Return why the endpoint does not count; a count's miss has the same reason."""
+    """Return the reason why the endpoint does not count. The miss of a count has the same
+    reason.
+    """
     endpoints = Endpoints([declared], True, environment)
     found = await endpoints.count_text("tiny", "hello world")
     [row] = endpoints.capabilities()

@@ -1,4 +1,4 @@
-"""One reader of messages: counting, conversations and endpoints read every form alike."""
+"""Tests that counting, conversations and endpoints read every message format alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies of every vendor, whole and streamed, complete and cut off inside a tool call."""
+"""Tests replies of every vendor: whole and streamed, complete and cut off inside a tool call."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def test_reader_never_crashes(response: object, format: str | None) -> None:
 
 
 def test_failed_call_has_no_arguments() -> None:
-    """Though a reply that ended by itself may leave the text of a tool without parameters out."""
+    """The text of a call without parameters may be missing, but only in a complete reply."""
     packets = [
         {"type": "toolCallGenerationStart", "toolCallId": "c"},
         {"type": "toolCallGenerationNameReceived", "name": "write"},

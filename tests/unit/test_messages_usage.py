@@ -1,4 +1,4 @@
-"""Usage of every vendor, in the same disjoint parts."""
+"""Tests that the usage of every vendor is read as the same parts, which do not overlap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:
-    """Return (input, cache read, cache write, 1 h part, output, reasoning, whole prompt)."""
+    """Return input, cache reads, cache writes, one-hour writes, output, reasoning and prompt
+    tokens.
+    """
     assert usage is not None
     return (
         usage.input_tokens,

@@ -1,4 +1,4 @@
-"""Windows, prompt limits and outputs: what a list leaves out, and what its next version would."""
+"""Tests windows, prompt limits and output limits, including models that the price list lacks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ OTHERWISE = {
 
 
 def test_published_windows_agree_with_the_list() -> None:
-    """The table stands in for models that the list will only know: it has to know the present ones."""
+    """The table is used for future models, so it must be right for current ones."""
     catalogue.warm()
     listed = [
         (model.id, parse(model.id).bare, model.context_window)
@@ -214,10 +214,9 @@ def test_suggested_models_can_hold_the_prompt() -> None:
 
 
 def test_every_listed_model_has_a_window() -> None:
-    """A failure after an update of genai-prices names the models that need a row.
-
-    Those known to have none (pictures, speech, models that nobody serves any more) are in the
-    fixture; one that has a window now may leave it.
+    """A failure after an update of genai-prices names the models that need a row. Models without a
+    window (pictures, speech, models that are no longer offered) are in the fixture. A model in the
+    fixture may have a window by now.
     """
     catalogue.warm()
     unknown = {

@@ -1,4 +1,4 @@
-"""Model names as people write them: who serves the model, which it is, what counts it."""
+"""Tests that model names are parsed as people write them."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_only_the_beginning_of_a_long_name_is_read(name: str) -> None:
-    """It fails by taking hours: some of the patterns try every place anew."""
+    """If this fails, it takes hours, because some patterns take quadratic time."""
     assert generation_of(name) == UNKNOWN
     assert len(parse(name).bare) <= MAX_LENGTH
     assert same_model(name, name)

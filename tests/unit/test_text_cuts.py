@@ -1,4 +1,4 @@
-"""Safe cuts: where they are, where they are not, and that the named letters are letters."""
+"""Tests where safe split points are, and that the listed letters are letters."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_cut_is_safe(before: str, after: str) -> None:
         ("3", "d"),
         (" ", "word"),
         ("!", "\n"),
-        (";\n", "/ slash"),  # o200k takes it into the punctuation before
-        (";\n", "   "),  # cl100k takes blanks at the end together
+        (";\n", "/ slash"),  # o200k adds it to the punctuation before it
+        (";\n", "   "),  # cl100k matches trailing blanks together
         (";\n", " \n x"),
         (";\n", ""),
         ("\r", "\nx"),
@@ -76,7 +76,7 @@ def test_next_cut_returns_the_first_cut() -> None:
 
 
 def test_letters_and_breaks_are_disjoint() -> None:
-    """Unicode's own classes: what is called a letter here is one to every tokenizer."""
+    """Every listed letter is a letter in Unicode, and therefore for every tokenizer."""
     every = "".join(map(chr, range(0x10000)))
     letters = set(re.findall(f"[{LETTERS}]", every))
     kinds = {unicodedata.category(letter) for letter in letters}

@@ -1,4 +1,4 @@
-"""Safe cuts at every position: the tokens of both sides add up to those of the whole."""
+"""Tests at every safe split point that the tokens of both parts add up to those of the whole."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PATTERNS = {
     for pattern in vars(vocabulary_files).values()
     if isinstance(pattern, Pattern) and pattern.has_safe_cuts
 }
-# Few enough characters that every neighbourhood of two or three comes up often.
+# So few characters that all sequences of two or three occur often.
 ALPHABET = "aB1 \t\n\r/'.s字ー。é😀\u0301\u3000\x1c<"
 
 
 @cache
 def ranks() -> dict[bytes, int]:
-    """Return any ranks: only where the pattern splits is tested."""
+    """Return arbitrary ranks, because only the split pattern matters here."""
     return load_ranks(VOCABULARIES["cl100k_base"])
 
 

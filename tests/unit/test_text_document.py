@@ -1,4 +1,4 @@
-"""Documents compared with the simple ones of `tests.fuzz.oracle`, in all three encodings."""
+"""Tests documents against the simple model in `tests.fuzz.oracle`, in all three encodings."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_small_pieces_are_joined() -> None:
 
 
 class Watched(Piece):
-    """A piece that records every access to any of its kind."""
+    """A piece that records every access to its attributes."""
 
     visited: ClassVar[set[int]] = set()
 
@@ -234,7 +234,7 @@ class Watched(Piece):
 
 
 def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
-    """Return how many pieces each of some random edits, with the count after it, accesses."""
+    """Return how many pieces are accessed by each of some random edits and the count after it."""
     for module in ("pieces", "document"):
         monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)
     rng, line = random.Random(characters), "some words; and others\n"
@@ -268,7 +268,7 @@ def test_work_of_an_edit_does_not_grow_with_the_document(
 
 
 class Searched:
-    """The cut pattern, recording how many characters it searches."""
+    """A split pattern that records how many characters it searches."""
 
     def __init__(self) -> None:
         self.characters, self._pattern = 0, cuts._cut()

@@ -1,4 +1,4 @@
-"""Globs match what git and fnmatch match, in bounded time."""
+"""Tests that globs match like git and fnmatch, in linear time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LINES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=7).map("".join)
 
 
 def git_says(line: str, paths: list[str]) -> list[str]:
-    """Those of `paths` (relative, folders with `/` at their end) that the line itself means."""
+    """Return the paths that git ignores because of one line. Folders end with `/`."""
     with TemporaryDirectory() as folder:
         subprocess.run(["git", "init", "-q", folder], check=True)
         Path(folder, ".gitignore").write_text(line + "\n")
@@ -59,7 +59,7 @@ def git_says(line: str, paths: list[str]) -> list[str]:
 
 
 def ours(lines: list[str], paths: list[str]) -> list[str]:
-    """Those of `paths` that the lines ignore, or that are in a folder that they ignore."""
+    """Return the paths that the lines ignore, directly or through a folder."""
     found = IgnoreGlobs(lines)
 
     def is_ignored(path: str, *, folder: bool) -> bool:
@@ -80,7 +80,7 @@ def ours(lines: list[str], paths: list[str]) -> list[str]:
 @example("[a/b]", "a", "b", "a")
 @example("a/**/", "a", "b", "a")
 def test_gitignore_lines_match_like_git(line: str, top: str, middle: str, deep: str) -> None:
-    """But where git does not do what it documents: `**` beside other characters is `*`."""
+    """The exception is `**` beside other characters, which git treats as `*`, as documented."""
     assume(path_glob_problem(line) is None)
     assume(not re.search(r"[^/]\*\*|\*\*[^/]", line))
     folders = [f"{top}/", f"{top}/{middle}/", f"{top}/{middle}/{deep}/"]
@@ -93,7 +93,6 @@ def test_gitignore_lines_match_like_git(line: str, top: str, middle: str, deep: 
 @given(st.lists(LINES, max_size=5), PATHS)
 @example(["aa", "a/**/"], "a/a")
 def test_last_matching_glob_decides(lines: list[str], path: str) -> None:
-    """Told apart line by line."""
     lines = [line for line in lines if path_glob_problem(line) is None]
     expected = False
     for line in lines:
@@ -170,7 +169,7 @@ def test_matching_takes_linear_time(pattern: str, path: str) -> None:
 
 
 def test_a_path_is_compared_once_with_many_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RE2 reads a path once per list of 10,000 characters, however many patterns there are."""
+    """RE2 reads a path once per set of 10,000 characters of patterns."""
     compared: list[str] = []
     original = PathSpec.check_file
 

@@ -1,4 +1,4 @@
-"""Top-level blocks, regions and ignore marks."""
+"""Tests top-level blocks of code, marked regions and ignore marks."""
 
 from __future__ import annotations
 

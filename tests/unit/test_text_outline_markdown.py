@@ -1,4 +1,4 @@
-"""Sections of Markdown against a CommonMark parser."""
+"""Tests Markdown sections against a CommonMark parser."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_title_may_contain_the_separator() -> None:
     ],
 )
 def test_long_lines_take_linear_time(line: str) -> None:
-    # Would run into the time limit of the suite if any of it were quadratic.
+    # Quadratic time would exceed the time limit of the suite.
     found(line)
 
 
@@ -123,7 +123,7 @@ lines = st.sampled_from(LINES.split("|"))
 
 
 def headings_of_the_document(text: str) -> list[tuple[int, int]]:
-    """First line and level of headings at the top of the document, as markdown-it has them."""
+    """Return the first line and level of top-level headings, as markdown-it parses them."""
     tokens = MarkdownIt("commonmark").parse(text)
     return [
         (token.map[0], int(token.tag[1]))
@@ -136,7 +136,7 @@ def headings_of_the_document(text: str) -> list[tuple[int, int]]:
 def test_headings_are_those_of_commonmark(parts: list[str]) -> None:
     text = "\n".join(parts)
     if parts and parts[0] == "---":
-        text = f"\n{text}"  # front matter is no part of CommonMark
+        text = f"\n{text}"  # front matter is not part of CommonMark
     assert [(part.start_line, part.level) for part in found(text)] == headings_of_the_document(text)
 
 
@@ -151,6 +151,6 @@ def test_sections_are_nested_and_end_at_the_next_heading(parts: list[str]) -> No
 
 
 def test_heading_path_with_many_blanks_takes_linear_time() -> None:
-    """It fails by never ending, as `\\s+>\\s+` does, which tries every blank of the run again."""
+    r"""The pattern `\\s+>\\s+` would take quadratic time."""
     assert normalize_heading_path("x" + " " * 1_000_000 + "y") == "x y"
     assert normalize_heading_path("x" + " " * 9 + ">" + "\t" * 9 + "y > z") == "x > y > z"

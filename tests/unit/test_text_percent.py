@@ -1,4 +1,4 @@
-"""Percentages have one format and one rounding, everywhere."""
+"""Tests that percentages have one format and one rounding everywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sidecar.text.printable import percent_text
 
 TOP = Path(__file__).parents[2]
 OWNERS = {"sidecar/text/printable.py", "sidecar/counting/count.py", "editors/vscode/src/format.ts"}
-"""Where the form stands: of a share, of a band, and of both in VS Code."""
+"""The modules that format a share or a band, and the one that formats both in VS Code."""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ OWNERS = {"sidecar/text/printable.py", "sidecar/counting/count.py", "editors/vsc
     [(0, "0 %"), (13, "13 %"), (99.97, "99 %"), (100, "100 %"), (117.2, "117 %"), (-0.0, "0 %")],
 )
 def test_a_share_is_rounded_down(share: float, text: str) -> None:
-    """100 % never stands for less."""
+    """Only a full share is shown as 100 %."""
     assert percent_text(share) == text
 
 
@@ -59,5 +59,5 @@ def _shims() -> list[str]:
 
 
 def test_no_other_module_formats_percentages() -> None:
-    """A second form of the same number reads like a second number."""
+    """Another format of the same number would look like another number."""
     assert set(_python()) | set(_shims()) <= OWNERS

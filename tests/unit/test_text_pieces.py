@@ -1,4 +1,6 @@
-"""Pieces: the whole text in order, safe cuts only, joined again without losing counts."""
+"""Tests that pieces contain the text in order, end at safe split points, and keep their counts when
+joined.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths and offsets in code units, compared with widths per character."""
+"""Tests lengths and offsets in code units against the width of each character."""
 
 from __future__ import annotations
 
