@@ -1,6 +1,6 @@
 """Records calls, reports costs and checks caps. Blocking.
 
-Nothing is opened or imported before it is needed.
+The ledger is opened, and the prices are loaded, when they are first needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Cancelled = Callable[[], bool]
     Progress = Callable[[str, float], None]
-    """Called with the current step and the completed fraction (0 to 1)."""
+    """A callback that receives the current step and the completed fraction (0 to 1)."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class BlockCost(NamedTuple):
 
 
 class CostBook:
-    """A user's ledger with the prices of one configuration. Thread-safe."""
+    """The user's ledger with the prices of a configuration. Thread-safe."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class CostBook:
         """Record a call and price it.
 
         Raises:
-            BadParamsError: The form of the usage is unknown.
+            BadParamsError: The format of the usage is unknown.
             LedgerError: Storage failed.
         """
         from sidecar.messages.usage import normalise_usage
@@ -140,18 +140,18 @@ class CostBook:
         cancelled: Cancelled | None = None,
         progress: Progress | None = None,
     ) -> CostReport:
-        """Return rows, totals and text.
+        """Return the cost report for `cost/detail`.
 
         Args:
-            params: Which calls to report, and how to group them.
+            params: The params of the request.
+            agent: The agent whose calls to report; by default, all.
             folders: Further folders of the workspace.
-            cancelled: Checked while reading.
+            cancelled: Returns whether to stop. It is called repeatedly.
             progress: Called with the progress.
 
         Raises:
             BadParamsError: The params are invalid.
-            ReadCancelledError: `cancelled` returned true.
-            LedgerError: Reading failed.
+            LedgerError: Reading failed, or was cancelled (ReadCancelledError).
         """
         from sidecar.cost.reports import overview
 
@@ -164,7 +164,11 @@ class CostBook:
     def scope(
         self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()
     ) -> Scope:
-        """Return the requested scope. Raises BadParamsError for an invalid time or name."""
+        """Return the scope that params request.
+
+        Raises:
+            BadParamsError: A time or a name is invalid.
+        """
         workspace = params.workspace
         check_names(workspace=workspace or "", session=params.session or "", agent=agent or "")
         return Scope(
@@ -178,15 +182,15 @@ class CostBook:
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
     ) -> Decimal | None:
-        """Return the USD of a call sent now, or None if no price is known.
+        """Estimate the cost of a call in USD, or return None if no price is known.
 
-        Assumes that all input is uncached and that the output reaches its limit.
+        The estimate assumes that no input is cached and that the output reaches its limit.
         """
         buckets = Buckets(input=prompt_tokens, output=max_output_tokens)
         return self.prices.price(buckets, model, provider_of(model))
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
-        """Return the USD spent today, in the session and in the workspace."""
+        """Return the amounts that were spent today, in the session and in the workspace."""
         with self.ledger.reader() as connection:
             return spend_so_far(
                 connection,
@@ -264,5 +268,5 @@ class CostBook:
 
 
 def _billing_provider_of(params: CostRecordParams) -> str:
-    """Return who bills a call, in one spelling, so that a call is recorded once."""
+    """Return the normalised name of the provider that bills a call."""
     return provider_name(params.provider) if params.provider else provider_of(params.model)

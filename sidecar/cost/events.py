@@ -1,4 +1,4 @@
-"""A model call as the ledger stores it: counts, ids, a model and a time, but no text."""
+"""Model calls as the ledger stores them: counts, ids, models and times, but no text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LATEST_MS = 253_402_300_800_000  # the year 10000
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens of calls in disjoint parts. The media fields are shares of those parts."""
+    """The tokens of calls by kind. The media fields are shares of the other fields."""
 
     input: int = 0
     """Uncached input."""
@@ -41,11 +41,11 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Output without reasoning."""
     reasoning: int = 0
     web_searches: int = 0
-    """Number of searches, which are billed separately."""
+    """The number of web searches, which are billed separately."""
     file_searches: int = 0
-    """Number of searches in stored files, which are billed separately."""
+    """The number of searches in stored files, which are billed separately."""
     audio_input: int = 0
-    """A share of `input`. Each media field below is a share of the field that it names."""
+    """The share of `input` that is audio. Each media field is a share of the field in its name."""
     audio_cache_read: int = 0
     audio_output: int = 0
     image_input: int = 0
@@ -53,7 +53,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     image_output: int = 0
     video_input: int = 0
     other_tools: int = 0
-    """Number of uses of vendor tools without a list price, such as a code interpreter."""
+    """The number of uses of vendor tools without a list price, such as a code interpreter."""
 
     @property
     def cache_writes(self) -> int:
@@ -65,7 +65,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def completion(self) -> int:
-        """Return all output, including reasoning."""
+        """All output, including reasoning."""
         return self.output + self.reasoning
 
 
@@ -97,12 +97,12 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
-    """Return the buckets of a normalised usage.
+    """Split a call's usage into buckets.
 
     Args:
         usage: The normalised usage.
-        raw: The vendor's usage object, for cache lifetimes, searches and media.
-        model: The model that answered.
+        raw: The vendor's usage object, which contains cache lifetimes, searches and media.
+        model: The model that replied.
     """
     found = searches(raw, by_query=counts_as_gemini_3(parse(model).bare))
     output = usage.output_tokens - usage.reasoning_tokens
@@ -117,12 +117,12 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
 
 
 def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
-    """Return the buckets of a usage.
+    """Split a normalised usage into buckets.
 
     Args:
         usage: The normalised usage.
-        five_minutes: Cache writes that live for five minutes.
-        **others: Buckets that a usage does not have.
+        five_minutes: The cache writes that expire after five minutes.
+        **others: Buckets that are not part of a normalised usage.
     """
     hour = usage.cache_write_1h_tokens
     minutes = min(five_minutes, usage.cache_write_tokens - hour)
@@ -139,9 +139,9 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
 
 
 def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
-    """Return the media buckets, limited by the buckets that they are shares of.
+    """Return the media buckets, each limited by the bucket that it is a share of.
 
-    If a vendor does not split media by cache, media beyond the uncached input were cached.
+    Media tokens beyond the uncached input count as cached.
     """
     audio, image = min(found.audio_input, fresh), min(found.image_input, fresh)
     audio_read = found.audio_cache_read + found.audio_input - audio
@@ -161,7 +161,7 @@ def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dic
 
 
 def milliseconds(at: datetime) -> int:
-    """Return milliseconds since 1970, rounded down. A time without a zone is UTC.
+    """Convert a time to milliseconds since 1970, rounded down. A time without a zone is in UTC.
 
     Raises:
         BadParamsError: The time is before 1970 or after 9999.
@@ -175,7 +175,11 @@ def milliseconds(at: datetime) -> int:
 
 
 def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
-    """Return the event's buckets in order. Raises BadParamsError for a number out of range."""
+    """Check the numbers of an event, and return its buckets in order.
+
+    Raises:
+        BadParamsError: A number is out of range.
+    """
     numbers: tuple[int, ...] = msgspec.structs.astuple(event.buckets)
     estimated = event.estimated_tokens or 0
     if min(numbers) < 0 or max(numbers) > MOST_TOKENS or not 0 <= estimated <= MOST_TOKENS:
@@ -191,7 +195,11 @@ def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
 
 
 def check_event(event: LedgerEvent) -> None:
-    """Raise BadParamsError if the ledger cannot store the event."""
+    """Check that the ledger can store an event.
+
+    Raises:
+        BadParamsError: A number or a name is invalid.
+    """
     checked_numbers(event)
     check_names(
         workspace=event.workspace,
@@ -207,11 +215,15 @@ def check_event(event: LedgerEvent) -> None:
 
 
 def check_names(**names: str) -> None:
-    """Raise BadParamsError for an invalid or too long name, or an empty model."""
+    """Check that names are valid and not too long, and that `model` is not empty.
+
+    Raises:
+        BadParamsError: A name is invalid.
+    """
     for field, name in names.items():
         if len(name) > LONGEST_ID:
             raise BadParamsError(f"{field} is longer than {LONGEST_ID} characters")
-        if _SURROGATES.search(name):  # cannot be encoded
+        if _SURROGATES.search(name):  # UTF-8 cannot encode it
             raise BadParamsError(f"{field} contains a lone surrogate")
     if names.get("model") == "":
         raise BadParamsError("model is empty")
@@ -237,15 +249,15 @@ THRESHOLDS = (
 )
 
 REPORTED = -1
-"""The band of calls with a reported cost."""
+"""The band of calls whose cost was reported."""
 
 
 def band(prompt_tokens: int) -> int:
-    """Return the greatest price threshold below the prompt's size, or 0."""
+    """Return the price band of a prompt: the largest threshold below its size, or 0."""
     position = bisect_left(THRESHOLDS, prompt_tokens)
     return THRESHOLDS[position - 1] if position else 0
 
 
 def typical_prompt(band: int) -> int:
-    """Return a prompt size in the band, in tokens. All sizes in a band have the same price."""
+    """Return a prompt size in a band, in tokens. All sizes in a band have the same price."""
     return band + 1

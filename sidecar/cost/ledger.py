@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
 BUSY_SECONDS = 30.0
-"""How long a connection waits for other processes."""
+"""Maximum time for which a connection waits for other processes."""
 
-# Cache sizes in KB, as SQLite's negative numbers. After a commit that adds a page, SQLite walks its
-# whole cache: with 16 MB, that costs each record 60 us.
+# Cache sizes in KB, which SQLite expects as negative numbers. After a commit that adds a page,
+# SQLite walks its whole cache, which takes 60 us per record with a cache of 16 MB.
 _CACHE = -500
 _BULK_CACHE = -64_000
 _READ_CACHE = -2_000
-"""Cache of readers. With a smaller cache, a year's sums would be sorted in a file."""
+"""Cache size of readers. With a smaller cache, SQLite sorts the sums of a year in a file."""
 
-# A record touches three B-trees and WAL writes whole pages: small pages double the speed.
+# A record changes three B-trees, and the log contains whole pages, so small pages double the speed.
 _PRAGMAS = (
     "PRAGMA page_size = 1024",
     "PRAGMA synchronous = NORMAL",
@@ -64,7 +64,7 @@ class LedgerError(SidecarError):
 
 
 class ReadCancelledError(LedgerError):
-    """The caller cancelled a report while the ledger was being read."""
+    """The caller cancelled a report while the ledger was read."""
 
 
 @contextmanager
@@ -83,14 +83,14 @@ def nested(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """End the transaction, if SQLite has not already ended it, as on a full disk."""
+    """Roll back the transaction, unless SQLite has already done so, as on a full disk."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 @contextmanager
 def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
-    """Enlarge the cache for a long transaction, which would write pages many times otherwise."""
+    """Enlarge the cache for a long transaction, so that each page is written only once."""
     connection.execute(f"PRAGMA cache_size = {_BULK_CACHE}")
     try:
         yield
@@ -113,7 +113,7 @@ def inode_of(path: Path) -> int | None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a connection that waits for other processes and autocommits outside `nested`."""
+    """Open a connection. It waits for other processes, and commits at once outside of `nested`."""
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -123,7 +123,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """Open a connection that only reads."""
+    """Open a read-only connection."""
     connection = connect(path)
     connection.execute("PRAGMA query_only = ON")
     connection.execute(f"PRAGMA cache_size = {_READ_CACHE}")
@@ -147,43 +147,6 @@ def use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-class Readers:
-    """Connections for reading, one per report.
-
-    One idle connection is kept, because opening it takes as long as a report of one day.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: sqlite3.Connection | None = None
-        self._file = object()
-        """Identifies the open ledger. Replaced when the ledger is closed."""
-
-    def borrow(self, path: Path) -> tuple[sqlite3.Connection, object]:
-        """Return a connection for one thread, and the token for `give_back`."""
-        with self._lock:
-            connection, self._idle = self._idle, None
-            file = self._file
-        return connection or connect_reader(path), file
-
-    def give_back(self, connection: sqlite3.Connection, file: object) -> None:
-        """Return a connection. It stays open if it is the only idle one."""
-        connection.set_progress_handler(None, 0)
-        connection.execute("ROLLBACK")
-        with self._lock:
-            if self._idle is None and file is self._file:
-                self._idle = connection
-                return
-        connection.close()
-
-    def close(self) -> None:
-        """Close the idle connection. Connections in use are closed when they are returned."""
-        with self._lock:
-            connection, self._idle, self._file = self._idle, None, object()
-        if connection is not None:
-            connection.close()
-
-
 @contextmanager
 def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Iterator[None]:
     """Turn errors of SQLite and the file system into LedgerError."""
@@ -196,6 +159,7 @@ def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Itera
 
 
 def explained(error: Exception, path: Path) -> LedgerError:
+    """Return an error that explains why the ledger cannot be used, and what to do."""
     if isinstance(error, OSError):
         return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
     if isinstance(error, sqlite3.OperationalError):
@@ -208,7 +172,7 @@ VERSION = 3
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
-"""Calls are added to the daily sums in batches of this size."""
+"""Number of calls that are added to the daily sums at once."""
 
 BUCKETS = (
     "input",
@@ -229,12 +193,12 @@ BUCKETS = (
     "video_input",
     "other_tools",
 )
-"""Columns of a call that are summed: the fields of `Buckets` in order."""
+"""The columns of a call with its token numbers: the fields of `Buckets`, in order."""
 SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
-"""Columns of the sums.
+"""The columns of a sum of calls.
 
-`estimated_prompt` are the prompts of calls with an estimate. `reported` are reported costs, in
-USD * 10**12.
+`estimated_prompt` is the prompt tokens of the calls with an estimate, `reported` the reported cost
+in USD * 10**12.
 """
 PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
 
@@ -249,7 +213,7 @@ _LAST_MIGRATIONS = frozenset(
         "m007_tools",
     )
 )
-"""Migrations of the last development version, whose ledgers can be imported."""
+"""The migrations of the last development version, whose ledgers are imported."""
 
 
 class ForeignLedgerError(LedgerError):
@@ -301,7 +265,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _creation_statements() -> Iterator[str]:
-    # Sessions, providers and kinds of call repeat, so each is stored once.
+    # Most calls share their session, provider and kind with others, so each is stored once.
     yield (
         "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
         "name TEXT NOT NULL, agent TEXT NOT NULL, UNIQUE (name, workspace, agent))"
@@ -364,12 +328,11 @@ def _key_statements() -> Iterator[str]:
 
 
 def _sum_statements() -> Iterator[str]:
-    """Return the statements that create the daily sums and their triggers.
+    """Yield the statements that create the daily sums and their triggers.
 
-    The sums hold the calls up to `folded.upto`, and readers add the few later calls: updating a
-    sum with each call would double the cost of recording. `utc` is the UTC day, because prices
-    change at midnight UTC. Triggers update the sums in the same transaction as the calls. Calls
-    are never removed.
+    The sums contain the calls up to `folded.upto`. Readers add the few later calls, because
+    updating a sum with each call would double the time for recording it. `utc` is the UTC day,
+    because prices change at midnight UTC. Calls are never deleted.
     """
     yield "CREATE INDEX event_at ON event (at)"
     yield (
@@ -391,7 +354,7 @@ def _sum_statements() -> Iterator[str]:
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
         f"BEGIN {_fold_statement('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
     )
-    # A changed call is subtracted from its old sums and added to its new ones.
+    # Subtract the old numbers of a changed call, and add the new ones.
     for name, when, sign in (("before", "BEFORE", "-"), ("after", "AFTER", "+")):
         changes = ", ".join(f"{column} = {column} {sign} excluded.{column}" for column in SUMS)
         yield (
@@ -443,30 +406,32 @@ _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
 _KEY_MASK = 2**62 - 1
 _PROMPT_PARTS = BUCKETS.index("output")
-"""The number of buckets that make up the prompt."""
+"""The number of buckets that belong to the prompt."""
 
 
 class Recorded(NamedTuple):
-    """The id of an event, and whether the event was already recorded."""
+    """The id of a recorded call, and whether it had been recorded before."""
 
     id: str
     duplicate: bool
 
 
 class RecordedBatch(NamedTuple):
-    """The new events of a batch, and whether it changed the ledger."""
+    """The new calls of a batch, and whether the batch changed the ledger."""
 
     new: list[LedgerEvent]
     has_changes: bool
 
 
 class Ledger:
-    """A ledger file, which is opened when first used. Thread-safe."""
+    """The ledger. Its file is opened when it is first used. Thread-safe."""
 
     def __init__(self, path: Path, zone: tzinfo | None = None) -> None:
-        """Args:
-        path: The file.
-        zone: The time zone of local days; by default this machine's.
+        """Create a ledger without opening its file.
+
+        Args:
+            path: The file.
+            zone: The time zone of local days; by default, that of this machine.
         """
         self.path = path
         self._zone = zone
@@ -474,21 +439,22 @@ class Ledger:
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
         self._version_of: int | None = None
-        """`PRAGMA data_version`, which changes when another connection has written."""
-        self._readers = Readers()
-        self._providers: dict[str, int] = {}
-        self._sessions: dict[tuple[str, str, str], int] = {}
-        self._kinds: dict[tuple[str, str, str, str], int] = {}
+        """The value of `PRAGMA data_version`, which changes when another connection writes."""
+        self._ids: dict[tuple[str, ...], int] = {}
+        """Ids of sessions and kinds of calls, by table and names."""
 
     def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
-        """Record an event once per request id and provider, or for agents once per request id.
+        """Record a call, unless a call with its request id and provider has been recorded.
 
-        With `amend`, a later record of the same call replaces its numbers if it has more output,
-        or as much output and a higher reported cost, because transcripts write partial counts
-        first. Time, session and estimate stay.
+        An agent's calls are identified by the request id alone.
+
+        Args:
+            event: The call.
+            amend: Whether to replace the numbers of a recorded call if the event has more output,
+                or the same output and a higher reported cost. Agents write partial numbers first.
 
         Raises:
-            BadParamsError: The event cannot be stored.
+            BadParamsError: The event is invalid.
             LedgerError: Storage failed.
         """
         with self._lock:
@@ -510,9 +476,9 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Record an event whose key exists: the same call, or one of another provider or agent.
+        """Record an event whose key exists, which may belong to a call of another provider.
 
-        An agent's call may have another provider when its file is read again.
+        An agent's call may have another provider when the agent's file is read again.
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
@@ -535,9 +501,12 @@ class Ledger:
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> RecordedBatch:
-        """Record many events in one transaction.
+        """Record many calls in one transaction.
 
-        `also` runs in the same transaction, for example to store how far a file was read.
+        Args:
+            events: The calls.
+            amend: As in `record`.
+            also: Called in the same transaction, for example to store how far a file was read.
         """
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
@@ -549,46 +518,47 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit everything recorded inside the block, or nothing."""
+        """Open a transaction, which is committed after the block, or rolled back on an error."""
         with self._lock, translated(self.path):
             connection = self._open()
             try:
                 with nested(connection):
                     yield connection
             except BaseException:
-                self._forget_names()
+                self._ids.clear()
                 raise
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """Open a snapshot for reading. It never blocks a writer.
+        """Open a snapshot for reading, which never blocks writers.
 
-        A missing ledger reads as an empty one, and no file is created.
+        If the file is missing, the snapshot is empty, and no file is created.
 
         Raises:
-            ReadCancelledError: `cancelled()` returned true.
+            ReadCancelledError: `cancelled` returned true.
             LedgerError: Reading failed.
         """
         with translated(self.path, cancelled):
-            connection, file = self._open_reader()
+            connection = self._open_reader()
             try:
                 if cancelled is not None:
                     connection.set_progress_handler(lambda: int(cancelled()), 20_000)
                 connection.execute("BEGIN")
                 yield connection
-                self._readers.give_back(connection, file)
-            except BaseException:
+            finally:
                 connection.close()
-                raise
 
     def changed_elsewhere(self) -> bool:
-        """Return whether another process or `Ledger` has written since the last call.
+        """Return whether another process has written since the last call of this method.
 
-        The first call returns True. Raises LedgerError.
+        The first call returns True.
+
+        Raises:
+            LedgerError: Reading failed.
         """
         with self._lock, translated(self.path):
             if self._inode != inode_of(self.path):
-                self.close()  # the file was moved away
+                self.close()  # another file replaced the ledger
             if not self.path.exists():
                 return False
             (version,) = self._open().execute("PRAGMA data_version").fetchone()
@@ -596,14 +566,13 @@ class Ledger:
             return bool(version != before)
 
     def close(self) -> None:
-        """Close the file. The next use opens it again."""
+        """Close the file. It is opened again when the ledger is next used."""
         with self._lock:
             self._version_of = None
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-            self._readers.close()
-            self._forget_names()
+            self._ids.clear()
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -630,7 +599,7 @@ class Ledger:
         return local_day(datetime.fromtimestamp(milliseconds / 1000, UTC), self._zone)
 
     def _set_aside(self) -> None:
-        """Rename a file that is not a ledger, unless another process already has."""
+        """Rename a file that is not a ledger, unless another process has already done so."""
         with locked(self.path.with_name(f"{self.path.name}.lock"), BUSY_SECONDS):
             try:
                 self._prepared_connection().close()
@@ -638,16 +607,16 @@ class Ledger:
                 set_aside(self.path, str(error), beside=("-wal", "-shm"))
                 create(self.path)
 
-    def _open_reader(self) -> tuple[sqlite3.Connection, object]:
+    def _open_reader(self) -> sqlite3.Connection:
         with self._lock:
             if self._inode != inode_of(self.path):
-                self.close()  # the file was moved away: readers would not see what is written
+                self.close()  # another file replaced the ledger
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 prepare(connection, self._local_day)
-                return connection, None
-            self._open()  # a ledger of an earlier version is imported first
-            return self._readers.borrow(self.path)
+                return connection
+            self._open()  # imports a ledger of an earlier version
+            return connect_reader(self.path)
 
     def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
         numbers = checked_numbers(event)
@@ -670,45 +639,28 @@ class Ledger:
             event.telemetry_id,
         )
 
-    def _provider_id(self, connection: sqlite3.Connection, name: str) -> int:
-        known = self._providers.get(name)
-        if known is None:
-            check_names(provider=name)
-            known = _name_id(connection, "provider", ("name",), (name,))
-            self._providers[name] = known
-        return known
-
     def _session_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
-        key = (event.workspace, event.session, event.agent)
-        known = self._sessions.get(key)
-        if known is None:
+        key = ("session", event.workspace, event.session, event.agent)
+        if key not in self._ids:
             check_names(workspace=event.workspace, session=event.session, agent=event.agent)
-            columns = ("workspace", "name", "agent")
-            values = (workspace_key(event.workspace), event.session, event.agent)
-            known = _name_id(connection, "session", columns, values)
-            self._sessions[key] = known
-        return known
+            workspace = workspace_key(event.workspace)
+            self._ids[key] = _name_id(
+                connection, "session", workspace=workspace, name=event.session, agent=event.agent
+            )
+        return self._ids[key]
 
     def _kind_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
-        key = (event.provider, event.model, event.category, event.tier)
-        known = self._kinds.get(key)
-        if known is None:
-            check_names(model=event.model, category=event.category, tier=event.tier)
-            provider = self._provider_id(connection, event.provider)
-            values = (provider, event.model, event.category, event.tier)
-            columns = ("provider", "model", "category", "tier")
-            known = _name_id(connection, "kind", columns, values)
-            self._kinds[key] = known
-        return known
-
-    def _forget_names(self) -> None:
-        self._providers.clear()
-        self._sessions.clear()
-        self._kinds.clear()
+        names = {"model": event.model, "category": event.category, "tier": event.tier}
+        key = ("kind", event.provider, *names.values())
+        if key not in self._ids:
+            check_names(**names, provider=event.provider)
+            provider = _name_id(connection, "provider", name=event.provider)
+            self._ids[key] = _name_id(connection, "kind", provider=provider, **names)
+        return self._ids[key]
 
 
 class MemoryLedger(Ledger):
-    """A ledger in memory. It stands in for a state folder that cannot be used."""
+    """A ledger in memory, used if the state folder cannot be used."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         super().__init__(Path(":memory:"), zone)
@@ -722,13 +674,13 @@ class MemoryLedger(Ledger):
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """Return the only connection, locked against other threads."""
+        """Return the only connection, which is locked against other threads."""
         with self._lock, translated(self.path, cancelled):
             yield self._open()
 
 
 def usd(pico: int) -> Decimal:
-    """Convert a stored amount to USD."""
+    """Convert a stored amount (USD * 10**12) to USD."""
     return Decimal(pico) / _PICO
 
 
@@ -736,22 +688,13 @@ def _to_pico(cost: Decimal) -> int:
     return int((cost * _PICO).to_integral_value(rounding=ROUND_HALF_EVEN))
 
 
-def _name_id(
-    connection: sqlite3.Connection,
-    table: str,
-    columns: tuple[str, ...],
-    values: tuple[object, ...],
-) -> int:
+def _name_id(connection: sqlite3.Connection, table: str, **columns: object) -> int:
+    """Return the id of the row with these values, after inserting it if it is missing."""
+    values = tuple(columns.values())
+    insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(values))})"  # noqa: S608
+    connection.execute(f"{insert} ON CONFLICT DO NOTHING", values)
     where = " AND ".join(f"{column} = ?" for column in columns)
-    found = connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()  # noqa: S608
-    if found is None:
-        marks = ", ".join("?" * len(columns))
-        connection.execute(
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
-            values,
-        )
-        found = connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()  # noqa: S608
-    return int(found[0])
+    return int(connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()[0])  # noqa: S608
 
 
 def _hash_request(request: str) -> int:
@@ -792,16 +735,16 @@ def _output_tokens(numbers: dict[str, Any]) -> int:
 
 
 def workspace_key(named: str) -> str:
-    """Return the `file:` URI of a folder given by URI or path. Other names are unchanged.
+    """Return the `file:` URI of a folder given by URI or path. Other names are returned unchanged.
 
-    `file:///c%3A/work/` and `C:\\\\work` get the same key. Links are not followed.
+    Different spellings, such as `file:///c%3A/work/` and `C:\\\\work`, have the same key.
     """
     path = _local_path(named)
     return named if path is None or not path.is_absolute() else path.as_uri()
 
 
 def folder_name(workspace: str) -> str:
-    """Return the last part of a workspace's path, or ""."""
+    """Return the name of a workspace's folder, or "" if there is none."""
     return unquote(workspace.rstrip("/").rpartition("/")[2])
 
 

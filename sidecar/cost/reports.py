@@ -30,7 +30,15 @@ from sidecar.cost.protocol import (
     CostTable,
     CostTotals,
 )
-from sidecar.cost.sums import SLOTS_A_DAY, Cut, Scope, Sum, kinds_in, owner_condition, read_sums
+from sidecar.cost.sums import (
+    SLOTS_A_DAY,
+    Grouping,
+    Scope,
+    Sum,
+    kinds_in,
+    owner_condition,
+    read_sums,
+)
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import counted, printable, usd_text
 from sidecar.text.tables import align_columns, draw_bar
@@ -134,36 +142,38 @@ def priced_sums(
     """Yield the calls in scope with their cost, by kind, and on request by session and day."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
-    cut = _grouping_for(tariffs, sessions=sessions, days=days)
+    grouping = _grouping_for(tariffs, sessions=sessions, days=days)
     unit_prices: dict[tuple[int, int, int, int], UnitPrices | None] = {}
-    for found in read_sums(connection, scope, cut):
+    for found in read_sums(connection, scope, grouping):
         if found.band == REPORTED:
-            listed = _cost_by_list(tariffs[found.kind], kinds[found.kind][3], found, cut)
+            listed = _cost_by_list(tariffs[found.kind], kinds[found.kind][3], found, grouping)
             yield Priced(kinds[found.kind], found, Cost(usd(found.reported)), listed)
             continue
         key = (found.kind, found.band, found.epoch, found.clock)
         if key not in unit_prices:
             tariff, tier = tariffs[found.kind], kinds[found.kind][3]
-            unit_prices[key] = _unit_prices(tariff, tier, found, cut)
+            unit_prices[key] = _unit_prices(tariff, tier, found, grouping)
         cost = cost_of(unit_prices[key], found.buckets, found.calls)
         if cost.usd is None and found.reported:  # the agents' own figure
             cost = Cost(usd(found.reported))
         yield Priced(kinds[found.kind], found, cost)
 
 
-def _cost_by_list(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal | None:
+def _cost_by_list(
+    tariff: Tariff | None, tier: str, found: Sum, grouping: Grouping
+) -> Decimal | None:
     """Return the list price of reported calls, or None if it depends on the prompt's size."""
     if tariff is None or tariff.thresholds:
         return None
     base = msgspec.structs.replace(found, band=0)
-    cost = cost_of(_unit_prices(tariff, tier, base, cut), found.buckets, found.calls)
+    cost = cost_of(_unit_prices(tariff, tier, base, grouping), found.buckets, found.calls)
     return cost.usd if cost.whole else None
 
 
-def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Cut:
+def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Grouping:
     known = {kind: tariff for kind, tariff in tariffs.items() if tariff is not None}
     grid = frozenset(THRESHOLDS)
-    return Cut(
+    return Grouping(
         changes=tuple(sorted({day for tariff in known.values() for day in tariff.changes})),
         by_clock=frozenset(kind for kind, tariff in known.items() if tariff.by_clock),
         by_prompt=frozenset(kind for kind, tariff in known.items() if tariff.thresholds - grid),
@@ -172,11 +182,13 @@ def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bo
     )
 
 
-def _unit_prices(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> UnitPrices | None:
+def _unit_prices(
+    tariff: Tariff | None, tier: str, found: Sum, grouping: Grouping
+) -> UnitPrices | None:
     if tariff is None:
         return None
     # Prices do not change within an epoch, so every day of it has the same ones.
-    day = cut.changes[found.epoch - 1] if found.epoch else min(cut.changes, default=1) - 1
+    day = grouping.changes[found.epoch - 1] if found.epoch else min(grouping.changes, default=1) - 1
     slot = day * SLOTS_A_DAY + found.clock
     at = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC)
     return tariff.prices(at, tier, typical_prompt(found.band))

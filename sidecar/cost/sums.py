@@ -1,6 +1,6 @@
-"""Sums of the ledger's calls. All calls in a sum have the same price.
+"""Reads sums of the ledger's calls. All calls in a sum have the same price.
 
-Whole days are read from the stored daily sums, and the rest of a range from the calls.
+Whole days are read from the stored daily sums, and the rest of a time range from single calls.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
-"""How long before and after midnight UTC a local day can begin."""
+"""How long before and after midnight UTC a local day can begin, in milliseconds."""
 SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects calls by time range and owner. None selects all."""
+    """A selection of calls by time range and owner. None selects all."""
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
-    """Key of the workspace. Includes calls in its subfolders."""
+    """The key of the workspace. Calls in its subfolders are included."""
     folders: tuple[str, ...] = ()
-    """Further keys of the workspace, such as other working trees."""
+    """Further keys of the workspace, such as its other git worktrees."""
     session: str | None = None
     agent: str | None = None
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """By what sums are separated, besides kind and band."""
+class Grouping(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys, besides kind and band, by which sums are separated."""
 
     changes: tuple[int, ...] = ()
-    """UTC days on which a price changes. No sum spans one."""
+    """The UTC days on which a price changes. No sum includes calls before and after such a day."""
     by_clock: frozenset[int] = frozenset()
-    """Kinds whose prices depend on the time of day."""
+    """The kinds of calls whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """Kinds with a price threshold outside the bands."""
+    """The kinds of calls with a price threshold that is not the limit of a band."""
     sessions: bool = False
     days: bool = False
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """Calls with the same price."""
+    """A sum of calls with the same price."""
 
     kind: int
     band: int
     epoch: int
-    """How many of `Cut.changes` precede the calls."""
+    """The number of price changes before the calls."""
     clock: int
-    """Quarter-hour of the UTC day for kinds priced by time of day, else 0."""
+    """The quarter-hour of the UTC day if the price depends on it, else 0."""
     session: int
-    """Id of the session, or 0 if sums are not by session."""
+    """The id of the session, or 0 if sums are not separated by session."""
     day: int
-    """Local day since 1970, or 0 if sums are not by day."""
+    """The local day since 1970, or 0 if sums are not separated by day."""
     calls: int
     buckets: Buckets
     estimated_calls: int
     estimated: int
     estimated_prompt: int
     reported: int
-    """Reported cost in USD * 10**12."""
+    """The reported cost in USD * 10**12."""
 
 
 class _Part(NamedTuple):
@@ -78,7 +78,7 @@ class _Part(NamedTuple):
 
 
 def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, str]]:
-    """Return every kind of call: id -> (provider, model, category, tier)."""
+    """Return the provider, model, category and tier of each kind of call, by its id."""
     rows = connection.execute(
         "SELECT kind.id, provider.name, model, category, tier "
         "FROM kind JOIN provider ON provider.id = kind.provider"
@@ -86,10 +86,10 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
     return {row[0]: tuple(row[1:]) for row in rows}
 
 
-def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[Sum]:
-    """Yield the sums of the calls in scope, one per key."""
+def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> Iterator[Sum]:
+    """Yield the sums of the calls in scope, one for each combination of keys."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for row in _read_rows(connection, scope, cut):
+    for row in _read_rows(connection, scope, grouping):
         key, values = row[:_KEYS], row[_KEYS:]
         known = added.get(key)
         added[key] = values if known is None else tuple(map(add, known, values))
@@ -100,38 +100,40 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterato
 
 
 _KEYS = Sum.__struct_fields__.index("calls")
-"""Number of key columns before the sums in a row."""
+"""The number of key columns, which precede the sums in a row."""
 
 
-def _read_rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
-    """Yield keys and sums of each part of the range. Keys may repeat."""
-    # Two subqueries: SQLite uses the index only for a single min or max.
+def _read_rows(
+    connection: sqlite3.Connection, scope: Scope, grouping: Grouping
+) -> Iterator[tuple[Any, ...]]:
+    """Yield rows of keys and sums for each part of the time range. Keys may repeat."""
+    # Two subqueries, because SQLite uses the index only for a single min or max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
     ).fetchone()
     if first is None:
         return
-    changes = tuple(day for day in cut.changes if first // DAY_MS < day <= last // DAY_MS)
-    past = sum(day <= first // DAY_MS for day in cut.changes)
+    changes = tuple(day for day in grouping.changes if first // DAY_MS < day <= last // DAY_MS)
+    past = sum(day <= first // DAY_MS for day in grouping.changes)
     epoch = " + ".join([str(past), *(f"(utc >= {day:d})" for day in changes)])
-    one_by_one = cut.by_clock | cut.by_prompt
+    one_by_one = grouping.by_clock | grouping.by_prompt
     for part in _parts_of_range(connection, scope.times):
         yield from _query_part(
-            connection, part, scope, cut, epoch, _kind_condition("NOT IN", one_by_one)
+            connection, part, scope, grouping, epoch, _kind_condition("NOT IN", one_by_one)
         )
     if one_by_one:
         part = _Part("event_sums", *time_condition(scope.times))
-        clock = cut.by_clock - cut.by_prompt
-        for kinds, exact in ((clock, False), (cut.by_prompt, True)):
+        clock = grouping.by_clock - grouping.by_prompt
+        for kinds, exact in ((clock, False), (grouping.by_prompt, True)):
             if kinds:
                 only = _kind_condition("IN", kinds)
                 yield from _query_part(
-                    connection, part, scope, cut, epoch, only, clocked=True, exact=exact
+                    connection, part, scope, grouping, epoch, only, clocked=True, exact=exact
                 )
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
-    """Yield whole days from the daily sums, and the remaining calls one by one."""
+    """Split a time range into whole days with daily sums, and ranges of single calls."""
     first, last = _whole_days(times)
     if first > last:
         yield _Part("event_sums", *time_condition(times))
@@ -160,9 +162,9 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 
 
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
-    """Return the SQL condition for the calls of a range, and its values."""
+    """Return the SQL condition that selects the calls of a time range, and its values."""
     start, end = times.start_ms, times.end_ms
-    # Limits the index, which is by time: no call of a day lies outside these hours.
+    # The index is by time. No call of a local day lies outside of these hours.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:
@@ -177,7 +179,7 @@ def _query_part(
     connection: sqlite3.Connection,
     part: _Part,
     scope: Scope,
-    cut: Cut,
+    grouping: Grouping,
     epoch: str,
     kinds: str,
     *,
@@ -189,10 +191,10 @@ def _query_part(
         "iif(band < 0, band, max(prompt - 1, 0))" if exact else "band",
         epoch,
         f"slot % {SLOTS_A_DAY}" if clocked else "0",
-        "session" if cut.sessions else "0",
-        "day" if cut.days else "0",
+        "session" if grouping.sessions else "0",
+        "day" if grouping.days else "0",
     )
-    # Constant columns are left out: SQLite would sort by them too.
+    # Omit constant columns, because SQLite would sort by them too.
     kept = [str(number) for number, key in enumerate(keys, 1) if not key.isdigit()]
     owner, names = owner_condition(scope, "session")
     return connection.execute(
@@ -203,7 +205,7 @@ def _query_part(
 
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
-    """Return the SQL condition on session ids for the scope's owner, and its values."""
+    """Return the SQL condition that selects the sessions of a scope's owner, and its values."""
     wanted = {"name": scope.session, "agent": scope.agent}
     given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
     terms: list[str] = list(given)

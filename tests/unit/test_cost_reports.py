@@ -371,7 +371,7 @@ def test_sums_cost_what_their_calls_cost(
     zone: ZoneInfo,
     session: str | None,
 ) -> None:
-    """The one thing that rollups must not change: what each call costs, at any cut of time."""
+    """The one thing that rollups must not change: what each call costs, at any grouping of time."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 5)
     folder = tmp_path_factory.mktemp("ledger")
     ledger, prices = Ledger(folder / "ledger.db", zone), _prices_with_house(folder)

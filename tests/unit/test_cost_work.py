@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +14,7 @@ from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
-from sidecar.cost.sums import Cut, Scope, read_sums
+from sidecar.cost.sums import Grouping, Scope, read_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,33 +86,14 @@ def test_a_report_of_whole_days_asks_six_questions(ledger: Ledger) -> None:
 def test_days_and_the_calls_after_them_are_priced_together(ledger: Ledger) -> None:
     with ledger.reader() as connection:
         (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
-        found = list(read_sums(connection, Scope(), Cut()))
+        found = list(read_sums(connection, Scope(), Grouping()))
     assert 0 < upto < CALLS
     assert sorted((one.kind, one.calls) for one in found) == [(1, 30), (2, 30)]
     assert sum(one.buckets.input for one in found) == sum(range(CALLS))
 
 
-def test_the_next_report_opens_no_connection(
-    ledger: Ledger, opened: list[sqlite3.Connection]
-) -> None:
-    assert count(ledger) == CALLS
-    ledger.record_many(calls(1))
-    assert count(ledger) == CALLS + 1, "it sees what was recorded since"
-    assert len(opened) == 1
-
-
-def test_reports_at_the_same_time_have_a_connection_each(
-    ledger: Ledger, opened: list[sqlite3.Connection]
-) -> None:
-    with ledger.reader() as one, ledger.reader() as another:
-        assert one is not another
-    assert count(ledger) == CALLS
-    assert len(opened) == 2
-    assert closed(another if one in kept(ledger) else one), "one is kept"
-
-
 @pytest.mark.parametrize("how", ["cancelled", "faulty"])
-def test_a_connection_that_something_went_wrong_with_is_not_kept(
+def test_connection_is_closed_after_an_error(
     ledger: Ledger, opened: list[sqlite3.Connection], how: str
 ) -> None:
     cancelled = (lambda: True) if how == "cancelled" else None
@@ -126,7 +107,7 @@ def test_a_connection_that_something_went_wrong_with_is_not_kept(
     assert count(ledger) == CALLS
 
 
-def test_what_would_cancel_one_report_does_not_cancel_the_next(ledger: Ledger) -> None:
+def test_cancelling_one_report_does_not_cancel_the_next(ledger: Ledger) -> None:
     given_up = False
     with ledger.reader(lambda: given_up) as connection:
         connection.execute("SELECT count(*) FROM event").fetchone()
@@ -136,34 +117,23 @@ def test_what_would_cancel_one_report_does_not_cancel_the_next(ledger: Ledger) -
     assert len(rows) == CALLS**3
 
 
-def test_no_connection_outlives_its_file(
-    ledger: Ledger, opened: list[sqlite3.Connection], tmp_path: Path
-) -> None:
+def test_replaced_ledger_file_is_read_again(ledger: Ledger, tmp_path: Path) -> None:
     assert count(ledger) == CALLS
     for file in tmp_path.glob("ledger.db*"):
         file.rename(tmp_path / f"old-{file.name}")
     assert count(ledger) == 0
     ledger.record_many(calls(1))
     assert count(ledger) == 1
-    assert closed(opened[0])
 
 
-def test_a_closed_ledger_keeps_no_connection(
+def test_report_survives_closing_the_ledger(
     ledger: Ledger, opened: list[sqlite3.Connection]
 ) -> None:
     with ledger.reader() as connection:
         ledger.close()
         assert connection.execute("SELECT count(*) FROM event").fetchone() == (CALLS,)
-    assert closed(opened[0])
     assert count(ledger) == CALLS
-    ledger.close()
     assert all(map(closed, opened))
-
-
-def kept(ledger: Ledger) -> list[Any]:
-    """The connection that the next report will have."""
-    with ledger.reader() as connection:
-        return [connection]
 
 
 def closed(connection: sqlite3.Connection) -> bool:
