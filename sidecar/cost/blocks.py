@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 _HOUR_MS = 3_600_000
 _HOURS = 5
 _SEARCHED = timedelta(days=3)
-"""How far back the chain of blocks is followed to find the current one."""
+"""How far back the search for the current block begins."""
 
 
 class Block(NamedTuple):
-    """Five hours, in milliseconds since 1970."""
+    """A block of five hours. Its begin and end are in milliseconds since 1970."""
 
     begin_ms: int
     end_ms: int
 
     @property
     def name(self) -> str:
-        """The local time at which the block begins: `2026-11-25 14:00`."""
+        """The local time at which the block begins, such as `2026-11-25 14:00`."""
         return f"{datetime.fromtimestamp(self.begin_ms / 1000).astimezone():%Y-%m-%d %H:%M}"
 
     def within(self, times: TimeRange) -> TimeRange:
-        """Return the part of a time range that lies in the block."""
+        """Return the part of a time range that is inside the block."""
         begin, end = max(times.start_ms, self.begin_ms), min(times.end_ms, self.end_ms)
         return times._replace(start_ms=begin, end_ms=end)
 
@@ -40,7 +40,7 @@ class Block(NamedTuple):
 def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Block]:
     """Return the blocks with calls in scope, oldest first.
 
-    A block begins with the hour of its first call. The first call after its end begins the next.
+    A block begins at the full hour before its first call. The first later call begins a new one.
     """
     where, values = time_condition(scope.times)
     owner, names = owner_condition(scope, "session")
@@ -65,9 +65,9 @@ def current_block(
     """Return the block of an agent's calls that contains the current time, or None.
 
     Args:
-        connection: The ledger.
+        connection: A connection to the ledger.
         agent: The agent.
-        ends_at: The block's end, if the agent reports it.
+        ends_at: The end of the block, if the agent reports it.
         now: The current time.
     """
     now = now or datetime.now(UTC)

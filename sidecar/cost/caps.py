@@ -1,4 +1,4 @@
-"""Spending caps, checked before a call is sent."""
+"""Compares spending with the caps in the settings, before a call is sent."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ CapSpan = Literal["day", "session", "workspace"]
 
 
 class CapReason(msgspec.Struct, frozen=True, rename="camel"):
-    """Why a verdict is not `ok`. `kind` is `softCap`, `hardCap` or `unpriced`."""
+    """A reason for a warning or a refusal. `kind` is `softCap`, `hardCap` or `unpriced`."""
 
     kind: str
     message: str
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """USD spent today in all workspaces, in the session, and in the workspace."""
+    """The amounts in USD that were spent today, in a session and in a workspace."""
 
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """Spans in which no call has a known price."""
+    """The spans that have calls, but none with a known price."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
-    """The verdict on a call. `estimate` is its cost in USD, or None if no price is known."""
+    """The verdict on a planned call. `estimate` is its cost in USD, or None if it is unknown."""
 
     verdict: CapVerdict
     estimate: Decimal | None
@@ -57,7 +57,7 @@ def spend_so_far(
     folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
 ) -> Spend:
-    """Return the amounts that caps may limit. The day is a local day."""
+    """Return the amounts that were spent today (local time), in a session and in a workspace."""
     today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
         "day": Scope(times=TimeRange(today, today)),
@@ -72,10 +72,13 @@ def spend_so_far(
 
 
 def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> CostVerdict:
-    """Compare the spend plus the estimate with every cap. A soft cap warns, a hard cap refuses.
+    """Compare the amounts with the caps. A soft cap warns, a hard cap refuses.
 
-    If no price is known (`estimate` is None), only the spend is compared, and the verdict says
-    so.
+    Args:
+        caps: The caps in the settings.
+        spend: The amounts that were spent.
+        estimate: The cost of the planned call in USD, or None if its price is unknown.
+        model: The model of the call.
     """
     reasons = [
         reason
@@ -83,18 +86,18 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
         if (reason := _exceeded_cap(span, soft, hard, getattr(spend, span), estimate)) is not None
     ]
     if estimate is None and has_caps(caps):
-        message = f"No price is known for {printable(model)}; the caps do not cover this call."
+        message = f"The price of {printable(model)} is unknown, so no cap applies to this call."
         reasons.append(CapReason("unpriced", message))
     return CostVerdict(_worst_verdict(reasons), estimate, tuple(reasons))
 
 
 def has_caps(caps: Caps) -> bool:
-    """Return whether the user has set any cap. A cap of 0 refuses every priced call."""
+    """Return whether any cap is set. A cap of 0 is set, and refuses every call with a price."""
     return any(cap is not None for _span, *both in _limits_of(caps) for cap in both)
 
 
 def _total_cost(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
-    """Return the USD of the priced calls, or None if there are calls but none is priced."""
+    """Return the cost of the calls in USD, or None if there are calls, but none with a price."""
     costs = [priced.cost.usd for priced in priced_sums(connection, prices, scope)]
     known = [cost for cost in costs if cost is not None]
     return None if costs and not known else sum(known, Decimal(0))

@@ -1,7 +1,7 @@
-"""Parses the time ranges that users write: local days and moments.
+"""Parses time ranges, such as `2026-11-21`, `today` or a time, and names days and weeks.
 
-A call's day is the local day on which it was recorded, so a date selects the same calls in every
-time zone.
+The day of a call is the local day on which it was recorded, so that a date selects the same calls
+in every time zone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAST_DAY = (date.max - EPOCH).days
 
 
 class TimeRange(NamedTuple):
-    """A range of local days (since 1970, inclusive) and of moments (half open)."""
+    """A range of local days since 1970 (inclusive), and of times (the end is exclusive)."""
 
     first_day: int = 0
     last_day: int = LAST_DAY
@@ -30,10 +30,10 @@ class TimeRange(NamedTuple):
 def time_range(
     since: str | None, until: str | None, zone: tzinfo | None, now: datetime | None = None
 ) -> TimeRange:
-    """Return the range from `since` to `until`, both inclusive: dates, times or words.
+    """Parse the range from `since` to `until`, which are both inclusive.
 
     Raises:
-        BadParamsError: A time has none of the accepted forms, which the message lists.
+        BadParamsError: A time is invalid. The message lists the accepted forms.
     """
     found = TimeRange()
     if since is not None:
@@ -52,7 +52,7 @@ def time_range(
 
 
 def local_day(at: datetime, zone: tzinfo | None) -> int:
-    """Return the local day of a time, in days since 1970. A time without a zone is UTC."""
+    """Return the local day of a time, in days since 1970. A time without a zone is in UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     return aware.astimezone(zone).toordinal() - EPOCH.toordinal()
 
@@ -69,7 +69,7 @@ def week_name(day: int) -> str:
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Return every day from the first to the last of these, at most the last `most` days."""
+    """Return every day from the earliest to the latest of some days, at most the last `most`."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]

@@ -1,4 +1,4 @@
-"""Exports single calls as CSV or JSON lines: numbers, ids and times only."""
+"""Exports recorded calls as CSV or JSON lines. They contain numbers, ids and times, but no text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CostSource = Literal["reported", "list", "partly", "unpriced", "agent"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """An exported call. Token columns are disjoint, except for the media columns.
+    """An exported call. No token is in two columns, except in those for audio, images and video.
 
     `cost_usd` is null if no price is known.
     """
@@ -42,14 +42,14 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cache_write_5m_tokens: int = msgspec.field(name="cacheWrite5mTokens")
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens")
     cache_write_tokens: int
-    """Cache writes with an unknown time to live."""
+    """Cache writes whose lifetime is unknown."""
     output_tokens: int
-    """Without reasoning."""
+    """Output tokens without reasoning."""
     reasoning_tokens: int
     web_searches: int
     file_searches: int
     audio_input_tokens: int
-    """Share of the input; each media column below is a share of the column it names."""
+    """The share of `input_tokens` that is audio. Each media column is a share of another column."""
     audio_cache_read_tokens: int
     audio_output_tokens: int
     image_input_tokens: int
@@ -62,8 +62,8 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_source: CostSource
     """How the cost was determined.
 
-    `partly` means that a part of the call has no price and is left out, and `agent` that the
-    cost is the agent's own figure.
+    `partly` means that a part of the call has no price and is not included, and `agent` that the
+    agent computed the cost.
     """
     agent_cost_usd: float | None
     """The cost in USD that the agent computed from its own price list."""
@@ -71,12 +71,12 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
 _FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
-"""Fields of `ExportedCall` for `BUCKETS`."""
+"""The fields of `ExportedCall` that contain the buckets of a call, in the order of `BUCKETS`."""
 COLUMNS = (
     "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
     f"estimated, band, reported, {', '.join(BUCKETS)}"
 )
-"""Columns of `TABLES` that `event_of_row` expects."""
+"""The columns of `TABLES` that `event_of_row` reads."""
 TABLES = (
     "event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
     "JOIN provider ON provider.id = kind.provider"
@@ -99,7 +99,7 @@ def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
 def write_calls(
     events: Iterator[LedgerEvent], prices: Prices, stream: IO[str], form: ExportFormat = "csv"
 ) -> None:
-    """Write calls with their current prices."""
+    """Write calls with their current prices to a stream."""
     calls = (exported(event, prices.cost(event)) for event in events)
     if form == "csv":
         rows = map(msgspec.structs.astuple, calls)
@@ -180,7 +180,7 @@ def _write_csv(heads: Sequence[str], rows: Iterable[Sequence[object]], stream: I
 
 
 def _format_cell(value: object) -> object:
-    """Format a cell without exponents, and so that no spreadsheet runs it as a formula."""
+    """Format a cell of a CSV file, so that no spreadsheet interprets it as a formula."""
     if isinstance(value, float):
         return f"{value:.12f}".rstrip("0").rstrip(".")
     if not isinstance(value, str):

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Prices
 
 SPAN = timedelta(hours=24)
-"""Age of the oldest call to consider, relative to the newest."""
+"""Maximum age of a call that a forecast considers, relative to the newest call."""
 PACE_SPAN = timedelta(hours=1)
 _SHORTEST_PACE = timedelta(minutes=5)
-"""Shorter sessions have no meaningful cost per hour."""
+"""Minimum duration of a session for a meaningful cost per hour."""
 _STEPS = 20
-"""Over how many calls the growth is averaged."""
+"""Maximum number of calls over which the growth is averaged."""
 _LEAST_STEPS = 2
 _FIVE_MINUTES, _HOUR = timedelta(minutes=5), timedelta(hours=1)
 
@@ -38,13 +38,13 @@ class SessionCall(NamedTuple):
     tier: str
     buckets: Buckets
     reported_usd: Decimal | None = None
-    """USD that the provider billed."""
+    """The cost in USD that the provider reported."""
     agent_usd: Decimal | None = None
-    """USD by the agent's own price list."""
+    """The cost in USD that the agent computed."""
 
     @property
     def cache_lifetime(self) -> timedelta | None:
-        """How long the call's cache writes are kept, or None without cache writes."""
+        """How long the provider keeps what the call wrote to its cache, or None if unknown."""
         if self.buckets.cache_write_1h:
             return _HOUR
         return _FIVE_MINUTES if self.buckets.cache_writes else None
@@ -55,21 +55,21 @@ class NextInput(NamedTuple):
 
     tokens: int
     cached_usd: Decimal | None
-    """Price while the cache lasts. None without a price, or if the session uses no cache."""
+    """The price while the cache lasts, or None if it is unknown or the session uses no cache."""
     uncached_usd: Decimal | None
-    """Price without a cache, or after it has expired."""
+    """The price without a cache, or after the cache has expired."""
     cached_until: datetime | None
     """When the cache expires, or None if unknown."""
 
 
 def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) -> list[SessionCall]:
-    """Return a session's calls of the last day before `newest`, oldest first.
+    """Return the calls of a session in the 24 hours before `newest`, oldest first.
 
     Args:
         ledger: The ledger.
-        session: The session's id.
-        agent: The agent, or `protocol`.
-        newest: When the session was last updated.
+        session: The id of the session.
+        agent: The agent, or `protocol` for a session of a client.
+        newest: The time of the last update of the session.
 
     Raises:
         LedgerError: Reading failed.
@@ -112,7 +112,7 @@ def _call_of(
 
 
 def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
-    """Return how many tokens the prompt grows per call since the last compaction, or None."""
+    """Return the average growth of the prompt per call since the last compaction, or None."""
     prompts = [call.buckets.prompt for call in _main_calls(calls)]
     shrunk = [number for number, (a, b) in enumerate(pairwise(prompts), 1) if b < a]
     prompts = prompts[shrunk[-1] if shrunk else 0 :][-_STEPS - 1 :]
@@ -125,14 +125,14 @@ def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
 def next_input(
     calls: Sequence[SessionCall], context: int, prices: Prices, now: datetime
 ) -> NextInput | None:
-    """Return size and price of the next call's input, or None without recorded calls.
+    """Return the size and price of the next call's input, or None without recorded calls.
 
-    Assumes that the next call has the same context, reads from the cache what the last call read
-    or wrote, and writes the rest to the cache if the session uses one.
+    The forecast assumes that the next call sends the same context, and that it reads from the
+    cache what the last call read or wrote.
 
     Args:
-        calls: The session's calls, oldest first.
-        context: Size of the context in tokens.
+        calls: The calls of the session, oldest first.
+        context: The size of the context in tokens.
         prices: The prices.
         now: The time whose prices apply.
     """
@@ -159,17 +159,17 @@ def next_input(
 
 
 def cache_hit_rate(calls: Sequence[SessionCall]) -> float | None:
-    """Return the cached share of the main calls' prompts, from 0 to 1."""
+    """Return the share of the prompts that was read from a cache, from 0 to 1."""
     main = _main_calls(calls)
     prompt = sum(call.buckets.prompt for call in main)
     return sum(call.buckets.cache_read for call in main) / prompt if prompt else None
 
 
 def usd_per_hour(calls: Sequence[SessionCall], prices: Prices, now: datetime) -> Decimal | None:
-    """Return the session's cost per hour, from the calls of the last hour.
+    """Return the cost per hour of a session, from its calls in the last hour.
 
-    Returns None without a call in the last hour, in the first five minutes, or if a call has no
-    price.
+    The result is None if there are no such calls, if one of them has no price, or in the first
+    five minutes of a session.
     """
     if not calls:
         return None

@@ -1,4 +1,4 @@
-"""Downloads a newer price list, at the user's request only."""
+"""Downloads a newer price list, only when the user requests it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _PLAIN = {"Accept-Encoding": "identity"}
 
 
 class UpdateError(SidecarError):
-    """The price list cannot be downloaded or read. The message says why."""
+    """The price list cannot be downloaded or read."""
 
     kind = "endpoint"
 
 
 def list_url() -> str:
-    """Return the address of genai-prices' list."""
+    """Return the URL of the current price list of genai-prices."""
     from genai_prices.update_prices import DEFAULT_UPDATE_URL
 
     return DEFAULT_UPDATE_URL
 
 
 def update_prices(target: Path, url: str | None = None) -> int:
-    """Download the list to `target` and return how many models it prices.
+    """Download the price list to `target`, and return the number of models with a price.
 
     Raises:
-        UpdateError: The download failed. The old file is unchanged.
+        UpdateError: The download failed. An old file stays unchanged.
     """
     data = _fetch_list(url or list_url())
     try:
@@ -77,7 +77,7 @@ def _read_answer(answer: httpx.Response) -> bytes:
 
 
 def _replace_file(target: Path, data: bytes) -> None:
-    """Write the file atomically, because other processes read it."""
+    """Replace the file in one step, because other processes read it."""
     try:
         make_folder(target.parent)
         write(target, data)

@@ -1,4 +1,4 @@
-"""Prices of models: the user's `[[price]]` entries first, then the price list."""
+"""Finds the prices of models in the user's `[[price]]` entries and in the price list."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """The cost of calls, as far as prices are known."""
+    """The cost of calls, and what of it has no known price."""
 
     usd: Decimal | None
-    """Cost of everything with a price, or None if nothing has a price."""
+    """The cost of everything with a price in USD, or None if nothing has a price."""
     unpriced_tokens: int = 0
-    """Tokens without a price."""
+    """The number of tokens without a price."""
     whole: bool = True
-    """Whether everything has a price, including searches."""
+    """Whether all tokens and searches have a price."""
 
 
 class Prices:
-    """Tariffs by model and provider. Thread-safe. The list is loaded when first needed."""
+    """The prices of all models. The price list is loaded when it is first needed. Thread-safe."""
 
     def __init__(self, entries: Sequence[Price] = (), stored_list: Path | None = None) -> None:
         self._entries = [(entry.models, OwnTariff(entry)) for entry in entries]
@@ -42,8 +42,7 @@ class Prices:
     def tariff(self, model: str, provider: str) -> Tariff | None:
         """Return the tariff of a model at a provider, or None if unknown.
 
-        A `[[price]]` entry takes precedence over the list. The first call loads the list (0.7
-        s).
+        A `[[price]]` entry takes precedence over the list. Loading the list takes 0.7 s.
         """
         key = (model, provider)
         with self._lock:
@@ -52,7 +51,7 @@ class Prices:
             return self._found[key]
 
     def cost(self, event: LedgerEvent) -> Cost:
-        """Return the cost of a call: as reported, else by tariff, else the agent's own figure."""
+        """Return the cost of a call: as reported, else by tariff, else as the agent computed it."""
         if event.reported_cost is not None:
             return Cost(event.reported_cost)
         cost = self._cost_by_tariff(
@@ -68,7 +67,7 @@ class Prices:
         at: datetime | None = None,
         tier: str = "",
     ) -> Decimal | None:
-        """Return the USD of a call, or None if any part has no price."""
+        """Return the cost of a call in USD, or None if a part of it has no price."""
         when = datetime.now(UTC) if at is None else at
         cost = self._cost_by_tariff(buckets, model, provider, when, tier)
         return cost.usd if cost.whole else None
@@ -92,9 +91,12 @@ class Prices:
 
 
 def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
-    """Return the exact cost of calls, as far as prices are known.
+    """Return the exact cost of calls with the same prices.
 
-    Prices are USD per million tokens, or per search.
+    Args:
+        unit: The prices, in USD per million tokens and per search, or None if they are unknown.
+        buckets: The total tokens and searches of the calls.
+        calls: The number of calls.
     """
     if unit is None:
         return Cost(None, buckets.prompt + buckets.completion, whole=False)

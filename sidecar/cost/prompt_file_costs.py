@@ -1,4 +1,4 @@
-"""Estimates what a prompt file costs, from its size and the calls that contained it."""
+"""Computes the cost of prompt files from their sizes and the calls that contained them."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ _CACHE_BUCKET = (
     "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
     "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
 )
-"""The bucket of a call's first tokens. Caches hold the beginning of a prompt."""
+"""The bucket of a prompt's first tokens. A cache always contains the beginning of a prompt."""
 
 
 class CallGroup(NamedTuple):
-    """Calls of one agent whose prompts begin at the same price."""
+    """Calls of an agent for which the first tokens of the prompt have the same price."""
 
     agent: str
     bucket: str
     """`cache_read`, `cache_write_1h`, `cache_write` or `input`."""
     calls: int
     unit: UnitPrices | None
-    """None if no price is known."""
+    """The prices of the calls, or None if they are unknown."""
     largest_file: int = 0
-    """Tokens of the largest of the files that these prompts can contain."""
+    """The tokens of the largest prompt file that fits into these prompts."""
 
 
 class PromptFileCost(NamedTuple):
-    """The cost of one file."""
+    """The cost of a prompt file in all requests that contained it."""
 
     requests: int
     cost: Decimal | None
-    """USD by the price list, or None if no call has a price."""
+    """The cost in USD by the price list, or None if no request has a price."""
     cached: int
-    """Number of requests that read the file from a cache."""
+    """The number of requests that read the file from a cache."""
     unpriced: int
-    """Number of requests without a price, which `cost` does not include."""
+    """The number of requests without a price, which `cost` does not include."""
 
 
 def group_calls(
     ledger: Ledger, prices: Prices, scope: Scope, sizes: Iterable[int] = ()
 ) -> list[CallGroup]:
-    """Group the calls by agent, price, cache bucket and the largest file they can contain.
+    """Group calls by agent, price, cache use and the largest prompt file that they can contain.
 
     Args:
         ledger: The ledger.
         prices: The prices.
-        scope: Which calls.
-        sizes: Sizes of the files in tokens.
+        scope: The calls.
+        sizes: The sizes of the prompt files in tokens.
 
     Raises:
         LedgerError: Reading failed.
     """
     steps = sorted(set(sizes), reverse=True)
-    held = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
-    largest = f"CASE {held} ELSE 0 END" if held else "0"
+    steps_sql = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
+    largest = f"CASE {steps_sql} ELSE 0 END" if steps_sql else "0"
     times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     with ledger.reader() as connection:
@@ -96,9 +96,14 @@ def _unit_prices_at(
 def prompt_file_cost(
     tokens: int, agents: frozenset[str], groups: Iterable[CallGroup]
 ) -> PromptFileCost:
-    """Return the cost of a file with `tokens` tokens in the calls of these agents.
+    """Return the cost of a prompt file in the calls of the agents that send it.
 
-    Calls with smaller prompts, such as those for titles, cannot have contained the file.
+    Calls with prompts smaller than the file, such as those for titles, are excluded.
+
+    Args:
+        tokens: The size of the file.
+        agents: The agents that send the file.
+        groups: All calls.
     """
     requests = cached = unpriced = 0
     total, priced = Decimal(0), False
