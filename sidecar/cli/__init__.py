@@ -1,4 +1,4 @@
-"""The command line: one module per command, imported when the command runs."""
+"""The command line. Each command has a module, which is imported when the command runs."""
 
 from sidecar.cli.group import VERBS, main
 

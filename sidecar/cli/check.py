@@ -1,4 +1,4 @@
-"""`token-sidecar check`: check files against their budgets, with the editor's rules and counts."""
+"""`token-sidecar check`: checks files against their token budgets, as editors do."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 STDIN = "-"
 EXCEEDED = 1
 INVALID = 2
-GIT_FAILED = "git cannot list tracked files, so every file in .gitignore is skipped"
+GIT_FAILED = "git cannot list tracked files, so all files that .gitignore matches are skipped"
 
 
 class ProjectLocation(NamedTuple):
-    """The configuration file and root that the user named. None means to search for them."""
+    """The configuration file and the root from the command line; None if they are not given."""
 
     config: Path | None = None
     root: Path | None = None
@@ -43,13 +43,18 @@ class ProjectLocation(NamedTuple):
     help="Format of the report.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
-@click.option("--diff", "base", metavar="BASE", help="Also report growth since this git revision.")
-@click.option("--model", help="Model to count for, unless a budget names one.")
+@click.option(
+    "--diff",
+    "base",
+    metavar="BASE",
+    help="Also report how many tokens files have gained or lost since this git revision.",
+)
+@click.option("--model", help="Model for budgets without a model (default: the setting `model`).")
 @click.option(
     "--stdin-name",
     metavar="PATH",
     default="-",
-    help="Path whose budgets apply to standard input (`-`).",
+    help="Path that selects the budgets for standard input (`-`).",
 )
 @click.option(
     "--config",
@@ -61,9 +66,11 @@ class ProjectLocation(NamedTuple):
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Root folder of the project.",
+    help="Root folder of the project. Globs are relative to it.",
 )
-@click.option("--no-cache", is_flag=True, help="Do not use the cache of counts.")
+@click.option(
+    "--no-cache", is_flag=True, help="Count all files again instead of using cached counts."
+)
 def check(
     paths: tuple[str, ...],
     form: str,
@@ -77,12 +84,12 @@ def check(
 ) -> None:
     """Check files against their token budgets.
 
-    In folders, files ignored by git are skipped unless git tracks them. A path inside the current
-    project uses that project's configuration; any other path uses its own. With --config, all
-    paths use FILE, and its globs are relative to --root (default: the current folder).
+    In folders, files that .gitignore matches are skipped, unless git tracks them. Paths inside the
+    current project use its configuration, and other paths that of their own project. With --config,
+    all paths use FILE, and its globs are relative to --root (default: the current folder).
 
-    Exit codes: 0 all within budget; 1 a budget is exceeded, or a file with a budget cannot be
-    counted; 2 invalid arguments or configuration.
+    Exit codes: 0 if all files are within their budgets; 1 if a budget is exceeded, or a file with a
+    budget cannot be counted; 2 if the arguments or the configuration are invalid.
     """
     location = ProjectLocation(config, root or (Path() if config else None))
     form = "json" if as_json else form
@@ -98,7 +105,7 @@ def run(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> int:
-    """Check, print the report, and return the exit code."""
+    """Check files, print the report, and return the exit code."""
     from sidecar.cli.checking.report import as_github, as_json, as_sarif, as_text, skipped_text
 
     report, problems = check_paths(
@@ -123,7 +130,7 @@ def check_paths(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> tuple[Report, list[Problem]]:
-    """Check paths with the configuration of their roots. Returns the report and the problems.
+    """Check paths by the configuration of their projects. Return the report and its problems.
 
     Raises:
         click.UsageError: `base` is not a revision, or a path is outside the root.
@@ -214,7 +221,7 @@ def _root_report(
     from sidecar.cli.checking.run import Checker
     from sidecar.workspace.files import Targets
 
-    use_cache = use_cache and choose is None  # an endpoint may serve a different model now
+    use_cache = use_cache and choose is None  # an endpoint may count differently now
     cache = load_cache(root) if use_cache else CheckCache()
     checker = Checker(settings, model, cache, choose)
     finder = Targets(root)
@@ -236,13 +243,13 @@ def _root_report(
 
 
 def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
-    """Yield notes on the project's own rules that match no file.
+    """Yield notes about rules of the project that match no file.
 
-    The user's rules apply to many projects, so they need not match here.
+    Rules of the user apply to many projects, so they need not match any file here.
     """
     for key in rules:
         if origins[key].source == "project":
-            yield f"{origins[key]}: {key}: `files` matches no file"
+            yield f"{origins[key]}: {key}: no file matches `files`"
 
 
 def _stdin_report(

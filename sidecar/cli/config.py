@@ -1,4 +1,4 @@
-"""`token-sidecar config`: create a sample, show settings, report problems."""
+"""`token-sidecar config`: creates a sample configuration, shows settings, reports problems."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def config() -> None:
 @click.option(
     "--user",
     is_flag=True,
-    help="Create your own file, which may set every key, including endpoints and prices.",
+    help="Create your own file instead of the project's. It can also set endpoints and prices.",
 )
 @_JSON
 def init(workspace: Path, user: bool, as_json: bool) -> None:
-    """Create a commented sample file. An existing file is never overwritten.
+    """Create a sample configuration with comments. An existing file is never overwritten.
 
-    Exit codes: 0; 2 the file already exists or cannot be written.
+    Exit codes: 0; 2 if the file already exists or cannot be written.
     """
     from sidecar.config.load import find_root
     from sidecar.config.paths import config_file, project_files
@@ -60,7 +60,7 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
     else:
         print_lines(
             f"Created {path}",
-            "All keys in it are commented out; remove the # before a key to set it.",
+            "All keys are commented out. To set one, remove the # in front of it.",
         )
 
 
@@ -71,9 +71,9 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
 def show(workspace: Path, as_json: bool, key: str | None) -> None:
     """Show the settings in force and where they are set.
 
-    With KEY, such as `context.limit`, show only that setting or table.
+    KEY, such as `context` or `context.limit`, selects a table or a single setting.
 
-    Exit codes: 0; 2 unknown KEY.
+    Exit codes: 0; 2 if KEY is unknown.
     """
     rows = [
         row
@@ -95,9 +95,9 @@ def show(workspace: Path, as_json: bool, key: str | None) -> None:
 @_WORKSPACE
 @_JSON
 def check(workspace: Path, as_json: bool) -> None:
-    """Report problems in the configuration files and in the tokenizer files that they name.
+    """Report problems in the configuration and in its tokenizer files.
 
-    Exit codes: 0 no problems; 2 problems found.
+    Exit codes: 0 if there are no problems; 2 otherwise.
     """
     problems = list_problems(_load_settings(workspace))
     if as_json:
@@ -114,12 +114,12 @@ def _load_settings(workspace: Path) -> Loaded:
 
 
 def list_problems(loaded: Loaded) -> list[str]:
-    """Return the problems of the settings and of the tokenizer files that they name."""
+    """Return the problems of the settings and of their tokenizer files."""
     from sidecar.counting.model_tokenizers import Tokenizers
 
     settings = loaded.settings
     problems = Tokenizers((), settings.tokenize.estimator).problems
-    for entry in settings.tokenizers:  # each by itself: their globs may overlap
+    for entry in settings.tokenizers:  # one at a time, because their globs may overlap
         tokenizers = Tokenizers([msgspec.structs.replace(entry, models=("*",))])
         tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
         problems += tokenizers.problems
@@ -127,7 +127,7 @@ def list_problems(loaded: Loaded) -> list[str]:
 
 
 def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
-    """Return the settings in force with their sources. `defaults` includes unset ones."""
+    """Return the settings in force with their sources, optionally including defaults."""
     settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
         {"key": key, "value": _value_as_json(settings, key), "from": str(origin)}
@@ -137,7 +137,7 @@ def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]
 
 
 def _is_in(name: str, key: str) -> bool:
-    """Return whether a setting is `key`, or is inside the table or list `key`."""
+    """Return whether `key` is the name of a setting, or of a table or list that contains it."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 

@@ -1,4 +1,4 @@
-"""`token-sidecar cost`: what the recorded calls of all editors and agents cost."""
+"""`token-sidecar cost`: reports the cost of the recorded calls of all editors and agents."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ NO_CALLS = (
 )
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 EPOCH = "1970-01-01"
-"""Start of a range that includes all calls."""
+"""The start of a time range that includes all calls."""
 _FULL_WIDTH = 100
-"""Terminal width from which the table shows all columns."""
+"""Minimum width of the terminal for a table with all columns."""
 _WIDE_BARS = 120
-"""Terminal width from which bars are long."""
+"""Minimum width of the terminal for long bars."""
 _FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",
@@ -52,12 +52,12 @@ _FIELD_TITLES = {
 
 
 def scope_options(command: Command) -> Command:
-    """Add the options that select calls, for the report and the export."""
+    """Add the options that select calls to a command."""
     for option in (
         click.option(
             "--agent",
             metavar="NAME",
-            help="Only calls of this coding agent (`protocol`: of editor plugins).",
+            help="Only calls of this coding agent, or of editor plugins with `protocol`.",
         ),
         click.option(
             "--workspace",
@@ -84,8 +84,8 @@ def scope_options(command: Command) -> Command:
 @click.option(
     "--by",
     metavar="KEYS",
-    help="How to group rows, separated by commas: model, category, session, day, week, month, "
-    "block (five hours), agent, workspace, with --team also user and team "
+    help="How to group calls, separated by commas: model, category, session, day, week, month, "
+    "block (five hours), agent, workspace; with --team, also user and team "
     "(default: model,category).",
 )
 @scope_options
@@ -93,7 +93,7 @@ def scope_options(command: Command) -> Command:
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write a page with charts to FILE instead.",
+    help="Write the report as a page with charts to FILE.",
 )
 @click.option("--team", is_flag=True, help="Report the calls in your team's store ([team] store).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -107,11 +107,11 @@ def cost(
     as_json: bool,
     **scope: Any,
 ) -> None:
-    """Report what calls cost, as a table on a terminal and as plain lines elsewhere.
+    """Report the cost of model calls: as a table on a terminal, otherwise as plain lines.
 
-    Calls without a known price are `unpriced`; their tokens are totalled separately.
+    Calls without a known price are listed as `unpriced`.
 
-    Exit codes: 0; 2 invalid options, an error in the configuration, or an unreadable ledger.
+    Exit codes: 0; 2 if the options or the configuration are invalid, or the ledger is unreadable.
     """
     if context.invoked_subcommand is not None:
         return
@@ -142,7 +142,7 @@ def cost(
 
 
 def _plain_lines(report: CostReport) -> list[str]:
-    """Return the report's lines, with paths instead of URIs."""
+    """Return the lines of a report, with paths instead of URIs."""
     lines = report.text.split("\n")
     for index, row in enumerate(report.rows):
         if isinstance(row.workspace, str):
@@ -177,9 +177,9 @@ def _warn_if_unknown_agent(name: str | None) -> None:
 )
 @scope_options
 def export(form: str, **scope: Any) -> None:
-    """Export every call as CSV or JSON lines.
+    """Export single calls as CSV or JSON lines.
 
-    Rows contain numbers, ids and times, never text.
+    The rows contain numbers, ids and times, but no text.
     """
     from sidecar.cost.export import read_events, write_calls
 
@@ -197,12 +197,12 @@ def export(form: str, **scope: Any) -> None:
 @click.option("--since", metavar="WHEN", help="Only calls since this time (default: 30 days ago).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def files(workspace: Path, since: str | None, as_json: bool) -> None:
-    """Report what prompt files cost.
+    """Report the cost of prompt files.
 
-    These are the files that agents send with every request: AGENTS.md, CLAUDE.md with its imports,
-    rules and memory.
+    Agents send these files with every request: AGENTS.md, CLAUDE.md with its imports, rules and
+    memory.
 
-    Exit codes: 0; 2 an error in the configuration or an unreadable ledger.
+    Exit codes: 0; 2 if the configuration is invalid or the ledger is unreadable.
     """
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
@@ -223,7 +223,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
 
 
 def _path_text(uri: str, root: Path | None = None) -> str:
-    """Return a URI's path, relative to `root` if it is inside, or to the home folder."""
+    """Return the path of a URI, relative to `root` or the home folder if it is inside."""
     from sidecar.workspace.workspace import path_of
 
     path = path_of(uri)
@@ -247,9 +247,9 @@ def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
 def update_prices(url: str | None, as_json: bool) -> None:
     """Download the latest price list of genai-prices.
 
-    It is stored in the state folder. Reports price past calls by the current list, so a corrected
-    price also corrects past costs. No other command uses the network unless your settings name an
-    endpoint.
+    The list is stored in the state folder. Costs are computed when a report is shown, so that a
+    corrected price also applies to past calls. No other command uses the network, unless your
+    settings contain an endpoint or a collector.
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST

@@ -1,4 +1,4 @@
-"""`token-sidecar count`: the tokens of files, folders and standard input."""
+"""`token-sidecar count`: counts the tokens of files, folders and standard input."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from sidecar.workspace.counts import CounterChooser
 
 BULK_BYTES = 16_000_000
-"""From this size on, the bulk engine is faster although it takes 0.4 s to load."""
+"""Minimum total size for which the bulk engine is faster, although it takes 0.4 s to load."""
 
 
 class CountedFile(NamedTuple):
-    """The count of a file. `damaged` means that some bytes are not UTF-8."""
+    """The count of a file. `damaged` tells whether some of its bytes are not UTF-8."""
 
     path: str
     measure: Measure
     characters: int
     damaged: bool
     note: str | None = None
-    """Why no endpoint counted the file."""
+    """The reason why no endpoint counted the file."""
 
 
 @click.command()
@@ -48,13 +48,12 @@ class CountedFile(NamedTuple):
 @click.option("--model", help="Model to count for (default: the setting `model`).")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
-    """Count the tokens of each file at PATH (`-`: standard input), with a total.
+    """Count the tokens of files, of all files in folders, or of standard input (`-`).
 
-    In folders, symbolic links and files ignored by .gitignore are skipped. Binary files are skipped
-    and reported on standard error. Bytes that are not UTF-8 count as U+FFFD. Estimates begin with
-    `~`.
+    Symbolic links in folders, files that .gitignore matches, and binary files are skipped. Each
+    byte that is not UTF-8 counts as U+FFFD. Estimates are marked with `~`.
 
-    Exit codes: 0; 2 a PATH cannot be read, or the configuration has an error.
+    Exit codes: 0; 2 if a PATH cannot be read or the configuration is invalid.
     """
     sys.exit(run(paths, model, as_json))
 
@@ -94,7 +93,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
 
 
 def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath]:
-    """Return each path once, with the spelling of the command line if it is named there."""
+    """Return each path once, as it is spelled on the command line if it is named there."""
     entries: dict[str, File | SkippedPath] = {}
     for entry in found:
         path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)
@@ -121,7 +120,7 @@ def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[SkippedPat
         warn(f"{path.path}: {path.reason}, skipped")
     for file in counted:
         if file.damaged:
-            warn(f"{file.path}: has bytes that are not UTF-8; each counts as U+FFFD")
+            warn(f"{file.path}: some bytes are not UTF-8; each is counted as U+FFFD")
 
 
 def _endpoint_note(

@@ -1,4 +1,4 @@
-"""Counts texts for the commands: settings, counters with and without endpoints, a thread pool."""
+"""Chooses counters for the commands, and runs counting on several threads."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from sidecar.workspace.documents import Snapshot
 
     ChooseCounter = Callable[[Snapshot, str], CounterChoice]
-    """Chooses the counter of a text for a model. Waits for the endpoint, if it has one."""
+    """A function that chooses the counter for a text and a model. It may wait for an endpoint."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 BATCH = 50
-"""Files per task. Passing a single file to a thread costs more than counting a small one."""
+"""Number of files per task. Passing a small file to a thread takes longer than counting it."""
 
 
 def map_batches(
     work: Callable[[Sequence[T]], list[R]], items: Sequence[T], threads: int = 0
 ) -> Iterator[R]:
-    """Yield the results of `work` on batches of items, in the order of `items`.
+    """Process items in batches on several threads, and yield the results in order.
 
     Args:
-        work: Processes one batch, on any thread.
-        items: All items.
-        threads: Number of threads; 0 means one per core.
+        work: Processes a batch.
+        items: The items.
+        threads: The number of threads; 0 for one per core.
     """
     threads = threads or count_cores()
     size = max(1, min(BATCH, len(items) // threads))
@@ -56,7 +56,7 @@ def map_batches(
 
 
 def load_settings_for(path: str) -> tuple[Settings, bool]:
-    """Return the settings for a path, and whether they have errors."""
+    """Load the settings for a path, print their problems, and return whether there are errors."""
     from sidecar.config.load import find_root, load
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
@@ -64,10 +64,10 @@ def load_settings_for(path: str) -> tuple[Settings, bool]:
 
 
 def warn_if_unknown_model(model: str, settings: Settings) -> None:
-    """Warn if neither the model lists nor the settings know the model."""
+    """Warn if a model is neither in the catalogue nor in the settings."""
     from sidecar.config.settings import DEFAULT_MODEL
 
-    if model == DEFAULT_MODEL:  # the lookup would take a tenth of a short run
+    if model == DEFAULT_MODEL:  # skip a lookup that takes a tenth of a short run
         return
     from sidecar.workspace.views import describe_unknown_model
     from sidecar.workspace.windows import similar_models
@@ -83,20 +83,20 @@ def run_with_counters(
     work: Callable[[CounterChooser, ChooseCounter], T],
     purpose: Purpose = "interactive",
 ) -> T:
-    """Run work that counts texts for these models, and return its result."""
+    """Call `work` with counters for some models, and return its result."""
     if needs_endpoint(settings, models):
         return run_with_endpoints(settings, work)
     return work(*local_counters(settings, purpose))
 
 
 def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
-    """Return whether an endpoint counts texts for one of these models."""
+    """Return whether an endpoint counts texts for any of the models."""
     chooser = CounterChooser(CalibrationStore(state_dir()))
     return any(chooser.asks_endpoint(model, settings) for model in models)
 
 
 def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, ChooseCounter], T]) -> T:
-    """Run work on a thread, with an event loop for endpoint requests, and return its result."""
+    """Call `work` on a thread while this thread sends requests to endpoints."""
     import asyncio
 
     return asyncio.run(_run_with_endpoints(settings, work))
@@ -105,11 +105,11 @@ def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, Choos
 def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser, ChooseCounter]:
     chooser = CounterChooser(CalibrationStore(state_dir()), purpose)
     loaded: set[str] = set()
-    loading = Lock()  # otherwise several threads would each read the tables
+    loading = Lock()  # so that only one thread reads the vocabulary
 
     def load(model: str) -> None:
         tokenizer = chooser.tokenizers(settings).for_model(model)
-        tokenizer.count("a")  # a vocabulary file is read, and its method known, at the first count
+        tokenizer.count("a")  # the first count loads the vocabulary, which determines the method
         if tokenizer.method != "exact":
             chooser.calibrations.loaded()
         loaded.add(model)
@@ -125,7 +125,7 @@ def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser
 
 
 def window_of(chooser: CounterChooser, model: str, settings: Settings) -> int | None:
-    """Return the window in tokens that an endpoint reports. Sends a request if it is unknown."""
+    """Return the window in tokens that an endpoint reports, which may require a request."""
     if not chooser.is_window_due(model, settings):
         return chooser.known_limit(model, settings)
     import asyncio
@@ -159,20 +159,20 @@ async def _run_with_endpoints(
 
 @contextlib.asynccontextmanager
 async def open_counts() -> AsyncIterator[Counts]:
-    """Yield a counter that works as in the server, and save its calibration at the end."""
+    """Yield a counter that works as in the server. At the end, save its calibration."""
     from sidecar.workspace.counts import LATEST_SECONDS, Counts
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers
 
     state, workers, calibrations = State(), Workers(), CalibrationStore(state_dir())
     counts = Counts(workers, calibrations, Windows(state))
-    counts.seconds = LATEST_SECONDS  # a printed number cannot be corrected later
+    counts.seconds = LATEST_SECONDS  # wait longer, because a printed number cannot be corrected
     calibrations.loaded()
     try:
         yield counts
     finally:
         await counts.aclose()
         workers.close()
-        with contextlib.suppress(OSError):  # counting works without saving the calibration
+        with contextlib.suppress(OSError):  # a count does not depend on saving the calibration
             calibrations.save()
         state.close()

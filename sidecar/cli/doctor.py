@@ -1,4 +1,4 @@
-"""`token-sidecar doctor`: what works on this machine, and where each setting comes from."""
+"""`token-sidecar doctor`: shows what works on this machine, and the source of each setting."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _EXTRAS = {
 @workspace_option("Workspace folder")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(workspace: Path, as_json: bool) -> None:
-    """Show engines, endpoints, agents and settings, with the source of each value.
+    """Show which engines, endpoints, agents and settings are in use, and where they are set.
 
-    Exit codes: 0; 2 an error in the configuration.
+    Exit codes: 0; 2 if the configuration is invalid.
     """
     from sidecar.config.load import find_root, load
 
@@ -179,8 +179,8 @@ def _list_agents(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _list_mcp_clients(root: Path, settings: Settings) -> list[dict[str, str]]:
-    """Return the clients that have the MCP server. Returns none while agents are disabled."""
-    if not settings.agents.enabled:  # then no file of an agent is opened
+    """Return the clients with the MCP server, or none if agents are disabled."""
+    if not settings.agents.enabled:  # do not open any file of an agent
         return []
     from sidecar.mcp.clients import clients_with_server
 
@@ -205,7 +205,7 @@ def _report_text(report: dict[str, Any]) -> list[str]:
     endpoints = report["endpoints"]
     lines += ["", f"Endpoints ({_endpoint_use(endpoints)})"]
     wrong = any("endpoint" in problem for problem in configuration["problems"])
-    hint = "None usable; see the problems below." if wrong else NO_ENDPOINTS
+    hint = "No usable endpoint; see the problems below." if wrong else NO_ENDPOINTS
     lines += [f"  {url}" for url in endpoints["declared"]] or [f"  {hint}"]
     if endpoints["unserved"]:
         lines.append(f"    {undeclared_reason(endpoints['unserved'])}")
@@ -221,7 +221,7 @@ def _report_text(report: dict[str, Any]) -> list[str]:
     ]
     lines += ["", "MCP clients"]
     lines += [_table_row(row["client"], row["file"]) for row in report["mcpClients"]] or [
-        "  None has the server; `token-sidecar mcp --install CLIENT` adds it."
+        "  No client has the server; `token-sidecar mcp --install CLIENT` adds it."
     ]
     user_file = configuration["userFile"]
     if not configuration["userFileExists"]:

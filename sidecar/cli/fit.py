@@ -1,4 +1,4 @@
-"""`token-sidecar fit`: shorten a file to a number of tokens."""
+"""`token-sidecar fit`: shortens a text to a token limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     type=click.Choice(["start", "middle", "end"]),
     default="middle",
     show_default=True,
-    help="Which part to keep: the start, the end, or both ends (`middle`).",
+    help="The part to keep: the start, the end, or both ends (`middle`).",
 )
 @click.option("--model", help="Model to count for (default: the setting `model`).")
 @click.option("--marker", default="\n...\n", help="Text that replaces the removed middle.")
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 def fit(
     file: Path, max_tokens: int, mode: str, model: str | None, marker: str, as_json: bool
 ) -> None:
-    """Print FILE (`-`: standard input) shortened to a token limit. FILE is not changed.
+    """Print FILE, or standard input (`-`), shortened to a token limit. FILE is not changed.
 
-    Exit codes: 0; 2 FILE cannot be read or is not text, or the configuration has an error (the
-    text is still shortened, with the valid settings).
+    Exit codes: 0; 2 if FILE cannot be read or is not a text, or if the configuration is invalid. In
+    the latter case, the text is still shortened.
     """
     import asyncio
 
@@ -81,9 +81,9 @@ async def _fit_text(
 
 
 def _read_text(file: Path) -> str:
-    """Return the text with its line ends; invalid UTF-8 bytes pass through unchanged.
+    """Read a text with its line ends. Bytes that are not UTF-8 stay unchanged.
 
-    Text in UTF-16 or UTF-32, recognized by its byte order mark, is printed in UTF-8.
+    A text in UTF-16 or UTF-32, which a byte order mark indicates, is converted to UTF-8.
     """
     from sidecar.workspace.files import encoding_of, read_bytes
 

@@ -14,28 +14,28 @@ import click
 from sidecar import __version__
 from sidecar.cli.output import prepare_output, print_error
 
-# Kept here, so that `--help` imports no command.
+# The descriptions are here, so that `--help` does not import any command.
 VERBS: dict[str, str] = {
     "check": "Check files against their token budgets.",
     "config": "Create, show and check the configuration.",
-    "cost": "Report what calls cost, by model, day, session, workspace or agent.",
+    "cost": "Report the cost of model calls by model, day, session, workspace or agent.",
     "count": "Count the tokens of files, folders or standard input.",
-    "doctor": "Show engines, endpoints, agents and settings.",
+    "doctor": "Show which engines, endpoints, agents and settings are in use.",
     "fit": "Shorten a text to a token limit.",
-    "map": "Show the tokens of a folder by subfolder and file.",
-    "mcp": "Run the MCP server, which gives coding agents token counts and budgets.",
-    "schema": "Print the JSON Schema of the custom messages.",
-    "serve": "Run the language server on standard input and output.",
-    "statusline": "Print one line for Claude Code's status line, tmux or a prompt.",
+    "map": "Show how many tokens each subfolder and file of a folder has.",
+    "mcp": "Run or install the MCP server, which provides token counts to coding agents.",
+    "schema": "Print the JSON Schema of the custom LSP messages.",
+    "serve": "Run the language server; editors start this command.",
+    "statusline": "Print a status line for Claude Code, tmux or a shell prompt.",
     "usage": "Show how full a workspace's context is.",
 }
 
-# click 8.2 and later raise this for a group without a command; the message is the help text.
+# Since click 8.2, a group without a command raises this error with the help text as its message.
 _HELP_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def workspace_option(description: str) -> Callable[[Any], Any]:
-    """Return the option `--workspace DIR`: an existing folder, by default the current one."""
+    """Return the option `--workspace DIR`, an existing folder, by default the current one."""
     return click.option(
         "--workspace",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -56,13 +56,13 @@ def _formatting_errors() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of this package, imported when needed."""
+    """A group of commands that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(VERBS)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Prepare the output for any console, then run the command."""
+        """Prepare standard output and standard error, then run the command."""
         prepare_output()
         return super().main(*args, **extra)
 
@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the overview without importing commands."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(sorted(VERBS.items()))
 

@@ -1,4 +1,4 @@
-"""Opens the user's ledger for the `cost` commands, with exit codes for errors."""
+"""Opens the ledger for the `cost` commands, and handles errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`token-sidecar map`: a folder's tokens by subfolder and file."""
+"""`token-sidecar map`: shows how many tokens the subfolders and files of a folder have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HTML_DEPTH = 12
 
 
 class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """A file that agents send with every request."""
+    """A prompt file, which agents send with every request."""
 
     path: str
     tokens: int
@@ -63,12 +63,12 @@ class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
     help="Write a page with a treemap to FILE.",
 )
 def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path | None) -> None:
-    """Show how many tokens the files in DIR have, by subfolder (default: the current folder).
+    """Show how many tokens each subfolder and file of DIR has (default: the current folder).
 
-    Files that .gitignore excludes are left out unless git tracks them. Files that agents send with
-    every request are also listed separately. Counts are cached, as for `check`.
+    Files that .gitignore matches are skipped, unless git tracks them. Prompt files, which agents
+    send with every request, are also listed separately. Counts are cached.
 
-    Exit codes: 0; 2 DIR or FILE cannot be used, or the configuration has an error.
+    Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
     """
     from sidecar.cli.check import check_paths
 
@@ -93,7 +93,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
 
 
 def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
-    """Return the map as lines of text: the largest entries as a tree, then the prompt files."""
+    """Format the map as lines: a tree of the largest entries, then the prompt files."""
     from sidecar.text.printable import counted, printable
     from sidecar.text.tables import align_columns, draw_bar
 

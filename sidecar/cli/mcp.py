@@ -1,4 +1,4 @@
-"""`token-sidecar mcp`: tools for coding agents over the Model Context Protocol."""
+"""`token-sidecar mcp`: runs the MCP server for coding agents, or installs it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "
 
 @click.command()
 @click.option("--install", "client", type=_CLIENTS, help="Add the server to a client.")
-@click.option("--uninstall", "former", type=_CLIENTS, help="Remove it from a client.")
+@click.option("--uninstall", "former", type=_CLIENTS, help="Remove the server from a client.")
 @click.option(
     "--scope",
     type=click.Choice(["user", "project"]),
     default="user",
     show_default=True,
-    help="Install for all projects, or for the one in the current folder.",
+    help="Change the client's configuration of the user, or of the project in the current folder.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before the change.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--schemas", is_flag=True, help="Print the tools' names, descriptions and schemas.")
-@click.option("--check", is_flag=True, help="Only check that the server can run.")
+@click.option("--check", is_flag=True, help="Only check whether the server can run.")
 def mcp(
     client: str | None, former: str | None, scope: str, yes: bool, schemas: bool, check: bool
 ) -> None:
     """Run the MCP server on standard input and output, for a coding agent.
 
-    The agent starts this command in the folder it works in. Its tools count tokens, check budgets,
-    shorten files, and tell how full the agent's own context is. They change nothing.
+    The agent starts this command in its working folder. The server's tools count tokens, check
+    budgets, shorten files, and report how full the agent's context is. They do not change anything.
 
-    Exit codes: 0; 1 the change failed or was declined; 2 invalid arguments, or the extra `mcp` is
-    not installed.
+    Exit codes: 0; 1 if --install or --uninstall failed or was declined; 2 if the arguments are
+    invalid or the extra `mcp` is not installed.
     """
     if client and former:
         raise click.UsageError("use either --install or --uninstall")
@@ -68,7 +68,7 @@ def _change_client(client: str | None, former: str | None, scope: str, *, has_co
     except BadParamsError as error:
         raise click.UsageError(str(error)) from error
     print_lines(f"This will {change.describe()}")
-    if not has_consent and not (sys.stdin.isatty() and click.confirm("Go on?", default=True)):
+    if not has_consent and not (sys.stdin.isatty() and click.confirm("Continue?", default=True)):
         warn("nothing was changed; confirm with --yes")
         return 1
     try:

@@ -1,4 +1,4 @@
-"""Prints the commands' output. Control characters in names and paths are escaped."""
+"""Prints the output of commands. Control characters in names and paths are escaped."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NAME = "token-sidecar"
-"""Prefix of every line on standard error."""
+"""The prefix of every line on standard error."""
 PROGRESS_BYTES = 8_000_000
-"""Size of the input from which a terminal shows a progress bar."""
+"""Minimum size of the input in bytes for a progress bar on a terminal."""
 
 
 class _Formatter(logging.Formatter):
@@ -42,16 +42,16 @@ def prepare_output() -> None:
 
 
 def escape_unencodable(stream: object) -> None:
-    """Escape characters that the stream's encoding lacks instead of failing."""
+    """Make a stream escape the characters that its encoding cannot represent."""
     if isinstance(stream, io.TextIOWrapper):
         use_utf8(stream)
         stream.reconfigure(errors="backslashreplace")
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text without control characters, and flush. Exits with 2 if the disk is full."""
+    """Print a text and flush the stream. If the disk is full, exit with 2."""
     stream = sys.stderr if err else sys.stdout
-    if stream is not None:  # it is None under pythonw
+    if stream is not None:  # under pythonw, there is no stream
         try:
             stream.write(f"{text}\n")
             stream.flush()
@@ -63,7 +63,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 def _exit_on_full_disk(error: OSError) -> NoReturn:
     devnull = os.open(os.devnull, os.O_WRONLY)
-    # Otherwise Python would try to write the buffered text again at exit.
+    # Without this, Python would try to write the buffered text again at exit.
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
     warn(f"cannot write to standard output: {error.strerror}")
@@ -76,7 +76,7 @@ def print_lines(*lines: str, err: bool = False) -> None:
 
 
 def print_styled(line: str) -> None:
-    """Print a line with its colour codes. Other control characters are escaped."""
+    """Print a line with its colours. All other control characters are escaped."""
     parts = _STYLE.split(line)
     text = (part if index % 2 else printable(part) for index, part in enumerate(parts))
     echo("".join(text))
@@ -92,14 +92,14 @@ def warn(*lines: str) -> None:
 
 
 def print_problems(problems: Iterable[Problem]) -> bool:
-    """Print problems of the configuration. Returns whether one of them is an error."""
+    """Print problems of the configuration, and return whether any of them is an error."""
     problems = list(problems)
     warn(*map(str, problems))
     return any(problem.severity == "error" for problem in problems)
 
 
 def print_error(error: click.ClickException, _: object = None) -> None:
-    """Print a command's error, after its usage if the command line was wrong."""
+    """Print an error. If the command line is invalid, print the usage first."""
     import click
 
     if isinstance(error, click.UsageError) and error.ctx:
@@ -109,7 +109,7 @@ def print_error(error: click.ClickException, _: object = None) -> None:
 
 
 def replace_invalid_utf8(text: str) -> str:
-    """Replace bytes that are not UTF-8, which Python represents as surrogates, by U+FFFD."""
+    """Replace the surrogates that represent bytes that are not UTF-8 with U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -132,7 +132,7 @@ _ASCII = str.maketrans(
 
 
 def to_encodable(text: str) -> str:
-    """Replace bars and marks by ASCII if standard output cannot encode them."""
+    """Replace bars and symbols with ASCII characters if standard output cannot encode them."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -141,7 +141,13 @@ def to_encodable(text: str) -> str:
 
 
 def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
-    """Show a progress bar on a terminal while `work` is consumed, if `size` (bytes) is large."""
+    """Iterate over `work`, with a progress bar on a terminal if the input is large.
+
+    Args:
+        work: The steps.
+        steps: The number of steps.
+        size: The size of the input in bytes.
+    """
     if not sys.stderr.isatty() or size < PROGRESS_BYTES:
         return work
     from rich.console import Console

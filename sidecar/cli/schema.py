@@ -1,4 +1,4 @@
-"""`token-sidecar schema`: print the custom messages as JSON Schema."""
+"""`token-sidecar schema`: prints the JSON Schema of the custom LSP messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 @click.option(
     "--markdown",
     is_flag=True,
-    help="Print the protocol reference (docs/reference/protocol.md) instead.",
+    help="Print the protocol reference as Markdown instead.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON Schema (the default).")
 def schema(markdown: bool, as_json: bool) -> None:  # noqa: ARG001 - the default, spelled out
-    """Print the JSON Schema of the custom requests and notifications.
+    """Print the JSON Schema of the custom LSP requests and notifications.
 
     Exit code: 0.
     """

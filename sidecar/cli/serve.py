@@ -1,4 +1,4 @@
-"""`token-sidecar serve`: run the language server on stdio."""
+"""`token-sidecar serve`: runs the language server on standard input and output."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import click
 
 @click.command()
 @click.option(
-    "--stdio", is_flag=True, help="Has no effect: standard input and output are the only transport."
+    "--stdio", is_flag=True, help="Accepted for compatibility. The server always uses stdio."
 )
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     default="WARNING",
     show_default=True,
-    help="Lowest level to log on standard error. Document text is never logged.",
+    help="Minimum level of messages on standard error. They never contain document text.",
 )
 def serve(stdio: bool, log_level: str) -> None:  # noqa: ARG001 - clients pass --stdio
     """Run the language server on standard input and output.
 
-    Editors start this command; docs/how-to describes how to set them up.
+    Editors start this command. The how-to pages describe how to set them up.
 
     Exit codes: 0 after `shutdown` and `exit`; 1 otherwise.
     """

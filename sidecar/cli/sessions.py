@@ -1,4 +1,4 @@
-"""Opens one workspace's sessions for `usage`, `statusline` and `cost files`."""
+"""Opens a workspace's sessions for the commands `usage`, `statusline` and `cost files`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 MAX_UNREAD_BYTES = 64 << 20
-"""Most bytes of new session files that `usage` reads. `cost` and editors read more."""
+"""Maximum bytes of new session files that `usage` reads. `cost` and editors have no limit."""
 _MAX_LISTED = 10
 
 
 class SessionsView:
-    """A workspace opened by a command to show its sessions."""
+    """A workspace whose sessions a command shows."""
 
     def __init__(self, root: Path) -> None:
         self.services = Services()
@@ -44,7 +44,7 @@ class SessionsView:
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """Return a session's context usage; by default that of the session in the status."""
+        """Return the context usage of a session, by default of the one that the status shows."""
         return self._runner.run(self._read_usage(session))
 
     def rows(self) -> list[SessionRow]:
@@ -52,7 +52,7 @@ class SessionsView:
         return self._runner.run(self._read_rows())
 
     def files(self, since: str | None) -> list[FileCost]:
-        """Return the costs of prompt files."""
+        """Return the costs of the workspace's prompt files."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since)
@@ -110,7 +110,7 @@ class SessionsView:
     async def _refresh(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
         await run(catalogue.warm)
-        self.services.forget_conversations(workspace)  # another process may have changed them
+        self.services.forget_conversations(workspace)  # another process may have changed the file
         await self.services.agents.find_sessions(workspace)
         uri = workspace.uri or ""
         live = await run(partial(read_shared_conversations, self.services.live.folder, uri))
@@ -119,7 +119,7 @@ class SessionsView:
         sources = self.services.agents.known_sources(workspace)
         self.services.show_sums(workspace, await run(spending.stored_sums))
         is_cost_read = False
-        with suppress(SidecarError):  # `cost` reports a damaged ledger
+        with suppress(SidecarError):  # the command `cost` reports a damaged ledger
             if sources is not None:
                 is_cost_read = await run(partial(is_read, spending.book, sources))
         workspace.costs.set_history(read=is_cost_read, reading=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.cost.shipping import Collector, Shipped, ShippingQueue
 
 FOLLOW_SECONDS = 15.0
-"""Delay between two runs of `--follow`."""
+"""The delay in seconds between two runs with `--follow`."""
 
 
 @click.command()
@@ -36,11 +36,12 @@ FOLLOW_SECONDS = 15.0
 def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -> None:
     """Send recorded calls to your team's OpenTelemetry collector.
 
-    Needs `[ledger] otel-endpoint` in your own configuration. Records contain numbers, times, hashes
-    and names of models and agents, never text or paths. A running editor sends them too.
+    This requires `[ledger] otel-endpoint` in your own configuration. The records contain numbers,
+    times, hashes, and names of models and agents, but no text or paths. A running editor also sends
+    them.
 
-    Exit codes: 0; 1 the collector did not accept all calls; 2 an error in the configuration or an
-    unreadable ledger.
+    Exit codes: 0; 1 if the collector did not accept all calls; 2 if the configuration is invalid or
+    the ledger is unreadable.
     """
     from sidecar.cost.shipping import open_queue
 
@@ -94,7 +95,7 @@ async def _ship(
     follow: bool,
     as_json: bool,
 ) -> bool:
-    """Ship once or until interrupted. Returns whether the collector refused calls."""
+    """Send calls once, or until interrupted. Return whether the collector refused any."""
     from sidecar.cost.shipping import (
         FIRST_RETRY,
         LONGEST_RETRY,

@@ -1,4 +1,4 @@
-"""`token-sidecar statusline`: one line for Claude Code's status line, tmux or a prompt."""
+"""`token-sidecar statusline`: prints a status line for Claude Code, tmux or a shell prompt."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ _MAX_BYTES = 1 << 20
 @click.command()
 @workspace_option("Workspace folder when there is no input")
 @click.option(
-    "--chain", metavar="COMMAND", help="Also run this status line command and print its line first."
+    "--chain",
+    metavar="COMMAND",
+    help="Another status line command to run. Its line is printed first.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
 )
 def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
-    """Print one line: context, cost of the session, of today and of the five-hour block.
+    """Print a line with the context and the cost of the session, the day and the five-hour block.
 
-    With the JSON that Claude Code passes to status line commands as input, shows that session, and
-    keeps its window, percentage and plan limits for the editor. Without input, shows the current
-    session of the workspace.
+    Claude Code passes its session as JSON on standard input. The line then shows that session, and
+    the session's window, percentage and plan limits are stored for editors. Without input, the line
+    shows the current session of the workspace.
 
-    Exit code: always 0; if there is nothing to show, the line is empty.
+    Exit code: always 0. If there is nothing to show, the line is empty.
     """
     from sidecar.workspace.claude_statusline import read_input
 
@@ -53,7 +55,7 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"text": line})
     else:
-        print_styled(line)  # keeps the colours of a chained line
+        print_styled(line)  # the chained command may use colours
 
 
 def _claude_code_line(sent: StatuslineInput) -> str:
@@ -61,7 +63,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     from sidecar.config.paths import state_dir
     from sidecar.workspace.claude_statusline import save
 
-    with contextlib.suppress(OSError):  # the line is shown even if the disk is full
+    with contextlib.suppress(OSError):  # print the line even if the disk is full
         save(state_dir(), sent)
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
@@ -77,7 +79,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
 
 
 def _ledger_texts(settings: Settings, agent: str, ends_at: datetime | None = None) -> list[str]:
-    """Return today's cost, and the agent's cost in its five-hour block with the time left."""
+    """Return the cost of today and of the current five-hour block, with the remaining time."""
     from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import FILE_NAME, LedgerError
 

@@ -1,4 +1,4 @@
-"""The page of `token-sidecar map --html`: a treemap as inline SVG, without scripts."""
+"""Renders the page of `token-sidecar map --html`: a treemap as inline SVG."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sidecar.workspace.token_map import MapEntry, flatten
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
 _HEADER = 16.0
-"""Height of a folder's name."""
+"""The height of the line with a folder's name."""
 _MARGIN = 2.0
 _SMALLEST = 4.0
-"""Folders with a shorter side are drawn as a single box."""
+"""Minimum side of a folder whose contents are drawn."""
 _LETTER = 6.6
-"""Width of a letter in a label."""
+"""The width of a letter in a label."""
 _ROWS = 100
 _MAP_STYLE = """
 .map text{font-size:11px;pointer-events:none}.map rect{stroke:var(--bg)}
@@ -36,7 +36,7 @@ class _Box(NamedTuple):
 
 
 def treemap_page(folder: str, tokens: int, entries: Sequence[MapEntry]) -> str:
-    """Return the page: the treemap, and a table of the largest files."""
+    """Return the page with the treemap and a table of the largest files."""
     name = Path(folder).resolve().name or folder
     shapes = "".join(_draw(entries, _Box(0, 0, _WIDTH, _HEIGHT), -1))
     body = (

@@ -1,4 +1,4 @@
-"""`token-sidecar usage`: the view of a session's context that editors show, or all sessions."""
+"""`token-sidecar usage`: shows the context of a session, or lists all sessions."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from sidecar.context.protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""How often to check for changes that the file system does not report."""
+"""Interval in seconds for checking files for changes that the system does not report."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 plus the number of SIGINT."""
+"""The exit code after Ctrl-C: 128 plus the number of SIGINT."""
 
 READ_COST = "Run `token-sidecar cost` to read the newest calls of coding agents."
 READ_SESSIONS = (
     "Older sessions may be missing. Run `token-sidecar cost` to read all sessions of coding agents."
 )
 _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
-"""Colours of bars by severity."""
+"""The colour of a bar for each severity."""
 _AGENT_WIDTH, _WIDE = 100, 120
-"""Terminal widths from which the table shows agents, and wider bars and ids."""
+"""Minimum widths of the terminal for the column of agents, and for wide bars and ids."""
 
 
 @click.command()
@@ -51,16 +51,16 @@ _AGENT_WIDTH, _WIDE = 100, 120
     "editor shows).",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all sessions of the workspace.")
-@click.option("--watch", is_flag=True, help="Show again after every change, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Repeat the output after every change until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per update.")
 def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
     """Show how full the context of a session is.
 
-    Sessions belong to coding agents or chat plugins. Those of chat plugins are shown while their
+    Sessions of coding agents are found in their files. Those of chat plugins are shown while the
     editor runs, or if the plugin stores them (`persist`).
 
-    Exit codes: 0, even without a session; 2 an error in the configuration; 130 Ctrl-C during
-    --watch.
+    Exit codes: 0, even without a session; 2 if the configuration is invalid; 130 after Ctrl-C
+    during --watch.
     """
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
@@ -84,8 +84,7 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
 
 @contextmanager
 def _output(*, as_json: bool, watch: bool) -> Iterator[Callable[..., None]]:
-    """Yield the function that shows usage or sessions: with colours on a terminal, in place if it
-    is called repeatedly."""
+    """Yield a function that prints the context or the sessions. On a terminal, it uses colours."""
     if as_json or not sys.stdout.isatty():
         yield partial(_print_plain, as_json=as_json)
         return
@@ -107,7 +106,7 @@ def _wait_for_changes(view: SessionsView) -> Iterator[object]:
     changed: queue.SimpleQueue[Changes] = queue.SimpleQueue()
     FileWatcher().subscribe(partial(_paths_to_watch, view), changed.put, POLL_SECONDS)
     while True:
-        with suppress(queue.Empty):  # on Windows, Ctrl-C does not end a wait without a timeout
+        with suppress(queue.Empty):  # on Windows, Ctrl-C only interrupts a wait with a timeout
             yield changed.get(timeout=1.0)
 
 
@@ -148,7 +147,7 @@ def _none_text(shown: ContextUsage | list[SessionRow], session: str | None) -> s
 
 
 def _note(shown: ContextUsage | list[SessionRow], view: SessionsView) -> str:
-    """Return what to do about calls that were not read yet."""
+    """Return a note about calls that have not been read yet, or "" if there are none."""
     if isinstance(shown, list):
         sources, text = {row.source for row in shown}, READ_SESSIONS
     else:
@@ -174,7 +173,7 @@ def _render(
 
 
 def _usage_text(usage: ContextUsage) -> RenderableType:
-    """Return the context view's lines, with the bars in the colour of their severity."""
+    """Return the lines of the context view, with bars in the colour of their severity."""
     from rich.text import Text
 
     text = Text(to_encodable(usage.text))
@@ -194,7 +193,7 @@ def _sessions_table(rows: list[SessionRow], view: SessionsView, width: int) -> T
     from sidecar.workspace.views import row_cells, size_text
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("session")  # the only column that may shrink
+    table.add_column("session")  # only this column may shrink
     table.add_column("context", no_wrap=True)
     table.add_column("cost", justify="right", no_wrap=True)
     table.add_column("used", justify="right", no_wrap=True)

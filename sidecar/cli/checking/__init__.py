@@ -1,1 +1,1 @@
-"""The parts of `token-sidecar check`: cached counting, growth since a git revision, reports."""
+"""Checks files for `token-sidecar check`: counting, caching, growth and reports."""

@@ -1,8 +1,8 @@
-"""The cache of `check`: counts by content, and findings of unchanged files.
+"""The cache of `token-sidecar check`: counts by content, and findings of unchanged files.
 
-It contains counts, hashes, names, positions and times, but no text. A file with unchanged size,
-times and inode is not read again, unless it was changed shortly before the last read: a later
-change could then have the same time.
+The cache contains counts, hashes, names, positions and times, but no text. A file is not read again
+if its size, times and inode are unchanged. The exception is a file that was changed shortly before
+it was read, because a later change could have the same time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4
 _MIN_KEPT = 10_000
-"""Least number of files and contents to keep; otherwise four times those of the last run."""
+"""Minimum number of files and contents to keep, unless four times those of a run are more."""
 RACY_NS = 2_000_000_000
-"""Resolution of the coarsest file times (FAT), in nanoseconds."""
+"""The resolution of file times on FAT, the coarsest file system, in nanoseconds."""
 
 FullStamp = tuple[int, int, int, int]
-"""Size, modification time and change time in nanoseconds, and inode."""
+"""The size, the modification and change times in nanoseconds, and the inode of a file."""
 
 stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
     "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
@@ -44,27 +44,27 @@ stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What the last read of a file returned. `digest` is empty if the file is not text."""
+    """The cached result of checking a file. `digest` is empty if the file is not text."""
 
     stamp: FullStamp
     is_stamp_reliable: bool
-    """Whether any later change of the file also changes its stamp."""
+    """Whether every later change of the file changes its stamp."""
     digest: bytes = b""
     tokens: int = 0
-    """Count for the run's default model."""
+    """The count for the default model."""
     method: Method = "exact"
     error_percent: float | None = 0.0
     is_ignored: bool = True
     sum_rules: tuple[int, ...] = ()
-    """Indices of the rules over several files that apply to the file."""
+    """The indices of the rules for groups of files that apply to the file."""
     findings: tuple[ReportedFinding, ...] = ()
-    """Findings of the whole file."""
+    """The findings for the whole file."""
     has_part_findings: bool = False
-    """Whether a section or region has a finding. Its message needs the file's text."""
+    """Whether a section or region has a finding, for which the file must be read again."""
 
 
 class Checked(NamedTuple):
-    """A target's report, or the reason why it was skipped."""
+    """The result of checking a file: its report, or the reason why it was skipped."""
 
     target: Target
     entry: Entry
@@ -73,21 +73,21 @@ class Checked(NamedTuple):
 
 
 class CheckCache(msgspec.Struct, kw_only=True):
-    """The cache of one root."""
+    """The cache of a project."""
 
     format: str = FORMAT
     fingerprint: str = ""
-    """Identifies the rules and tokenizers that `entries` depend on."""
+    """A hash of the rules and tokenizers that the entries depend on."""
     calibration: FullStamp | None = None
-    """Stamp of the calibration used for estimates in `entries`; None if none was used."""
+    """The stamp of the calibration that the entries depend on, or None if they do not."""
     entries: dict[str, Entry] = {}
-    """By path relative to the root."""
+    """The results of files, by path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
-    """The encoded `ContentCounts`, which are only decoded to count something."""
+    """The encoded `ContentCounts`, which are decoded only when a file must be counted."""
 
 
 ContentCounts = dict[bytes, dict[str, int]]
-"""Tokens by content digest and counter identity, before calibration."""
+"""Token counts before calibration, by content digest and tokenizer."""
 
 
 def decode_counts(cache: CheckCache) -> ContentCounts:
@@ -95,10 +95,10 @@ def decode_counts(cache: CheckCache) -> ContentCounts:
 
 
 def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collection[str]) -> None:
-    """Drop unused files and contents if there are too many.
+    """Remove entries that a run did not use, if there are too many.
 
-    A run may cover only some files, and users switch branches, so unused entries are kept for a
-    while.
+    Unused entries stay for a while, because a run may check only some files, and because users
+    switch branches.
     """
     if len(cache.entries) > _KEPT_FACTOR * len(seen) + _MIN_KEPT:
         cache.entries = {path: cache.entries[path] for path in seen if path in cache.entries}
@@ -111,7 +111,7 @@ def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collect
 
 
 def load_cache(root: Path) -> CheckCache:
-    """Return the cache of a root; an empty one if none is usable."""
+    """Load the cache of a project, or return an empty one."""
     try:
         cache = msgspec.msgpack.decode(_cache_file(root).read_bytes(), type=CheckCache)
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -120,7 +120,7 @@ def load_cache(root: Path) -> CheckCache:
 
 
 def save_cache(root: Path, cache: CheckCache) -> None:
-    """Save the cache, if possible."""
+    """Save the cache of a project, and ignore errors."""
     path = _cache_file(root)
     # A name with bytes that are not UTF-8 cannot be encoded.
     with contextlib.suppress(OSError, UnicodeEncodeError):
@@ -131,12 +131,12 @@ def save_cache(root: Path, cache: CheckCache) -> None:
 
 
 def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
-    """Return whether any change after that read also changes the file's stamp."""
+    """Return whether every change after reading a file changes its stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
 
 
 def stamp(path: str) -> FullStamp | None:
-    """Return the stamp of a file, None if it is missing."""
+    """Return the stamp of a file, or None if it is missing."""
     try:
         return stamp_of(os.stat(path))
     except (OSError, ValueError):
@@ -152,7 +152,7 @@ def calibration_stamp() -> FullStamp | None:
 
 
 def file_stamps(settings: Settings) -> str:
-    """Return the stamps of the user's tokenizer files, as one text for cache keys."""
+    """Return the stamps of the tokenizer files in the settings as a text for cache keys."""
     files = [entry.file for entry in settings.tokenizers]
     return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
 

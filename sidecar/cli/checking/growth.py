@@ -1,4 +1,4 @@
-"""Growth of files since a git revision."""
+"""Computes how many tokens files have gained or lost since a git revision."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def find_growth(
     checker: Checker, folder: Path, base: str, reports: Mapping[str, FileReport]
 ) -> Iterator[Growth]:
-    """Yield the growth of each changed file since `base`, except files with unchanged counts.
+    """Yield the growth of each file whose count has changed since a revision.
 
     Args:
         checker: Counts the old texts.
-        folder: The root, in a git work tree.
+        folder: The root folder, which must be in a git work tree.
         base: The revision.
-        reports: The current reports by path relative to `folder`.
+        reports: The current reports, by path relative to the root folder.
 
     Raises:
         click.UsageError: git does not know `base`.
@@ -40,7 +40,7 @@ def find_growth(
 
 
 class _Change(NamedTuple):
-    """A changed file, and the id of its old git object or None for a new file."""
+    """A changed file, with the id of its old git object, or None if the file is new."""
 
     path: str
     blob: bytes | None
@@ -70,8 +70,8 @@ def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
 
 
 def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:
-    """Yield the old contents of each file, or None if it is new."""
-    # Ask for object ids, since file names may contain line breaks.
+    """Yield the old content of each file, or None for a new file."""
+    # Use object ids, because file names may contain line breaks.
     ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
     answer = _run_git(folder, "cat-file", "--batch", stdin=ids) if ids else b""
     at = 0
@@ -82,7 +82,7 @@ def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | 
         header, _, _ = answer[at : at + 4096].partition(b"\n")
         at += len(header) + 1
         kind = header.split(b" ")
-        if len(kind) != 3:  # a submodule's commit, which is not in this repository
+        if len(kind) != 3:  # a submodule, whose commit is in another repository
             yield None
             continue
         size = int(kind[2])

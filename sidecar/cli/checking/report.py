@@ -1,4 +1,4 @@
-"""The report of `check`, as text, JSON, SARIF 2.1.0 and GitHub workflow commands."""
+"""Formats the report of `token-sidecar check` as text, JSON, SARIF or GitHub annotations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}
 
 
 class FileRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range of a file in 1-based lines and columns (characters). The end is exclusive."""
+    """A range of a text, in lines and columns that begin at 1. The end is exclusive."""
 
     line: int
     column: int
@@ -40,11 +40,11 @@ class FileRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 START = FileRange(1, 1, 1, 1)
-"""The range of a finding that covers several files."""
+"""The range of a finding for a group of files."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A finding of a file, as in JSON."""
+    """A finding as it is reported in JSON."""
 
     severity: FindingSeverity
     budget: int
@@ -64,7 +64,7 @@ class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 def report_finding(finding: Finding, file_range: FileRange) -> ReportedFinding:
-    """Return a finding as in JSON."""
+    """Convert a finding to its form in JSON."""
     fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
     return ReportedFinding(**fields, **msgspec.structs.asdict(file_range))
 
@@ -75,7 +75,7 @@ _FINDING_FIELDS = tuple(
 
 
 class FileReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A file with its tokens for the default model and its findings."""
+    """A checked file with its count for the default model and its findings."""
 
     path: str
     tokens: int
@@ -84,7 +84,7 @@ class FileReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Growth(msgspec.Struct, frozen=True, rename="camel"):
-    """Growth of a file since a git revision; `before` is 0 for a new file."""
+    """The growth of a file since a git revision. `before` is 0 for a new file."""
 
     path: str
     before: int
@@ -93,7 +93,7 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def added(self) -> int:
-        """Added tokens; negative if the file shrank."""
+        """The number of added tokens, which is negative if the file shrank."""
         return self.tokens - self.before
 
     @property
@@ -109,11 +109,11 @@ class Unchecked(msgspec.Struct, frozen=True):
     path: str
     reason: str
     budget: bool
-    """Whether the file has a budget, which was not checked."""
+    """Whether the file has a budget, which therefore was not checked."""
 
 
 class ConfigurationProblem(msgspec.Struct, frozen=True):
-    """A configuration problem; `line` is 1-based, None outside files."""
+    """A problem of the configuration. `line` begins at 1, and is None outside of files."""
 
     path: str | None
     line: int | None
@@ -122,26 +122,26 @@ class ConfigurationProblem(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run of `check`."""
+    """The result of checking files."""
 
     files: tuple[FileReport, ...]
     growth: tuple[Growth, ...] | None = None
-    """None without `--diff`."""
+    """The growth of files, or None without `--diff`."""
     skipped: tuple[Unchecked, ...] = ()
-    """Files that are not text or cannot be read."""
+    """The files that are not text or cannot be read."""
     budgets: int = 0
-    """Number of rules, including presets."""
+    """The number of rules, including presets."""
     has_matching_budget: bool = True
     """Whether a rule applies to any checked file."""
     has_unreadable: bool = False
-    """Whether a file named on the command line, without a budget, cannot be read."""
+    """Whether a file on the command line, which has no budget, cannot be read."""
     problems: tuple[ConfigurationProblem, ...] = ()
     notes: tuple[str, ...] = ()
-    """Further notes for the user."""
+    """Notes to print on standard error."""
 
     @property
     def errors(self) -> list[ConfigurationProblem]:
-        """Problems that may have kept a budget from being checked."""
+        """The problems because of which a budget may not have been checked."""
         return [problem for problem in self.problems if problem.severity == "error"]
 
     @property
@@ -152,7 +152,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return any(finding.over for file in self.files for finding in file.findings)
 
     def distinct_findings(self) -> list[tuple[FileReport, ReportedFinding]]:
-        """Return findings with their files. One for several files is listed once."""
+        """Return the findings with their files. A finding for a group of files is included once."""
         seen: set[str] = set()
         findings: list[tuple[FileReport, ReportedFinding]] = []
         for file in self.files:
@@ -165,7 +165,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_text(report: Report) -> str:
-    """Format one line per finding, as compilers do, and a summary."""
+    """Format the report as text: a line for each finding, and a summary."""
     lines = [
         f"{file.path}:{finding.line}:{finding.column}: {finding.severity}: "
         f"{finding.message} [{finding.code}]"
@@ -191,13 +191,13 @@ def as_json(report: Report) -> str:
 
 
 def skipped_text(skipped: Unchecked) -> str:
-    """Format a line for a skipped file."""
+    """Return the line for a skipped file."""
     result = "not counted although it has a budget" if skipped.budget else "skipped"
     return f"{skipped.path}: {skipped.reason}, {result}"
 
 
 def as_github(report: Report) -> str:
-    """Format GitHub workflow annotations."""
+    """Format the report as annotations of a GitHub workflow."""
     commands = {**_LEVELS, "information": "notice"}
     lines = [
         f"::{problem.severity} {_problem_location(problem)}::{_escape(problem.message)}"
@@ -221,7 +221,7 @@ def as_github(report: Report) -> str:
 
 
 def as_sarif(report: Report) -> str:
-    """Format a SARIF 2.1.0 log with one run; paths are relative to the current folder."""
+    """Format the report as a SARIF 2.1.0 log, with paths relative to the current folder."""
     results = [_sarif_result(file, finding) for file, finding in report.distinct_findings()]
     results += [
         _sarif_file_result("budget-growth", growth.path, growth.message)
@@ -289,7 +289,7 @@ def _last_line(finding: ReportedFinding) -> int:
 
 
 def _escape(text: str) -> str:
-    """Escape a message as GitHub requires."""
+    """Escape a message for a workflow command of GitHub."""
     return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
@@ -307,7 +307,7 @@ def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
     result = _sarif_file_result(finding.code, file.path, finding.message)
     result["level"] = _LEVELS[finding.severity]
     result["locations"][0]["physicalLocation"]["region"] = region
-    # Contains no text or position, so that services recognize the finding after an edit.
+    # Without text and positions, services recognize the same finding after an edit.
     result["partialFingerprints"] = {
         "tokenBudget/v1": f"{finding.rule}|{finding.section or ''}|{finding.budget}"
     }

@@ -1,4 +1,4 @@
-"""Checking the files of one root: cached results, new files, and rules over several files."""
+"""Checks the files of a project: cached results, changed files, and rules for groups of files."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from sidecar.counting.exact_engines import Purpose
 
 BULK_BYTES = 4_000_000
-"""From this size on, the bulk engine is faster although it takes half a second to load."""
+"""Minimum total size for which the bulk engine is faster, although it takes 0.5 s to load."""
 MAX_MATCHES = 100_000
-"""Most tests of a rule against a file in `unmatched_rules`, which take 0.1 s."""
+"""Maximum number of tests of a rule against a path, which take 0.1 s together."""
 _NO_STAMP = (0, 0, 0, 0)
 
 
 class Checker:
-    """Checks the files of one root. Tokenizers and globs are imported when first needed."""
+    """Checks the files of a project. Tokenizers are loaded when they are first needed."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Checker:
         self._contents: ContentCounts | None = None
         self._reader: FileReader | None = None
         self.has_changed = False
-        """Whether the cache must be saved."""
+        """Whether the cache has changed and must be saved."""
         fingerprint = self._settings_fingerprint()
         calibration = cache.calibration
         is_calibration_changed = calibration is not None and calibration != calibration_stamp()
@@ -77,7 +77,7 @@ class Checker:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
     def reader(self, size: int = 0) -> FileReader:
-        """Return the reader. The first call creates it for about `size` bytes."""
+        """Return the reader of files. The first call creates it for a total size in bytes."""
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader
             from sidecar.cli.counters import local_counters
@@ -95,9 +95,11 @@ class Checker:
         return self._reader
 
     def run(self, targets: Sequence[Target], others: Iterable[Target]) -> list[Checked]:
-        """Check every target in order. Links without a budget are left out.
+        """Check files, and return the results in order. Links without a budget are skipped.
 
-        `others` are the root's other files, which only rules over several files need.
+        Args:
+            targets: The files to check.
+            others: The other files of the project, which rules for groups of files may include.
         """
         checked = self._check(
             [target for target in targets if not target.link or self.has_budget(target)]
@@ -105,14 +107,13 @@ class Checker:
         return self._add_sum_findings(checked, others) if self._rules.sums else checked
 
     def has_budget(self, target: Target) -> bool:
-        """Return whether a rule applies to the file, or may apply to files in an unreadable
-        folder."""
+        """Return whether a rule applies to a file, or may apply to files in a folder."""
         if not target.relative.endswith("/"):
             return bool(self._rules.of(target.relative))
         return self._rules.may_match_in(target.relative[:-1]) if target.link else bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
-        """Return the keys of rules that match no file, or none if there are too many to test."""
+        """Return the keys of rules that match no file, or none if the test would take too long."""
         unmatched, tests = self._rules.written, 0
         for target in targets:
             tests += len(unmatched)
@@ -124,13 +125,13 @@ class Checker:
         return [rule.key for rule in unmatched]
 
     def check_text(self, target: Target, text: str) -> Checked:
-        """Check a text that is not a file (standard input) by the rules for its path."""
+        """Check a text from standard input by the rules for a path."""
         from sidecar.cli.checking.reading import LoadedFile
 
         return self.reader().check_file(LoadedFile(target, text))
 
     def count_tokens(self, text: str) -> int:
-        """Count a text for the run's model."""
+        """Count a text for the default model."""
         return self.reader().measure(text, self._model).tokens
 
     def report(
@@ -139,7 +140,7 @@ class Checker:
         growth: tuple[Growth, ...] | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
-        """Return the report of all targets."""
+        """Combine results to a report."""
         skipped = [
             (result.skipped, self.has_budget(result.target)) for result in checked if result.skipped
         ]
@@ -154,7 +155,7 @@ class Checker:
         )
 
     def update_cache(self, targets: Sequence[Target]) -> None:
-        """Complete the cache at the end of a run."""
+        """Update the cache at the end of a run."""
         if self._reader is not None and self._reader.uses_calibration:
             self._cache.calibration = calibration_stamp() or _NO_STAMP
         drop_unused(self._cache, self._contents, {target.relative for target in targets})
