@@ -249,7 +249,7 @@ def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Ite
     """
     for key in rules:
         if origins[key].source == "project":
-            yield f"{origins[key]}: {key}: no file matches `files`"
+            yield f"{origins[key]}: {key}: `files` matches no file"
 
 
 def _stdin_report(

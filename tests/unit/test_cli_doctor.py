@@ -109,7 +109,7 @@ def test_a_model_that_no_endpoint_is_for_is_said(tmp_path: Path) -> None:
 
 def test_an_endpoint_that_is_written_wrong_is_not_said_to_be_missing(tmp_path: Path) -> None:
     lines = configured(tmp_path, '[[endpoint]]\nurl = "127.0.0.1:9"\n')
-    assert lines[1] == "  None usable; see the problems below."
+    assert lines[1] == "  No usable endpoint; see the problems below."
 
 
 def test_an_endpoint_for_the_window_alone(tmp_path: Path) -> None:
