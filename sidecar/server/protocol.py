@@ -473,7 +473,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     def _sequence_error(self, msg_id: int | str, method: str) -> tuple[int, str] | None:
         if msg_id in self._running:
-            return INVALID_REQUEST, "a request with this id is running"
+            return INVALID_REQUEST, "a request with this id is already running"
         if self.state == "shutdown":
             return INVALID_REQUEST, "the server is shutting down"
         if self.state == "new" and method != types.INITIALIZE:

@@ -134,7 +134,7 @@ class Framer:
         if self._is_skipping:
             return None
         self._is_skipping = True
-        return InvalidFrame("skipped a header line without an end")
+        return InvalidFrame("skipped a header line that is too long")
 
     def _start_body(self, length: int) -> InvalidFrame | None:
         self._is_skipping = False

@@ -314,7 +314,7 @@ def _read_and_count(
             reading.sessions(since), load(folder).sessions
         ), reading.has_new_costs
     except LedgerError as error:
-        _log.info("sessions cannot be saved: %s", error)
+        _log.info("agents' sessions cannot be saved: %s", error)
         return None
 
 

@@ -105,14 +105,14 @@ def _split_lines(data: bytes) -> list[str]:
 def _parse_rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> IgnoreRules:
     most_lines = MAX_LINES - sum(rule.lines for rule in above)
     most_wildcards = MAX_WILDCARDS - sum(rule.wildcards for rule in above)
-    problem = f"there are more than {MAX_LINES:,} lines" if len(lines) > most_lines else None
+    problem = f"it has more than {MAX_LINES:,} lines" if len(lines) > most_lines else None
     kept, used = [], 0
     for line in lines[: max(0, most_lines)]:
         if line.startswith("#"):
             continue
         wrong, more = path_glob_problem(line), _count_wildcards(line)
         if used + more > most_wildcards:
-            wrong = wrong or f"there are more than {MAX_WILDCARDS:,} wildcards"
+            wrong = wrong or f"it has more than {MAX_WILDCARDS:,} wildcards"
         problem = problem or wrong
         if not wrong:
             kept.append(line)
@@ -324,8 +324,8 @@ def _reason_of(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-OUTSIDE = "a link out of the project, not followed"
-LINKED_FOLDER = "a link to a folder, not followed"
+OUTSIDE = "not followed: the link leads out of the project"
+LINKED_FOLDER = "not followed: the link leads to a folder"
 IRREGULAR = "not a regular file"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
-OUTSIDE = "outside the root: not read"
+OUTSIDE = "not read: it is outside the root folder"
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 500
 """The most prompt files of one root, including imports."""
@@ -189,7 +189,9 @@ def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
         return PromptFile(str(path), agents, None, OUTSIDE)
     try:
         if not real.is_file() or real.stat().st_size > _MOST_BYTES:
-            return PromptFile(str(path), agents, None, "no text file of at most 1 MB: not read")
+            return PromptFile(
+                str(path), agents, None, "not read: it is not a text file of at most 1 MB"
+            )
         return PromptFile(str(path), agents, real.read_text("utf-8-sig", "replace"))
     except OSError as error:
         return PromptFile(str(path), agents, None, error.strerror or "cannot be read")

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from sidecar.cost.ledger import Ledger, RecordedBatch
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _VERSION = 2
 _CALLS_AT_ONCE = 2_000
@@ -143,7 +145,9 @@ class SessionIndex:
         copies = {
             one.path
             for one in found
-            if one.live and one.path not in rows and _is_copy(by_agent[one.agent], one)
+            if one.live
+            and one.path not in rows
+            and _ask_reader(one.agent, partial(by_agent[one.agent].is_copy, one), False)
         }
         return sorted(found, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
 
@@ -226,7 +230,7 @@ class SessionIndex:
                 return done._replace(is_complete=False)
             began = time.monotonic()
         if done.refused:
-            _log.warning("%d calls in session files have impossible numbers", done.refused)
+            _log.warning("ignored %d calls with impossible numbers in session files", done.refused)
         return done
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
@@ -346,7 +350,7 @@ def _read_stores(
                 yield from _read_in_steps(readers[store.agent], store, row, preview=preview)
             except OSError as error:
                 why = error.strerror or "damaged"
-                _log.info("%s: a session file cannot be read: %s", store.agent, why)
+                _log.info("cannot read a session file of %s: %s", store.agent, why)
             except Exception as exc:  # an error in one store must not prevent reading the others
                 log_defect(exc, f"a session file of {store.agent}")
                 # Do not try again until the store changes.
@@ -567,31 +571,30 @@ def _updated_at(row: _Row) -> datetime:
     return datetime.fromtimestamp(row.store.mtime_ns / 1e9 if at is None else at / 1000, UTC)
 
 
-def _read_title(reader: StoreReader, row: _Row) -> str | None:
-    if row.session.title_at is None:
-        return None
+def _ask_reader(agent: str, ask: Callable[[], T], default: T) -> T:
+    """Call a function that reads a session file. Returns `default` if that fails."""
     try:
-        title = reader.title(row.store, row.session.title_at)
-        return title[:LONGEST_ID] if isinstance(title, str) else None
+        return ask()
     except OSError:
-        return None
+        return default
     except Exception as exc:
-        log_defect(exc, f"a session file of {row.store.agent}")
+        log_defect(exc, f"a session file of {agent}")
+        return default
+
+
+def _read_title(reader: StoreReader, row: _Row) -> str | None:
+    at = row.session.title_at
+    if at is None:
         return None
+    title: object = _ask_reader(row.store.agent, lambda: reader.title(row.store, at), None)
+    return title[:LONGEST_ID] if isinstance(title, str) else None
 
 
 def _first_prompt(rows: Sequence[_Row]) -> str | None:
     for row in rows:
-        try:
-            prompt = _read_first_prompt(
-                row.store.agent, row.store.path, row.session.name, row.store.mtime_ns
-            )
-        except OSError:
-            continue
-        except Exception as exc:
-            log_defect(exc, f"a session file of {row.store.agent}")
-            continue
-        if prompt:
+        store = row.store
+        key = store.agent, store.path, row.session.name, store.mtime_ns
+        if prompt := _ask_reader(store.agent, partial(_read_first_prompt, *key), None):
             return prompt
     return None
 
@@ -603,16 +606,6 @@ def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> s
     from sidecar.agents.registry import reader_of
 
     return first_prompt(reader_of(agent).contents(path, session))
-
-
-def _is_copy(reader: StoreReader, store: Store) -> bool:
-    try:
-        return reader.is_copy(store)
-    except OSError:
-        return False
-    except Exception as exc:
-        log_defect(exc, f"a session file of {reader.agent}")
-        return False
 
 
 def make_ledger_event(call: CallFinished, agent: str) -> LedgerEvent:

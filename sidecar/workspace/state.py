@@ -44,7 +44,7 @@ def lock_state(folder: Path) -> Iterator[None]:
     """Lock the state folder against other processes. Raises OSError."""
     with locked(folder / _LOCK_NAME, _LOCK_SECONDS) as is_alone:
         if not is_alone:
-            raise TimeoutError(errno.ETIMEDOUT, "another process holds the state folder")
+            raise TimeoutError(errno.ETIMEDOUT, "another process has locked the state folder")
         yield
 
 
@@ -95,7 +95,7 @@ class State:
             return []
         kept = [saved for line in lines if (saved := from_json(line)) is not None]
         if len(kept) < len(lines):
-            set_aside(path, "a session in it is damaged, or of another version")
+            set_aside(path, "it contains a session that is damaged or has another version")
             with contextlib.suppress(OSError):
                 self._write_sessions(path, kept)
         return kept

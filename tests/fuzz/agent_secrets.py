@@ -40,12 +40,12 @@ from benchmarks.agents.truth import WORDS, Clock, Truth, append
 from benchmarks.client import StdioClient
 from benchmarks.following import _totals
 from sidecar.agents.compressed import zstd
-from tests.fuzz import opened
+from tests.fuzz import opened_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fuzz.opened import Opened
+    from tests.fuzz.opened_files import Opened
 
 MEGABYTES = 100.0
 MARK = "planted"
@@ -154,7 +154,7 @@ class Reading:
 
     def __init__(self, home: Path, state: Path, *, enabled: bool = True) -> None:
         self.home, self.state = home, state
-        self.traced = os.environ.get("TRACER") != "audit" and opened.may_trace()
+        self.traced = os.environ.get("TRACER") != "audit" and opened_files.may_trace()
         state.mkdir()
         config = state.with_suffix(".toml")
         config.write_text("" if enabled else "[agents]\nenabled = false\n")
@@ -167,7 +167,7 @@ class Reading:
 
     def serve(self) -> None:
         """Run an editor's session with all requests about agents, including invalid ones."""
-        command = opened.command(
+        command = opened_files.command(
             self.logs / "serve", "serve", "--log-level", "DEBUG", traced=self.traced
         )
         with (self.state.with_suffix(".stderr")).open("wb") as stderr:
@@ -196,7 +196,7 @@ class Reading:
     def verb(self, *arguments: str, titles: bool = False) -> None:
         """Run a command. Commands that print titles may print those, but nothing else."""
         log = self.logs / arguments[0]
-        command = opened.command(log, *arguments, traced=self.traced)
+        command = opened_files.command(log, *arguments, traced=self.traced)
         done = subprocess.run(
             command, cwd=self.home / "work" / "0", capture_output=True, stdin=subprocess.DEVNULL
         )
@@ -220,7 +220,7 @@ class Reading:
     def opened(self) -> list[Opened]:
         """Return the agents' files that were opened or changed."""
         homes = tuple(f"{self.home}/{name}/" for name in _HOMES)
-        found = itertools.chain(*map(opened.read, sorted(self.logs.iterdir())))
+        found = itertools.chain(*map(opened_files.read, sorted(self.logs.iterdir())))
         return [one for one in found if one.path.startswith(homes)]
 
 

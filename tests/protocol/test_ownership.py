@@ -39,7 +39,7 @@ from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Workspace
 from tests.protocol.client import URI, Client, RpcError, edit
-from tests.protocol.test_one_number import MODEL, endpoint, opened, root, settled, started
+from tests.protocol.test_same_count import MODEL, endpoint, opened, root, settled, started
 from tests.unit.endpoints_fake_server import Canned
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
 """Shown numbers are never stale, even if threads switch every microsecond.
 
-Run `python -m tests.fuzz.shows --operations 100000` for a longer test.
+Run `python -m tests.fuzz.shown_numbers --operations 100000` for a longer test.
 """
 
 from __future__ import annotations
 
-from tests.fuzz.shows import stress
+from tests.fuzz.shown_numbers import stress
 
 
 async def test_every_derived_number_equals_a_fresh_derivation() -> None:

@@ -187,9 +187,7 @@ def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: P
     write(tmp_path / "secret", "a secret " * 50)
     (project / "AGENTS.md").symlink_to("../secret")
     (project / "no-budget.txt").symlink_to("../secret")
-    line = (
-        "AGENTS.md: a link out of the project, not followed, not counted although it has a budget"
-    )
+    line = "AGENTS.md: not followed: the link leads out of the project, not counted although it has a budget"
     for arguments in (["."], ["AGENTS.md"], ["."]):
         done = check(*arguments)
         assert (done.returncode, line in done.stderr) == (1, True)
@@ -209,7 +207,7 @@ def test_a_folder_with_budgets_that_is_a_link_is_named(project: Path, tmp_path: 
         (project / "prompts").symlink_to(target)
         done = check(".")
         assert done.returncode == 1
-        assert "prompts: a link" in done.stderr
+        assert "prompts: not followed" in done.stderr
         (project / "prompts").unlink()
 
 
@@ -274,7 +272,7 @@ def test_a_linked_folder_leads_no_tracked_file_out_of_the_root(project: Path) ->
     (project / "d").symlink_to("../outside")
     done = check("--json", ".")
     assert "d/AGENTS.md" not in found(done)
-    assert "d/AGENTS.md: a link out of the project" in done.stderr
+    assert "d/AGENTS.md: not followed: the link leads out of the project" in done.stderr
     assert done.returncode == 1
 
 

@@ -104,7 +104,7 @@ class SettingsLoader:
         try:
             await self._reading.run(object(), work, READ_SECONDS)
         except TimeoutError:
-            logger.error("configuration: reading takes longer than %g s", READ_SECONDS)
+            logger.error("configuration: reading the settings takes longer than %g s", READ_SECONDS)
         except Exception as exc:  # a defect here must not prevent counting
             log_defect(exc, "configuration")
 

@@ -86,7 +86,7 @@ def _check_params(params: CountParams) -> None:
     if sum(source is not None for source in sources) != 1:
         raise BadParamsError("give exactly one of textDocument, text and messages")
     if params.tools is not None and params.messages is None:
-        raise BadParamsError("tools go with messages")
+        raise BadParamsError("`tools` requires `messages`")
     if params.text_document is None and (params.range or params.ranges):
         raise BadParamsError("range and ranges require textDocument")
 

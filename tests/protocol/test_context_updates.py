@@ -12,7 +12,7 @@ import pytest
 
 from sidecar.workspace.state import State
 from tests.protocol.client import URI, Client
-from tests.protocol.test_one_number import endpoint, root, settled, started
+from tests.protocol.test_same_count import endpoint, root, settled, started
 
 if TYPE_CHECKING:
     from pathlib import Path

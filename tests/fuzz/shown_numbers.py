@@ -1,4 +1,4 @@
-"""Check shown numbers under stress: `python -m tests.fuzz.shows --operations 100000`.
+"""Check shown numbers under stress: `python -m tests.fuzz.shown_numbers --operations 100000`.
 
 A real server runs in this process, with threads that switch every microsecond, while a client
 edits, appends, requests, records and changes settings at random. No request may fail. At the end,

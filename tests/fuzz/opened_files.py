@@ -1,6 +1,6 @@
 """Log the files that a program opens and changes, with strace or with Python's audit events.
 
-`python -P tests/fuzz/opened.py LOG ARGUMENT...` runs token-sidecar with the arguments and logs
+`python -P tests/fuzz/opened_files.py LOG ARGUMENT...` runs token-sidecar with the arguments and logs
 audit events. SQLite opens files without an audit event, so only `sqlite3.connect` is logged for
 them.
 """
