@@ -170,26 +170,47 @@ def _warn_if_unknown_agent(name: str | None) -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "jsonl"]),
+    type=click.Choice(["csv", "jsonl", "parquet"]),
     default="csv",
     show_default=True,
     help="Output format; `jsonl` is one JSON object per line.",
 )
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to FILE instead of standard output; required for Parquet.",
+)
 @scope_options
-def export(form: str, **scope: Any) -> None:
-    """Export single calls as CSV or JSON lines.
+def export(form: str, output: Path | None, **scope: Any) -> None:
+    """Export single calls as CSV, JSON lines or Parquet.
 
     The rows contain numbers, ids and times, but no text.
     """
-    from sidecar.cost.export import read_events, write_calls
+    from sidecar.cost.export import read_events, write_calls, write_parquet
 
+    if form == "parquet" and output is None:
+        raise click.UsageError("--format parquet needs --output FILE")
     with open_ledger() as book:
         ingest_agents(book, scope["workspace"])
         wanted = book.scope(
             _build_params(scope), scope["agent"], _workspace_paths(scope["workspace"])
         )
         events = read_events(book.ledger, wanted)
-        write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
+        if output is None:
+            write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
+            return
+        try:
+            if form == "parquet":
+                write_parquet(events, book.prices, output)
+            else:
+                with output.open("w", encoding="utf-8", newline="") as stream:
+                    write_calls(events, book.prices, stream, "jsonl" if form == "jsonl" else "csv")
+        except OSError as error:
+            raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
+        except ImportError:
+            raise ValueError("Parquet needs an extra: install token-sidecar[parquet]") from None
+    print_lines(f"Wrote {output}", err=True)
 
 
 @cost.command()
