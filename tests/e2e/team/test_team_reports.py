@@ -20,6 +20,7 @@ from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.protocol import CostDetailParams
 from sidecar.cost.records import Identity
 from sidecar.cost.shipping import ShippingQueue, open_queue
+from sidecar.server.features import background
 from sidecar.server.server import create_server
 from tests.clickhouse import ClickHouse
 from tests.protocol.client import Client
@@ -174,6 +175,35 @@ def test_a_store_that_cannot_be_read_is_reported(
     assert (away.exit_code, f"127.0.0.1:{port} cannot be read" in away.output) == (2, True)
     config_file().write_text("")
     assert "set [team] store" in run().output
+
+
+@pytest.mark.parametrize(
+    ("caps", "severity"),
+    [
+        ("team-soft-cap-usd = 0.1", "warning"),
+        ("team-hard-cap-usd = 0.1", "error"),
+        ("team-soft-cap-usd = 1000", "ok"),
+    ],
+)
+async def test_the_status_warns_of_the_teams_caps(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch, caps: str, severity: str
+) -> None:
+    monkeypatch.setattr(background, "TEAM_FIRST_SECONDS", 0.0)
+    configure(store, monkeypatch, f'team = "team1"\n[cost]\n{caps}\n')
+    client = Client(create_server())
+    await client.initialize()
+    client.ignore("context/warning")
+    await client.request(
+        "cost/record", {"model": "gpt-5", "usage": {"input_tokens": 1, "output_tokens": 1}}
+    )
+    shown = await client.take(
+        "status/update",
+        lambda it: "Team this month" in ((it.get("cost") or {}).get("tooltip") or ""),
+    )
+    assert shown["cost"]["severity"] == severity
+    verdict = await client.request("context/preflight", {"text": "hello"})
+    assert verdict["verdict"] == "ok"
+    await client.aclose()
 
 
 async def test_the_server_answers_with_the_report_of_the_team(

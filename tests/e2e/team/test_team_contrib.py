@@ -1,0 +1,210 @@
+"""What `contrib/team` deploys: its queries run against the schema, and its files are valid."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from sidecar.cost.book import CostBook
+from sidecar.cost.records import CallRecord, export_request
+from tests.clickhouse import SCHEMA, ClickHouse
+from tests.e2e.team.rotel import Rotel
+from tests.e2e.team.test_team_reports import events, insert, queue_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+FOLDER = SCHEMA.parent
+DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
+COLLECTOR = yaml.safe_load((FOLDER / "collector.yaml").read_text("utf-8"))
+COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))
+QUERIES = {panel["title"]: panel["targets"][0]["rawSql"] for panel in DASHBOARD["panels"]}
+
+
+def expand(query: str, since: str, until: str, teams: str) -> str:
+    """What Grafana sends for a query with macros."""
+    dates = rf"\1 >= toDate('{since}') AND \1 <= toDate('{until}')"
+    times = rf"\1 >= toDateTime('{since}') AND \1 <= toDateTime('{until}') + 86400"
+    query = re.sub(r"\$__dateFilter\(([\w.]+)\)", dates, query)
+    query = re.sub(r"\$__timeFilter\(([\w.]+)\)", times, query)
+    return query.replace("${team:singlequote}", teams)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
+    folder = tmp_path_factory.mktemp("store")
+    store = ClickHouse(folder / "store")
+    for user in range(3):
+        book = CostBook(folder / str(user))
+        book.ledger.record_many(events(user))
+        queue = queue_of(book, user)
+        insert(store, queue.next_batch().calls, queue.identity.resource())
+        book.close()
+    store.compute_daily()
+    store.run("INSERT INTO llm.budgets VALUES ('team0', toStartOfMonth(today()), 100)")
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("title", QUERIES)
+def test_each_query_of_the_dashboard_finds_calls(store: ClickHouse, title: str) -> None:
+    query = expand(QUERIES[title], "2026-01-01", "2030-01-01", "'team0', 'team1'")
+    rows = store.rows(query)
+    assert rows
+    assert rows != [["0"]]
+    assert store.rows(expand(QUERIES[title], "2026-01-01", "2030-01-01", "'nobody'")) in (
+        [],
+        [["0"]],
+    )
+
+
+def test_the_variable_lists_the_teams(store: ClickHouse) -> None:
+    (variable,) = DASHBOARD["templating"]["list"]
+    assert store.rows(variable["query"]) == [["team0"], ["team1"]]
+
+
+def test_the_budget_of_a_team(store: ClickHouse) -> None:
+    rows = store.rows("SELECT team, spent, budget FROM llm.budget_use WHERE budget > 0")
+    ((spent,),) = store.rows(
+        "SELECT sum(cost) FROM llm.calls FINAL "
+        "WHERE team = 'team0' AND toStartOfMonth(at) = toStartOfMonth(today())"
+    )
+    assert rows == [["team0", spent, "100"]]
+
+
+def test_the_schema_can_be_run_again(store: ClickHouse) -> None:
+    from tests.clickhouse import statements
+
+    before = store.rows("SELECT count() FROM llm.calls")
+    for statement in statements(SCHEMA.read_text("utf-8")):
+        store.run(statement)
+    assert store.rows("SELECT count() FROM llm.calls") == before
+
+
+def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
+    """The statements of the how-to guide."""
+    page = (FOLDER.parents[1] / "docs/how-to/team.md").read_text("utf-8")
+    part = page.split("## Delete a user's rows")[1].split("\n## ")[0]
+    (script,) = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
+    ((user,),) = store.rows("SELECT user FROM llm.daily WHERE team = 'team1' LIMIT 1")
+    for statement in script.replace("HASH", user).split(";\n"):
+        if statement.strip():
+            store.run(statement.strip() + " SETTINGS mutations_sync = 1" if "DELETE" in statement else statement)  # fmt: skip
+    for table in ("otel.otel_logs WHERE ResourceAttributes['user.hash']", "llm.calls WHERE user", "llm.daily WHERE user", "llm.daily_sums WHERE user"):  # fmt: skip
+        assert store.rows(f"SELECT count() FROM {table} = '{user}'") == [["0"]]  # noqa: S608
+    assert store.rows("SELECT uniq(user) FROM llm.daily") == [["2"]]
+
+
+def test_a_call_that_moves_to_another_month_counts_once(store: ClickHouse) -> None:
+    """Two reports of a call near midnight fall into two partitions, the higher version into either."""
+    days = ("toDate(at)", "2027-01-31", "2027-02-01")
+    for number, versions in enumerate(((1, 2), (2, 1))):
+        for at, version in zip(
+            ("2027-01-31 23:59:59", "2027-02-01 00:00:01"), versions, strict=True
+        ):
+            store.run(
+                "INSERT INTO llm.calls (call_id, at, user, cost, cost_source, version) SELECT "
+                "llm_id({id:String}), {at:DateTime}, 'mover', 1, 'list', {version:UInt8}",
+                id=f"moved{number}",
+                at=at,
+                version=version,
+            )
+            store.compute_daily()
+    found = store.rows("SELECT day, sum(calls) FROM llm.daily WHERE user = 'mover' GROUP BY day ORDER BY day")  # fmt: skip
+    assert found == [[days[1], "1"], [days[2], "1"]]
+    one_day = "SELECT count() FROM llm.calls FINAL WHERE user = 'mover' AND toDate(at) = {day:Date}"
+    assert [store.rows(one_day, day=day) for day in days[1:]] == [[["1"]], [["1"]]]
+
+
+def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) -> None:
+    collector = Rotel(store.url)
+    collector.start()
+    collector.await_ready()
+    attributes: dict[str, str | int] = {
+        "event.name": "gen_ai.client.inference.operation.details",
+        "gen_ai.response.id": "underflow",
+        "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.cache_read.input_tokens": 30,
+        "gen_ai.usage.output_tokens": 1,
+    }
+    body = export_request([CallRecord(10**18, attributes)], {"service.name": "copilot-chat"})
+    httpx.post(
+        f"{collector.url}/v1/logs",
+        content=body.SerializeToString(),
+        headers={"Content-Type": "application/x-protobuf"},
+        trust_env=False,
+    )
+    query = (
+        "SELECT input, cache_read FROM llm.calls FINAL WHERE call_id = llm_id('copilot/underflow')"
+    )
+    deadline = time.monotonic() + 30
+    while not store.rows(query) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    collector.kill()
+    assert store.rows(query) == [["0", "30"]]
+
+
+def test_compose_is_valid_by_the_compose_specification() -> None:
+    subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FOLDER / "compose.yaml")],
+        check=True,
+    )  # fmt: skip
+    images = [service["image"] for service in COMPOSE["services"].values()]
+    assert all(re.search(r":\d+\.\d+", image) for image in images), "pinned versions"
+    mounted = {
+        volume.split(":")[0]
+        for service in COMPOSE["services"].values()
+        for volume in service["volumes"]
+        if volume.startswith("./")
+    }
+    assert all((FOLDER / name).is_file() for name in mounted)
+
+
+def test_the_dashboard_has_only_keys_that_grafana_knows() -> None:
+    """Grafana's own types read it, and write the same again."""
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    register_default_plugins()
+    written = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(DASHBOARD)))
+    assert only_keys_of(written, DASHBOARD) == DASHBOARD
+
+
+def only_keys_of(value: Any, keys: Any) -> Any:
+    """A value without the defaults that were added to it."""
+    if isinstance(keys, dict):
+        return {name: only_keys_of(value[name], keys[name]) for name in keys if name in value}
+    if isinstance(keys, list):
+        return [only_keys_of(one, other) for one, other in zip(value, keys, strict=True)]
+    return value
+
+
+def test_pipelines_of_the_collector_use_what_is_declared() -> None:
+    """No package has a schema of the collector's configuration."""
+    service = COLLECTOR["service"]
+    for pipeline in service["pipelines"].values():
+        for kind in ("receivers", "processors", "exporters"):
+            assert set(pipeline[kind]) == set(COLLECTOR[kind])
+    assert set(service["extensions"]) == set(COLLECTOR["extensions"])
+
+
+def test_the_collector_lets_exactly_the_attributes_pass_that_the_schema_reads() -> None:
+    (resource, log) = COLLECTOR["processors"]["transform/allow"]["log_statements"]
+    allowed = set(re.findall(r'"([\w.]+)"', " ".join(log["statements"]))) - {""}
+    sql = SCHEMA.read_text("utf-8")
+    read = set(re.findall(r"\ba\['([\w.]+)'\]", sql))
+    assert read <= allowed
+    assert set(re.findall(r"\br\['([\w.]+)'\]", sql)) <= set(
+        re.findall(r'"([\w.]+)"', " ".join(resource["statements"]))
+    )
+    assert not [name for name in allowed if re.search("email|account|prompt|body|host|path", name)]
