@@ -154,7 +154,7 @@ def known_agents(agents: Agents) -> dict[str, Any]:
 def unreachable_soft_caps(caps: Caps) -> list[str]:
     """Return the keys of soft caps that are above the hard cap, so that they never warn."""
     keys = []
-    for scope in ("", "session-", "workspace-"):
+    for scope in ("", "session-", "workspace-", "team-"):
         name = scope.replace("-", "_")
         soft, hard = getattr(caps, f"{name}soft_cap_usd"), getattr(caps, f"{name}hard_cap_usd")
         if soft is not None and hard is not None and soft > hard:

@@ -104,6 +104,9 @@ class Caps(Table, frozen=True):
     session_hard_cap_usd: Usd | None = None
     workspace_soft_cap_usd: Usd | None = None
     workspace_hard_cap_usd: Usd | None = None
+    team_soft_cap_usd: Usd | None = None
+    """Per UTC month, for the calls of `[team] team` in the team's store. Only warns."""
+    team_hard_cap_usd: Usd | None = None
 
 
 class LedgerSettings(Table, frozen=True):

@@ -91,6 +91,14 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
     return CostVerdict(_worst_verdict(reasons), estimate, tuple(reasons))
 
 
+def judge_team(caps: Caps, spent: Decimal) -> CapVerdict:
+    """Compare a team's spend of the month with its caps."""
+    hard, soft = caps.team_hard_cap_usd, caps.team_soft_cap_usd
+    if hard is not None and spent > hard:
+        return "refuse"
+    return "warn" if soft is not None and spent > soft else "ok"
+
+
 def has_caps(caps: Caps) -> bool:
     """Return whether any cap is set. A cap of 0 is set, and refuses every call with a price."""
     return any(cap is not None for _span, *both in _limits_of(caps) for cap in both)

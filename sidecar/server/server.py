@@ -20,6 +20,7 @@ from sidecar.server.features.background import (
     ContextUpdates,
     ConversationSharing,
     EndpointRetries,
+    TeamSpending,
     TimedUpdates,
 )
 from sidecar.server.features.configuration import SettingsLoader
@@ -68,6 +69,7 @@ class SidecarServer(LanguageServer):
         self.sharing = ConversationSharing(self)
         self.clock = TimedUpdates(self)
         self.shipping = CallShipping(self)
+        self.team_spending = TeamSpending(self)
         self.calibration_sync = CalibrationSync(self)
         self.providers = ProviderRegistry(self)
         self.history = HistoryRecorder(self)
@@ -105,6 +107,7 @@ class SidecarServer(LanguageServer):
             self.sharing.forget_closed_soon()
             self.history.settings_changed()
             self.shipping.ship_soon()
+            self.team_spending.read_soon()
             self.agent_sessions.on_settings_changed()
         if what == "context" and workspace is not None:
             self.sharing.share_soon(workspace)

@@ -56,6 +56,13 @@ class SpendingSums(NamedTuple):
     """Increases with each read, so that later sums replace earlier ones."""
 
 
+class TeamSpent(NamedTuple):
+    """USD of the team in this month, as last read from its store."""
+
+    usd: Decimal
+    severity: Severity
+
+
 @dataclass(eq=False)
 class Costs:
     """A workspace's spending, as last read from the ledger."""
@@ -68,6 +75,8 @@ class Costs:
     """Whether the calls in agents' session files are recorded in the ledger."""
     reading: bool = True
     """Whether this process records agents' calls automatically."""
+    team: TeamSpent | None = None
+    """None without caps for the team, and until its store was read."""
     over_cap: bool = False
     """Whether the last preflight crossed a cap."""
     _read_number: int = 0
@@ -83,6 +92,12 @@ class Costs:
         self.over_cap = is_over
         return is_new
 
+    def set_team(self, spent: TeamSpent | None) -> bool:
+        """Set what the team has spent. Returns whether that is new."""
+        is_new = spent != self.team
+        self.team = spent
+        return is_new
+
     def update(self, spent: SpendingSums | None) -> None:
         """Replace the sums, unless the current ones were read later."""
         if spent is None:
@@ -94,6 +109,28 @@ class Costs:
             if spent.read_number >= self._session_read_numbers.get(session, 0):
                 self.sessions[session] = usd
                 self._session_read_numbers[session] = spent.read_number
+
+
+_SEVERITIES: Mapping[str, Severity] = MappingProxyType(
+    {"ok": "ok", "warn": "warning", "refuse": "error"}
+)
+
+
+def read_team(settings: Settings) -> TeamSpent | None:
+    """Read the team's spend of this month, if caps for it are set.
+
+    Raises:
+        TeamStoreError: The team's store cannot be read.
+    """
+    caps, team = settings.cost, settings.team
+    if caps.team_soft_cap_usd is None and caps.team_hard_cap_usd is None:
+        return None
+    from sidecar.cost.caps import judge_team
+    from sidecar.cost.team import TeamStore
+
+    with TeamStore(team) as store:
+        usd = store.spent_this_month(team.team, datetime.now(UTC))
+    return TeamSpent(usd, _SEVERITIES[judge_team(caps, usd)])
 
 
 class Spending:
@@ -240,13 +277,12 @@ class Spending:
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
         # No call is pending, so only past calls are judged.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
-        severities: dict[str, Severity] = {"ok": "ok", "warn": "warning", "refuse": "error"}
         return SpendingSums(
             session,
             None if "session" in spend.unknown else float(spend.session),
             spend.day if recorded and "day" not in spend.unknown else None,
             spend.workspace,
-            severities[verdict],
+            _SEVERITIES[verdict],
             self._cost_by_session() if every else {},
             read_number,
         )

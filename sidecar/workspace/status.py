@@ -254,6 +254,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         ("This session", priced or ("nothing recorded" if is_agent else "")),
         ("Today", usd_text(today)),
         ("This workspace", usd_text(costs.workspace)),
+        ("Team this month", usd_text(costs.team.usd) if costs.team else ""),
     ]
     return CostStatus(
         cost_usd=float(today if live is None else live),
@@ -261,5 +262,5 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         tooltip=rows_markdown(
             [ViewRow(label=label, value=value) for label, value in rows if value]
         ),
-        severity=costs.severity,
+        severity=worse_severity(costs.severity, costs.team.severity if costs.team else "ok"),
     )

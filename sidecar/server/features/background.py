@@ -15,6 +15,7 @@ from sidecar.errors import SidecarError
 from sidecar.tasks import backoff
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.counts import has_enabled_endpoints
+from sidecar.workspace.spending import read_team
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ SHIP_SECONDS = 15.0
 """Delay between two times that recorded calls are sent to a collector."""
 LONGEST_SHIP_SECONDS = 900.0
 """Longest delay after failures."""
+TEAM_FIRST_SECONDS = 5.0
+TEAM_SECONDS = 300.0
+"""Delays before the first and before each further reading of the team's store."""
 SHIP_BATCH = 100
 SHIP_PAUSE_SECONDS = 1.0
 """Calls per request, and the pause between requests, so that a backlog does not slow typing."""
@@ -260,6 +264,39 @@ class CallShipping:
                 await shipping.ship(
                     queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
                 )
+
+
+class TeamSpending:
+    """Reads what the team has spent this month, if the settings have caps for it."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._services, self._scheduler = server.services, server.scheduler
+        self._is_reported = False
+
+    def read_soon(self) -> None:
+        """Schedule reading the team's store, if caps for the team are set or were set."""
+        if any(_has_team_caps(root) or root.costs.team for root in self._services.roots):
+            self._scheduler.schedule(("team",), TEAM_FIRST_SECONDS, self._read)
+
+    async def _read(self) -> None:
+        for workspace in tuple(self._services.roots):
+            try:
+                spent = await self._services.workers.run(partial(read_team, workspace.settings))
+            except SidecarError as error:  # the last amount stays
+                if not self._is_reported:
+                    self._is_reported = True
+                    logger.warning("the team's costs are not shown: %s", error)
+                continue
+            self._is_reported = False
+            if workspace.costs.set_team(spent):
+                self._services.publish(Event("ledger", workspace))
+        if any(map(_has_team_caps, self._services.roots)):
+            self._scheduler.schedule(("team",), TEAM_SECONDS, self._read)
+
+
+def _has_team_caps(workspace: Workspace) -> bool:
+    caps = workspace.settings.cost
+    return caps.team_soft_cap_usd is not None or caps.team_hard_cap_usd is not None
 
 
 class TimedUpdates:
