@@ -1,11 +1,11 @@
-"""Runs the benchmarks: `python -m benchmarks [PART …] [--html FILE]`.
+"""Measures every figure beside its peer: `python -m benchmarks [--write] [PART …]`.
 
-All parts run by default. Each prints its figures beside those of a peer. `--html` also draws the
-figures by size on one page.
+Without parts, all are measured, and the results are written to docs/explanation/performance.md after
+each part. With parts, only these are measured; `--write` writes their results too.
 
 Parts: startup, editing, opening, folder, estimates, conversations, occupancy, check, ledger,
-transcripts, following, idle, memory, mcp, neovim-chats, neovim-startup. The additional part
-`fit-estimates` writes a new table of estimates.
+transcripts, following, idle, memory, mcp, neovim-chats, neovim-startup. The additional
+part `fit-estimates` writes a new table of estimates.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import io
 import os
 import sys
 from importlib import import_module
-from pathlib import Path
+from typing import TextIO
 
-from benchmarks.page import write
+from benchmarks import page
 
 PARTS = (
     "startup",
@@ -40,25 +40,31 @@ PARTS = (
 
 
 def main(arguments: list[str]) -> None:
-    """Run the parts that the arguments name, and write the page for `--html`."""
-    file: Path | None = None
-    if "--html" in arguments[:-1]:
-        at = arguments.index("--html")
-        file = Path(arguments[at + 1])
-        arguments = arguments[:at] + arguments[at + 2 :]
-    if unknown := set(arguments) - {*PARTS, "fit-estimates"}:
+    """Run parts, print their results, and write them to the page."""
+    names = [name for name in arguments if name != "--write"]
+    if unknown := set(names) - {*PARTS, "fit-estimates"}:
         sys.exit(f"no such part: {', '.join(sorted(unknown))}\n{__doc__}")
     # Modules are compiled once, as in an installed package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    printed: dict[str, str] = {}
-    for name in arguments or PARTS:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said) if file else contextlib.nullcontext():
+    for name in names or PARTS:
+        before = len(page.FIGURES)
+        with contextlib.redirect_stdout(_Tee(sys.stdout)) as printed:
             import_module(f"benchmarks.{name.replace('-', '_')}").run()
-        printed[name] = said.getvalue()
-        print(printed[name], end="", flush=True)
-    if file:
-        write(file, printed)
+        if not names or "--write" in arguments:
+            page.write(name, printed.getvalue(), page.FIGURES[before:])
+
+
+class _Tee(io.StringIO):
+    """Keeps what is printed, and prints it."""
+
+    def __init__(self, shown: TextIO) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def write(self, text: str) -> int:
+        self._shown.write(text)
+        self._shown.flush()
+        return super().write(text)
 
 
 if __name__ == "__main__":

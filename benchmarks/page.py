@@ -1,6 +1,6 @@
-"""Draws one page for a run: each figure by size beside its peer's, and the text of every part.
+"""Writes the results of a run into docs/explanation/performance.md: texts, plots and tables.
 
-The charts are SVG with two logarithmic axes and one line per series.
+A plot is an SVG with two logarithmic axes, a line for each series and its name beside its end.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ import json
 import math
 import os
 import platform
+import re
 import sqlite3
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import cycle
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 80, 34, 60
 LETTER, LINE = 7.2, 16
 """Width of a character and height of a line of text."""
 COLOURS = ("#096", "#c33", "#36c", "#a60", "#639", "#555")
 LIBRARIES = ("token-sidecar", "pygls", "tiktoken", "rs-bpe", "toktok-rs", "msgspec")
-STYLE = "body{font:16px sans-serif;max-width:60em;margin:2em auto}pre{overflow:auto}"
-NOT_DRAWN = {
-    "estimates": "the error of an estimate goes by the kind of text, not by a size.",
-    "fit-estimates": "the error of an estimate goes by the kind of text, not by a size.",
-    "idle": "a server at rest has no size.",
-    "neovim-chats": "one chat of one length, held against a limit and not against a peer.",
-    "neovim-startup": "our share of one start, which has no size.",
-}
-"""The reasons why a part has only text."""
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = "explanation/performance.md"
+IMAGES = "images/benchmarks"
+RESULTS = "## Results\n"
+"""Heading of the results, which are the last part of the page."""
 
 
 class Unit(NamedTuple):
@@ -85,29 +83,55 @@ def installed(package: Path) -> None:
     PEERS[said["name"]] = said["version"]
 
 
-def write(path: Path, printed: dict[str, str]) -> None:
-    """Write the page of a run.
+def write(part: str, printed: str, figures: list[Figure], docs: Path = DOCS) -> None:
+    """Replace the results of one part on the page, or add them.
 
     Args:
-        file: The page.
-        printed: The text of each part, by its name.
+        part: The name of the part.
+        printed: What the part printed.
+        figures: The part's figures.
+        docs: The folder of the documentation.
     """
-    drawn = [one for one in FIGURES if one.series]
-    parts = [f"<h2>{html.escape(one.title)}</h2>\n{svg(one)}" for one in drawn]
-    parts += [_said(name, text) for name, text in printed.items()]
-    head = f'<!doctype html><meta charset="utf-8"><title>Benchmarks</title><style>{STYLE}</style>'
-    body = "\n".join(parts)
-    path.write_text(f"{head}\n<h1>Benchmarks</h1>\n<p>{machine()}</p>\n{body}\n", "utf-8")
+    page = docs / PAGE
+    head, _, results = page.read_text("utf-8").partition(RESULTS)
+    sections = dict(re.findall(r"^### `([\w-]+)`\n(.*?)(?=^### `|\Z)", results, re.M | re.S))
+    sections[part] = _section(part, printed, [one for one in figures if one.series], docs)
+    ordered = (f"\n### `{name}`\n\n{sections[name].strip()}\n" for name in sorted(sections))
+    page.write_text(f"{head}{RESULTS}{''.join(ordered)}", "utf-8")
 
 
-def _said(name: str, text: str) -> str:
-    """Return the text of a part, and the reason why it has no figure."""
-    why = f"<p>Not drawn: {NOT_DRAWN[name]}</p>\n" if name in NOT_DRAWN else ""
-    return f"<h2>{name}</h2>\n{why}<pre>{html.escape(text)}</pre>"
+def _section(part: str, printed: str, figures: list[Figure], docs: Path) -> str:
+    blocks = [f"Measured on {machine()}.", f"```text\n{printed.strip()}\n```"]
+    for number, one in enumerate(figures, 1):
+        image = docs / IMAGES / f"{part}-{number}.svg"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        image.write_text(svg(one) + "\n", "utf-8")
+        title = one.title.replace("`", "")
+        blocks += [f"**{one.title}**", f"![{title}](../{IMAGES}/{image.name})", table(one)]
+    return "\n\n".join(blocks)
+
+
+def table(one: Figure) -> str:
+    """Return a figure as a Markdown table, with ratios to the first series."""
+    first, *others = one.series
+    points = {name: dict(series) for name, series in one.series.items()}
+    heads = [one.across, *(f"{name}, {one.unit.name}" for name in one.series)]
+    heads += [f"{name} / {first}" for name in others]
+    rows = []
+    for size in sorted({size for series in points.values() for size in series}):
+        base, *rest = (points[name].get(size) for name in one.series)
+        cells = [_cell(value and value * one.unit.scale, ".3g") for value in (base, *rest)]
+        cells += [_cell(value and base and value / base, ".2f", "x") for value in rest]
+        rows.append(f"| {_number(size)} | {' | '.join(cells)} |")
+    return "\n".join((f"| {' | '.join(heads)} |", "|" + "---:|" * len(heads), *rows))
+
+
+def _cell(value: float | None, form: str, unit: str = "") -> str:
+    return "" if value is None else f"{value:,{form}}{unit}"
 
 
 def machine() -> str:
-    """Return a description of the machine and the versions of the peers."""
+    """Return the date, the machine and the versions of a run, without names of the user's."""
     known = []
     for name in LIBRARIES:
         try:
@@ -115,8 +139,20 @@ def machine() -> str:
         except ImportError:  # no such distribution here
             continue
     known += [f"{name} {number}" for name, number in PEERS.items()]
-    system = f"{platform.platform()}, {platform.machine()}, {os.cpu_count()} cores"
-    return html.escape(f"{system}; Python {platform.python_version()}, {', '.join(known)}")
+    system = f"{platform.system()} on {_processor()} with {os.cpu_count()} cores"
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, {system}, Python {platform.python_version()}, "
+        f"{', '.join(known)}"
+    )
+
+
+def _processor() -> str:
+    """Return the processor's name, where the system tells it."""
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
 
 
 def svg(one: Figure) -> str:
@@ -130,7 +166,8 @@ def svg(one: Figure) -> str:
         for name, series in one.series.items()
     }
     drawn = [*_grid(one, across, up), *_curves(lines, right)]
-    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" font-size="12"'
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+    drawn.insert(0, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>')
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box}>\n' + "\n".join(drawn) + "\n</svg>"
 
 

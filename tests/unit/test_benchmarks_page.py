@@ -1,4 +1,4 @@
-"""The benchmarks' HTML page: well-formed, with every point drawn and larger numbers further out."""
+"""The page of benchmark results: every figure has a plot and a table, and other parts stay."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import os
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from benchmarks import following, ledger, page
-from benchmarks.__main__ import PARTS
+import pytest
 
-if TYPE_CHECKING:
-    import pytest
+from benchmarks import following, ledger, page
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -63,20 +60,40 @@ def test_times_are_shown_in_milliseconds_and_zero_is_not_drawn() -> None:
     assert "none" not in texts
 
 
-def test_each_figure_of_the_run_is_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page, "FIGURES", [])
-    page.figure("nothing was measured")
-    for title in ("first & last", "second"):
-        page.figure(title).add("ours", 10, 0.5)
-    page.write(tmp_path / "page.html", {"estimates": "12 %", "second": ""})
-    text = (tmp_path / "page.html").read_text("utf-8")
-    drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert [len(ElementTree.fromstring(one)) > 0 for one in drawn] == [True, True]  # noqa: S314
-    assert "first &amp; last" in text
-    assert "nothing was measured" not in text
-    assert text.count("Not drawn:") == 1
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    (tmp_path / "explanation").mkdir()
+    text = "# Performance\n\nWritten by hand.\n\n## Results\n\n### `startup`\n\nolder\n"
+    (tmp_path / page.PAGE).write_text(text, "utf-8")
+    return tmp_path
+
+
+def test_a_part_has_its_text_plots_and_tables_on_the_page(docs: Path) -> None:
+    drawn = page.Figure("`edit` & count", "characters")
+    for size, ours, theirs in ((10_000, 0.001, 0.002), (1_000_000, 0.001, 0.5)):
+        drawn.add("token-sidecar", size, ours)
+        drawn.add("tiktoken", size, theirs)
+    page.write("editing", "\n1.2x of the peer\n", [drawn, page.Figure("not measured")], docs)
+    text = (docs / page.PAGE).read_text("utf-8")
+    assert text.startswith("# Performance\n\nWritten by hand.\n\n## Results\n\n### `editing`\n")
+    assert "```text\n1.2x of the peer\n```" in text
+    assert "| 1,000,000 | 1 | 500 | 500.00x |" in text
+    assert "not measured" not in text
+    images = re.findall(r"!\[edit & count\]\(\.\./(.*?)\)", text)
+    assert [len(ElementTree.parse(docs / one).getroot()) > 0 for one in images] == [True]  # noqa: S314
+    assert re.search(r"Measured on \d{4}-\d\d-\d\d, .*Python", text)
+
+
+def test_a_part_that_is_measured_again_replaces_only_its_results(docs: Path) -> None:
+    page.write("editing", "first", [], docs)
+    page.write("editing", "second", [], docs)
+    text = (docs / page.PAGE).read_text("utf-8")
+    assert "first" not in text
+    assert re.findall(r"^(?:older|second)$", text, re.MULTILINE) == ["second", "older"]
+
+
+def test_the_results_name_no_folder_of_this_machine(docs: Path) -> None:
+    assert "/" not in page.machine().replace("/proc", "")
 
 
 def test_a_peer_from_npm_is_named_with_its_version(
@@ -86,20 +103,6 @@ def test_a_peer_from_npm_is_named_with_its_version(
     (tmp_path / "package.json").write_text('{"name": "a-peer", "version": "1.2.3"}', "utf-8")
     page.installed(tmp_path)
     assert "a-peer 1.2.3" in page.machine()
-
-
-def test_each_part_draws_a_figure_or_the_page_explains_why_not() -> None:
-    for part in PARTS:
-        source = Path(ledger.__file__).with_name(f"{part.replace('-', '_')}.py").read_text("utf-8")
-        assert ("figure(" in source) != (part in page.NOT_DRAWN), part
-
-
-def test_the_page_contains_the_printed_results_and_the_machine(tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    page.write(file, {"startup": "1.2x of <bare>\n"})
-    text = file.read_text("utf-8")
-    assert "1.2x of &lt;bare&gt;" in text
-    assert "Python" in text
 
 
 def _points(line: ElementTree.Element) -> list[str]:
