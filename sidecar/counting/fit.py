@@ -223,25 +223,20 @@ class _CountedText:
         """Return the approximate offset at which the first `tokens` tokens end."""
         piece = min(bisect_right(self.sums, tokens), len(self.sums) - 1) - 1
         start, end = self.starts[piece], self.starts[piece + 1]
-        low, high = start, end
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = self.sums[piece] + self.count(self.text[start:middle]) <= tokens
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        left = tokens - self.sums[piece]
+        ends = range(start + 1, end + 1)
+        return start + bisect_right(ends, left, key=lambda at: self.count(self.text[start:at]))
 
     def tail_start(self, tokens: int) -> int:
         """Return the approximate offset at which the last `tokens` tokens start."""
         skipped = self.sums[-1] - tokens
         piece = max(bisect_left(self.sums, skipped) - 1, 0)
         start, end = self.starts[piece], self.starts[piece + 1]
-        after = self.sums[-1] - self.sums[piece + 1]
-        low, high = start, end
-        while low < high:
-            middle = (low + high) // 2
-            fits = after + self.count(self.text[middle:end]) <= tokens
-            low, high = (low, middle) if fits else (middle + 1, high)
-        return low
+        left = tokens - (self.sums[-1] - self.sums[piece + 1])
+        starts = range(start, end)
+        return start + bisect_left(
+            starts, True, key=lambda at: self.count(self.text[at:end]) <= left
+        )
 
     def line_at(self, offset: int) -> int:
         return bisect_right(self.line_ends, offset, key=lambda span: span[1])

@@ -9,6 +9,7 @@ wide margin.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -181,11 +182,7 @@ def _anthropic_tokens(width: int, height: int, edge: int, most: int) -> int:
         across, down = (math.ceil(side / 28) for side in sides)
         return across * down
 
-    smallest, largest = 1, min(long_side, edge)
-    while smallest < largest:
-        middle = (smallest + largest + 1) // 2
-        smallest, largest = (middle, largest) if cost(middle) <= most else (smallest, middle - 1)
-    return cost(smallest)
+    return cost(max(1, bisect_right(range(1, min(long_side, edge) + 1), most, key=cost)))
 
 
 def _gemini_image_tokens(bare: str, width: int, height: int, detail: str) -> UncertainTokens:

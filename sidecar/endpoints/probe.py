@@ -102,22 +102,19 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
     return None
 
 
-@dataclass(frozen=True)
-class RecognisedServer:
-    """A recognised kind of server, and its count of the first probe text if that identified it."""
-
-    server: Server
-    first_count: int | None = None
-
-
-async def recognise_server(connection: Connection, model: str, greets: bool) -> RecognisedServer:
+async def recognise_server(
+    connection: Connection, model: str, greets: bool
+) -> tuple[Server, int | None]:
     """Recognise a server by its greeting, or else by its answers to counting requests.
+
+    Returns:
+        The server, and its count of the first probe text if that identified it.
 
     Raises:
         EndpointError: The server does not count in any known way.
     """
     greeted = await server_from_greeting(connection) if greets else None
-    return RecognisedServer(greeted) if greeted else await _server_from_count(connection, model)
+    return (greeted, None) if greeted else await _server_from_count(connection, model)
 
 
 async def server_from_greeting(connection: Connection) -> Server | None:
@@ -137,7 +134,7 @@ async def server_from_greeting(connection: Connection) -> Server | None:
     return None
 
 
-async def _server_from_count(connection: Connection, model: str) -> RecognisedServer:
+async def _server_from_count(connection: Connection, model: str) -> tuple[Server, int | None]:
     """Recognise llama.cpp, vLLM or TGI by their answer to a request that all three accept."""
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
@@ -146,10 +143,10 @@ async def _server_from_count(connection: Connection, model: str) -> RecognisedSe
     answer = await connection.post("/tokenize", body)
     found = _server_by_answer(answer.body)
     if answer.status == 200 and found and found.text:
-        return RecognisedServer(found, found.text.read(answer.body))
+        return found, found.text.read(answer.body)
     if answer.status not in (404, 405, 501):
         refuse_unless_ok(answer, without_secrets(connection.root))
-    return RecognisedServer(await _server_from_path(connection, model))
+    return await _server_from_path(connection, model), None
 
 
 def _server_by_answer(body: object) -> Server | None:
@@ -259,8 +256,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         if server is None:
             # All servers with a greeting (LM Studio, Ollama, LocalAI) list their models.
             name = named.id if named else model
-            recognised = await recognise_server(connection, name, greets=bool(listed))
-            server, first = recognised.server, recognised.first_count
+            server, first = await recognise_server(connection, name, greets=bool(listed))
         entry = find(model, await server.loaded(connection, listed))
         if listed and entry is None:
             raise EndpointError("unknown", f"{server.name} does not have {model} loaded")

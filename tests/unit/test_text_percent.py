@@ -44,7 +44,7 @@ def _python() -> list[str]:
             written = any(
                 isinstance(before, ast.FormattedValue)
                 and isinstance(after, ast.Constant)
-                and re.match(r"\s?%", str(after.value))
+                and re.match(r"\s?%(?![\";])", str(after.value))  # not an attribute of HTML
                 for before, after in values
             )
             if written:
