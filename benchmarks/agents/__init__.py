@@ -1,1 +1,1 @@
-"""Session files as coding agents write them, with exact known totals."""
+"""Generates session files in the formats of coding agents, with known numbers of tokens."""

@@ -1,4 +1,6 @@
-"""Claude Code's transcripts with known totals: resumes, forks, sub-agents, compaction and traps."""
+"""Generates Claude Code's transcripts with known totals: resumes, forks, sub-agents, compaction and
+traps.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ MODEL = "claude-opus-5"
 
 @dataclass
 class ClaudeHome:
-    """A `~/.claude` that sessions are written to."""
+    """A folder `~/.claude` with sessions."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -31,14 +33,14 @@ class ClaudeHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, *, slug: str | None = None, spaces: bool = False) -> Transcript:
-        """A new session that works in `root`."""
+        """Start a session that works in `root`."""
         project = self.folder / "projects" / (slug or slug_of(root))
         return Transcript(self, project, self.clock.uuid(), str(root), spaces=spaces)
 
 
 @dataclass
 class Transcript:
-    """One session's file. Each method appends what Claude Code would."""
+    """The file of a session. Each method appends what Claude Code would append."""
 
     home: ClaudeHome
     project: Path
@@ -46,10 +48,10 @@ class Transcript:
     cwd: str
     model: str = MODEL
     size: int = 400
-    """Characters of a message, about."""
+    """The approximate number of characters of a message."""
     spaces: bool = False
     trap_every: int = 1
-    """Of so many replies one holds what careless readers fall over."""
+    """One in this many replies contains a trap for careless readers."""
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,16 +62,16 @@ class Transcript:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """The path of the file."""
         return self.project / f"{self.id}.jsonl"
 
     def write(self, *lines: dict[str, Any], path: Path | None = None) -> None:
-        """Lines that a copy of the session carries on."""
+        """Append lines that a copy of the session repeats."""
         self.history += lines if path is None else ()
         append(path or self.path, *lines, spaces=self.spaces)
 
     def line(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """What every line of a conversation has."""
+        """Return a line with the fields that every line of a conversation has."""
         own = self.clock.uuid()
         common = {
             "parentUuid": self.parent,
@@ -85,12 +87,12 @@ class Transcript:
         return {**common, "uuid": own, "timestamp": self.clock.tick(), **fields}
 
     def user(self) -> None:
-        """A person's message; its text looks like a usage."""
+        """Append a message of the user, whose text looks like a usage."""
         text = self.clock.text(self.size) + '"usage":{"input_tokens":999999}'
         self.write(self.line("user", message={"role": "user", "content": text}))
 
     def tokens(self) -> Tokens:
-        """The next call's tokens: what was sent before comes from the cache."""
+        """Return the tokens of the next call, which reads everything sent before from the cache."""
         rng = self.clock.rng
         write = rng.randrange(200, 3_000)
         hour = write if rng.random() < 0.3 else 0
@@ -99,7 +101,7 @@ class Transcript:
         return made
 
     def reply(self, blocks: int = 3, **message: Any) -> dict[str, Any]:
-        """A model's reply, a line for each block: only the last one has the whole output."""
+        """Append a reply, with a line for each block. Only the last line has the whole output."""
         tokens, name = self.tokens(), f"msg_01{self.clock.id()}"
         request = f"req_{self.clock.id()}"
         line: dict[str, Any] = {}
@@ -113,7 +115,7 @@ class Transcript:
         return line
 
     def nameless(self) -> None:
-        """Replies through gateways: without a request's id, without a message's, without any."""
+        """Append replies without a request's id, without a message's id, and without both."""
         for name, request in (
             (f"msg_05{self.clock.id()}", None),
             (None, self.clock.id()),
@@ -127,14 +129,16 @@ class Transcript:
             self.took(name or request or line["uuid"], tokens)
 
     def took(self, name: str, tokens: Tokens) -> None:
-        """A call of the main conversation, as the truth knows it."""
+        """Add a call of the main conversation to the truth."""
         self.home.truth.calls[name] = (self.id, tokens)
         self.home.truth.context[self.id] = tokens.prompt + tokens.output
 
     def message(
         self, name: str, tokens: Tokens, *, last: bool = True, **fields: Any
     ) -> dict[str, Any]:
-        """The `message` of a line. Its tool input holds what a careless search would find."""
+        """Return the `message` of a line. Its tool input contains what a text search would mistake
+        for usage.
+        """
         traps = self.clock.rng.randrange(self.trap_every) == 0
         trap = {"id": None, "usage": {"input_tokens": 777_777}, "type": "assistant"}
         content = [
@@ -159,19 +163,19 @@ class Transcript:
         return {**body, **fields}
 
     def tool_result(self) -> None:
-        """What a tool answered; of a sub-agent it holds that one's usage."""
+        """Append the result of a tool. That of a sub-agent contains the sub-agent's usage."""
         content = [{"type": "tool_result", "content": self.clock.text(self.size)}]
         total = {"totalTokens": 88_888, "usage": {"input_tokens": 88_888, "output_tokens": 8}}
         message = {"role": "user", "content": content}
         self.write(self.line("user", message=message, toolUseResult=total))
 
     def synthetic(self) -> None:
-        """What Claude Code says itself where a call failed."""
+        """Append the message that Claude Code writes itself when a call fails."""
         body = self.message(self.clock.uuid(), Tokens(), model="<synthetic>")
         self.write(self.line("assistant", isApiErrorMessage=True, message=body))
 
     def compact(self) -> None:
-        """A compaction: the size shows with the next reply."""
+        """Append a compaction. The size is known after the next reply."""
         meta = {"trigger": "auto", "preTokens": self.cached}
         self.write(
             self.line("system", subtype="compact_boundary", compactMetadata=meta),
@@ -185,11 +189,11 @@ class Transcript:
         self.home.truth.context[self.id] = None
 
     def compact_with_costs(self) -> None:
-        """The same of a version that says what the session took before it and after it.
+        """Append a compaction as versions do that write the session's usage before and after it.
 
-        Only the difference tells the call that made the summary.
+        Only the difference of the two reveals the call that wrote the summary.
         """
-        self.reply()  # what the session took is written at the end of a turn
+        self.reply()  # the session's usage is written at the end of a turn
         before, made, left = self.tokens(), self.tokens(), self.clock.rng.randrange(1_000, 9_000)
         after = Tokens(*(one + other for one, other in zip(before, made, strict=True)))
         meta = {"trigger": "auto", "preTokens": self.cached, "postTokens": left}
@@ -203,7 +207,7 @@ class Transcript:
         self.home.truth.context[self.id] = left
 
     def cost_state(self, total: Tokens) -> dict[str, Any]:
-        """What the session is said to have taken so far."""
+        """Append a `cost-state` line with the session's usage so far."""
         used = {
             "inputTokens": total.fresh, "cacheReadInputTokens": total.read,
             "cacheCreationInputTokens": total.write, "outputTokens": total.output,
@@ -212,7 +216,7 @@ class Transcript:
         return {"type": "cost-state", "sessionId": self.id, "modelUsage": {self.model: used}}
 
     def sidechain(self, *, replays: dict[str, Any] | None = None) -> None:
-        """A sub-agent's line in the file itself, as before 2.0; or a replay of a message."""
+        """Append a line of a sub-agent as before version 2, or a repeated message."""
         if replays is not None:
             again = {**replays, "isSidechain": True, "requestId": f"req_{self.clock.id()}"}
             self.write({**again, "uuid": self.clock.uuid()})
@@ -223,7 +227,7 @@ class Transcript:
         self.home.truth.calls[name] = (self.id, tokens)
 
     def subagent(self, *, workflow: str | None = None) -> None:
-        """A sub-agent's own file below the session's folder, beside a journal."""
+        """Write a sub-agent's file into the session's folder, beside a journal."""
         folder = self.project / self.id / "subagents"
         if workflow:
             folder = folder / "workflows" / workflow
@@ -237,7 +241,7 @@ class Transcript:
         append(folder / "journal.jsonl", {"type": "assistant", "message": {"usage": {}}})
 
     def copy(self, *, background: bool = False, keeps: int | None = None) -> Transcript:
-        """A resumed or forked session: the history under a new session id."""
+        """Return a resumed or forked session, which has the same history under a new id."""
         other = Transcript(
             self.home, self.project, self.clock.uuid(), self.cwd, self.model, self.size, self.spaces
         )
@@ -248,7 +252,7 @@ class Transcript:
         return other
 
     def half_line(self) -> None:
-        """A line that is still being written."""
+        """Append a line that is still being written."""
         body = self.message(f"msg_04{self.clock.id()}", Tokens(9, 9, 9, 0, 9))
         text = json.dumps(self.line("assistant", message=body))
         with self.path.open("a", encoding="utf-8") as file:
@@ -256,7 +260,7 @@ class Transcript:
 
 
 def usage(tokens: Tokens, **fields: Any) -> dict[str, Any]:
-    """The `usage` of a message."""
+    """Return the `usage` of a message."""
     return {
         "input_tokens": tokens.fresh,
         "cache_creation_input_tokens": tokens.write,
@@ -272,13 +276,13 @@ def usage(tokens: Tokens, **fields: Any) -> dict[str, Any]:
 
 
 def slug_of(root: Path) -> str:
-    """The name of a project's folder."""
+    """Return the name of a project's folder."""
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", os.path.realpath(root)))
     return name if len(name) <= 200 else f"{name[:200]}-{zlib.crc32(name.encode()):x}"
 
 
 def everyday(home: ClaudeHome, root: Path, turns: int = 6) -> Transcript:
-    """A session with everything that is common in it."""
+    """Write a session with everything that is common."""
     session = home.session(root, spaces=bool(home.clock.rng.getrandbits(1)))
     for turn in range(turns):
         session.user()

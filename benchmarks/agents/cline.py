@@ -1,4 +1,4 @@
-"""Cline's tasks, and those of its kin, with known totals."""
+"""Generates the tasks of Cline and its derivatives, with known totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ MODEL = "claude-sonnet-4-5"
 
 @dataclass
 class ClineHome:
-    """The extension's folder. `own_items`: each task says its folder itself, as Roo's do."""
+    """The folder of the extension.
+
+    With `own_items`, each task names its folder itself, as in Roo Code.
+    """
 
     folder: Path
     own_items: bool = False
@@ -28,12 +31,12 @@ class ClineHome:
         self.items: list[dict[str, Any]] = []
 
     def now(self) -> int:
-        """Milliseconds since 1970, later at each call."""
+        """Return a time in milliseconds since 1970, which increases with each call."""
         self.clock.tick()
         return int(self.clock.now.timestamp() * 1000)
 
     def task(self, root: Path) -> Task:
-        """A new task that works in `root`."""
+        """Start a task that works in `root`."""
         made = Task(self, str(self.now()))
         made.path.parent.mkdir(parents=True)
         item = {"id": made.id, "task": "please …", "cwdOnTaskInitialization": str(root)}
@@ -54,7 +57,7 @@ class ClineHome:
 
 @dataclass
 class Task:
-    """One task's messages, written as a whole each time."""
+    """The messages of a task, which are written as a whole each time."""
 
     home: ClineHome
     id: str
@@ -65,18 +68,18 @@ class Task:
 
     @property
     def path(self) -> Path:
-        """Where they lie."""
+        """The path of the messages."""
         return self.home.folder / "tasks" / self.id / "ui_messages.json"
 
     def say(self, kind: str, text: str, **fields: Any) -> dict[str, Any]:
-        """A message."""
+        """Add a message."""
         made = {"ts": self.home.now(), "type": "say", "say": kind, "text": text, **fields}
         self.messages.append(made)
         self.path.write_text(json.dumps(self.messages))
         return made
 
     def call(self) -> None:
-        """A model's call, begun without numbers."""
+        """Add a call, which has no numbers at first."""
         rng = self.home.clock.rng
         tokens = Tokens(
             rng.randrange(1, 60), self.cached, rng.randrange(50, 900), output=rng.randrange(9, 400)
@@ -95,7 +98,7 @@ class Task:
 
 
 def everyday(home: ClineHome, root: Path, calls: int = 4) -> Task:
-    """A task with everything that is common in it."""
+    """Write a task with everything that is common."""
     made = home.task(root)
     for _ in range(calls):
         made.call()

@@ -1,4 +1,4 @@
-"""Cline's sessions since its version 4, with known totals."""
+"""Generates Cline's sessions since version 4, with known totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODEL = "claude-sonnet-4-5"
 
 @dataclass
 class SessionsHome:
-    """The folder of sessions."""
+    """A folder with Cline's sessions."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -26,7 +26,7 @@ class SessionsHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path) -> ClineSession:
-        """A new session that works in `root`."""
+        """Start a session that works in `root`."""
         made = ClineSession(self, f"{self.clock.rng.getrandbits(40)}_{self.clock.id(5)}", root)
         made.folder.mkdir(parents=True)
         made.manifest()
@@ -37,7 +37,7 @@ class SessionsHome:
 
 @dataclass
 class ClineSession:
-    """One session's messages, written as a whole each time; or those of an agent below it."""
+    """The messages of a session or of its sub-agent, which are written as a whole each time."""
 
     home: SessionsHome
     id: str
@@ -50,16 +50,16 @@ class ClineSession:
 
     @property
     def folder(self) -> Path:
-        """Where its files lie."""
+        """The folder of the session's files."""
         return self.home.folder / self.id
 
     @property
     def path(self) -> Path:
-        """The messages."""
+        """The path of the messages."""
         return self.folder / f"{self.child or self.id}.messages.json"
 
     def manifest(self, **fields: Any) -> None:
-        """What is known beside the messages; the title is made from what the user wrote."""
+        """Write the manifest. Its title is derived from the first prompt."""
         known = {
             "version": 1, "session_id": self.id, "source": "cli", "status": "running",
             "provider": "anthropic", "model": MODEL, "cwd": str(self.root),
@@ -69,7 +69,7 @@ class ClineSession:
         (self.folder / f"{self.id}.json").write_text(json.dumps(known, indent=2))
 
     def write(self) -> None:
-        """All messages, as Cline writes them."""
+        """Write all messages."""
         kept = {
             "version": 1, "updated_at": self.home.clock.tick(),
             "agent": "subagent" if self.child else "lead", "sessionId": self.id,
@@ -78,7 +78,7 @@ class ClineSession:
         self.path.write_text(json.dumps(kept, indent=2) + "\n")
 
     def call(self, **fields: Any) -> None:
-        """What the user wrote, and the reply with its call's numbers."""
+        """Add a prompt, and the reply with the numbers of its call."""
         clock = self.home.clock
         clock.tick()
         rng, at = clock.rng, int(clock.now.timestamp() * 1000)
@@ -103,14 +103,14 @@ class ClineSession:
             self.home.truth.context[self.id] = tokens.prompt + tokens.output
 
     def subagent(self) -> ClineSession:
-        """An agent that this one sent, with a call of its own."""
+        """Add a sub-agent with a call of its own."""
         made = ClineSession(self.home, self.id, self.root, f"{self.id}__{self.home.clock.id(8)}")
         made.call()
         return made
 
 
 def everyday(home: SessionsHome, root: Path, calls: int = 4) -> ClineSession:
-    """A session with everything that is common in it."""
+    """Write a session with everything that is common."""
     made = home.session(root)
     for _ in range(calls):
         made.call()

@@ -1,4 +1,6 @@
-"""Codex' rollouts with known totals: re-emits, records, forks, sub-agents, compaction, zst."""
+"""Generates Codex's threads with known totals: repeated events, records, forks, sub-agents,
+compaction.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ WINDOW = 272_000
 
 @dataclass
 class CodexHome:
-    """A `~/.codex` that rollouts are written to."""
+    """A folder `~/.codex` with threads."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -29,14 +31,14 @@ class CodexHome:
         self.clock = Clock(self.seed)
 
     def thread_id(self) -> str:
-        """A UUIDv7 of the present moment."""
+        """Return a UUIDv7 with the current time."""
         digits = (
             f"{int(self.clock.now.timestamp() * 1000):012x}7{self.clock.id(3)}a{self.clock.id(15)}"
         )
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
     def thread(self, root: Path, **options: Any) -> Rollout:
-        """A new thread that works in `root`."""
+        """Start a thread that works in `root`."""
         made = Rollout(self, self.thread_id(), str(root), **options)
         made.meta()
         return made
@@ -44,7 +46,7 @@ class CodexHome:
 
 @dataclass
 class Rollout:
-    """One thread's file. Each method appends what Codex would."""
+    """The file of a thread. Each method appends what Codex would append."""
 
     home: CodexHome
     id: str
@@ -58,7 +60,7 @@ class Rollout:
     size: int = 400
     spaces: bool = False
     owner: str | None = None
-    """The session that its calls belong to; itself without one."""
+    """The session to which the calls belong, which is the thread itself by default."""
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,13 +75,13 @@ class Rollout:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """The path of the file."""
         day = self.began.strftime("%Y/%m/%d")
         name = f"rollout-{self.began.strftime('%Y-%m-%dT%H-%M-%S')}-{self.id}.jsonl"
         return self.home.folder / "sessions" / day / name
 
     def write(self, kind: str, payload: dict[str, Any], *, at: str | None = None) -> None:
-        """A line, which forks copy."""
+        """Append a line, which forks copy."""
         line: dict[str, Any] = {
             "timestamp": at or self.clock.tick(),
             "type": kind,
@@ -91,11 +93,11 @@ class Rollout:
         append(self.path, line, spaces=self.spaces)
 
     def event(self, kind: str, **payload: Any) -> None:
-        """An `event_msg`."""
+        """Append an `event_msg`."""
         self.write("event_msg", {"type": kind, **payload})
 
     def meta(self, **fields: Any) -> None:
-        """The line that names the file."""
+        """Append the line that identifies the file."""
         payload = {
             "id": self.id,
             "timestamp": stamp(self.began),
@@ -110,7 +112,7 @@ class Rollout:
         self.write("session_meta", payload, at=stamp(self.began))
 
     def begin_turn(self, **fields: Any) -> None:
-        """A person's message."""
+        """Append a message of the user."""
         self.turn = self.clock.uuid() if self.turn_ids else None
         named = {"turn_id": self.turn} if self.turn else {}
         started = int(self.clock.now.timestamp())
@@ -123,11 +125,11 @@ class Rollout:
         self.write("response_item", {"type": "message", "role": "user", "content": content})
 
     def end_turn(self) -> None:
-        """The agent is done."""
+        """Append the end of the turn."""
         self.event("task_complete", turn_id=self.turn, last_agent_message=self.clock.text(50))
 
     def call(self, *, repeats: int = 1, fields: dict[str, Any] | None = None) -> None:
-        """A model call; its event is written `repeats` times more with unchanged totals."""
+        """Append a call. Its event is repeated `repeats` times with unchanged totals."""
         text = [{"type": "output_text", "text": self.clock.text(self.size)}]
         self.write("response_item", {"type": "message", "role": "assistant", "content": text})
         arguments = json.dumps({"command": ["cat", self.clock.text(60)]})
@@ -154,14 +156,14 @@ class Rollout:
             self.event("token_count", **self.last)
 
     def tokens(self) -> Tokens:
-        """The next call's tokens."""
+        """Return the tokens of the next call."""
         rng = self.clock.rng
         fresh, output = rng.randrange(100, 4_000), rng.randrange(50, 900)
         write = rng.randrange(50) if self.records else 0
         return Tokens(fresh, rng.randrange(90_000), write, 0, output, rng.randrange(output))
 
     def count(self, tokens: Tokens, fields: dict[str, Any] | None = None) -> None:
-        """The `token_count` event of a call."""
+        """Append the `token_count` event of a call."""
         numbers = usage(tokens)
         self.total = [one + two for one, two in zip(self.total, numbers.values(), strict=True)]
         info = {
@@ -176,7 +178,7 @@ class Rollout:
             self.event("token_count", **self.last)
 
     def record(self, response: str, tokens: Tokens, *, thread: str | None = None) -> None:
-        """A `token_usage_record`."""
+        """Append a `token_usage_record`."""
         numbers = usage(tokens)
         payload = {
             "response_id": response,
@@ -190,7 +192,9 @@ class Rollout:
         self.write("token_usage_record", payload)
 
     def compact(self, *, estimate: bool = True) -> None:
-        """A compaction: totals stay, fall or are emitted again, the size is not known."""
+        """Append a compaction, after which totals stay, fall or are repeated and the size is
+        unknown.
+        """
         copy = {"response_id": "resp_copy", "usage": usage(Tokens(5, 5, 0, 0, 5))}
         payload = {"message": self.clock.text(self.size), "latest_token_usage_record": copy}
         self.write("compacted", payload)
@@ -201,18 +205,20 @@ class Rollout:
         self.home.truth.context[self.id] = None
 
     def reset_totals(self) -> None:
-        """The totals fall, as at a compaction of some versions."""
+        """Reset the totals, as some versions do at a compaction."""
         self.total = [number // 3 for number in self.total]
 
     def roll_back(self) -> None:
-        """A turn is taken back: what is left was never measured."""
+        """Append the removal of a turn. The remaining size was never measured."""
         self.event("thread_rolled_back", num_turns=1)
         self.home.truth.context[self.id] = None
 
     def fork(
         self, *, restamped: bool = True, names_ordinal: bool = False, spawned: bool = False
     ) -> Rollout:
-        """A thread that begins with a copy of this one's lines, with new times or the old ones."""
+        """Return a thread that starts with a copy of this one's lines, with new times or the old
+        ones.
+        """
         self.clock.now += timedelta(seconds=30)
         other = Rollout(
             self.home,
@@ -241,7 +247,7 @@ class Rollout:
         return other
 
     def half_line(self) -> None:
-        """A line that is still being written."""
+        """Append a line that is still being written."""
         text = json.dumps(
             {"timestamp": self.clock.tick(), "type": "event_msg", "payload": self.last}
         )
@@ -249,7 +255,7 @@ class Rollout:
             file.write(text[: len(text) // 2])
 
     def compress(self, with_: Callable[[bytes], bytes], *, keep: bool = False) -> Path:
-        """The file as it is kept after a week."""
+        """Compress the file, as Codex does after a week."""
         packed = Path(f"{self.path}.zst")
         packed.write_bytes(with_(self.path.read_bytes()))
         if not keep:
@@ -258,7 +264,9 @@ class Rollout:
 
 
 def usage(tokens: Tokens) -> dict[str, int]:
-    """Tokens as Codex writes them: parts of the input are in it, as reasoning is in the output."""
+    """Return tokens in Codex's form: cached ones are part of the input, reasoning is part of the
+    output.
+    """
     return {
         "input_tokens": tokens.prompt,
         "cached_input_tokens": tokens.read,
@@ -270,7 +278,7 @@ def usage(tokens: Tokens) -> dict[str, int]:
 
 
 def everyday(home: CodexHome, root: Path, turns: int = 5, **options: Any) -> Rollout:
-    """A thread with everything that is common in it."""
+    """Write a thread with everything that is common."""
     thread = home.thread(root, **options)
     for turn in range(turns):
         thread.begin_turn()

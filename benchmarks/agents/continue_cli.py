@@ -1,4 +1,4 @@
-"""Sessions of Continue's command line with known totals: some calls have no message."""
+"""Generates sessions of Continue's command line with known totals. Some calls have no message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODEL = "gpt-4.1"
 
 @dataclass
 class ContinueHome:
-    """A `~/.continue` that sessions are written to."""
+    """A folder `~/.continue` with sessions."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -26,14 +26,14 @@ class ContinueHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, turns: int, size: int) -> Path:
-        """A session of so many turns, one of whose calls left no message."""
+        """Write a session with a number of turns. One of its calls has no message."""
         name, rng = self.clock.uuid(), self.clock.rng
         history: list[dict[str, Any]] = []
         prompt = output = 0
         for turn in range(turns):
             text = self.clock.text(size) + '"usage":{"prompt_tokens":777777}'
             history.append({"message": {"role": "user", "content": text}, "contextItems": []})
-            # No two calls of a session are alike, as the turn is in the number.
+            # The number of the turn makes all calls of a session different.
             tokens = Tokens(
                 1_000 * turn + rng.randrange(1, 900), rng.randrange(9_000), 0, 0, 90, 40
             )

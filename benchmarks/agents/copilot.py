@@ -1,4 +1,4 @@
-"""VS Code's chat sessions with known totals: op logs, flat files, debug logs, traces."""
+"""Generates VS Code's chat sessions with known totals: op logs, flat files, debug logs, traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEALED = (1, 2, 3)
 
 @dataclass
 class CodeHome:
-    """A VS Code's folder of user data."""
+    """VS Code's folder of user data."""
 
     user: Path
     truth: Truth = field(default_factory=Truth)
@@ -31,7 +31,7 @@ class CodeHome:
         self.clock = Clock(self.seed)
 
     def storage(self, root: Path, **workspace: Any) -> Path:
-        """A folder of `workspaceStorage` about `root`; another one at each call."""
+        """Create a folder in `workspaceStorage` for `root`. Each call creates another one."""
         made = self.user / "workspaceStorage" / self.clock.id(32)
         made.mkdir(parents=True)
         about = workspace or {"folder": "file://" + quote(os.path.realpath(root))}
@@ -39,7 +39,7 @@ class CodeHome:
         return made
 
     def session(self, root: Path, *, flat: bool = False, storage: Path | None = None) -> ChatLog:
-        """A new chat session that is about `root`."""
+        """Start a chat session for `root`."""
         name = self.clock.uuid()
         folder = (storage or self.storage(root)) / "chatSessions"
         made = ChatLog(self, folder / f"{name}.{'json' if flat else 'jsonl'}", name)
@@ -50,7 +50,7 @@ class CodeHome:
 
 @dataclass
 class ChatLog:
-    """One session: `state` is VS Code's object, `save` writes what of it changed."""
+    """A session. `state` is VS Code's object, and `save` writes its changes."""
 
     home: CodeHome
     path: Path
@@ -76,7 +76,7 @@ class ChatLog:
         self.select(f"copilot/{MODEL}", INPUT, OUTPUT)
 
     def now(self) -> int:
-        """Milliseconds since 1970, later at each call."""
+        """Return a time in milliseconds since 1970, which increases with each call."""
         self.clock.tick()
         return int(self.clock.now.timestamp() * 1000)
 
@@ -91,7 +91,7 @@ class ChatLog:
         self.home.truth.window[self.id] = window if prompt else None
 
     def begin(self, model: str = f"copilot/{MODEL}") -> dict[str, Any]:
-        """A person's request, which is under way."""
+        """Add a request of the user, which is running."""
         text = self.clock.text(self.size) + '"promptTokens":999999'
         request: dict[str, Any] = {
             "requestId": f"request_{self.clock.uuid()}",
@@ -107,7 +107,7 @@ class ChatLog:
         return request
 
     def call(self, request: dict[str, Any], *, reports: bool = True) -> tuple[int, int]:
-        """One model call of a turn: its prompt replaces the last one's."""
+        """Add a call to a turn. Its prompt replaces that of the last call."""
         rng = self.clock.rng
         self.prompt += rng.randrange(200, 2_000)
         output = rng.randrange(30, 500)
@@ -120,7 +120,7 @@ class ChatLog:
         return self.prompt, output
 
     def end(self, request: dict[str, Any], last: tuple[int, int], **metadata: Any) -> None:
-        """The end of a turn: what its last call took, and tool results."""
+        """End a turn, with the numbers of its last call and tool results."""
         rounds = [{"id": self.clock.uuid(), "response": self.clock.text(self.size)}]
         request["modelState"] = {"value": 1, "completedAt": self.now()}
         request["result"] = {
@@ -136,7 +136,7 @@ class ChatLog:
         }
 
     def turn(self, calls: int = 3, **options: Any) -> dict[str, Any]:
-        """A whole turn, saved now and then while it goes on."""
+        """Add a whole turn, which is saved several times."""
         request = self.begin(**options)
         last = (0, 0)
         for number in range(calls):
@@ -150,12 +150,12 @@ class ChatLog:
         return request
 
     def took(self, request: dict[str, Any]) -> None:
-        """A turn, as the truth knows it: of its input the newest call's."""
+        """Add a turn to the truth. Of its input, only that of the newest call is known."""
         tokens = Tokens(request["promptTokens"], output=request["completionTokens"])
         self.home.truth.calls[request["requestId"]] = (self.id, tokens)
 
     def compact(self) -> None:
-        """`/compact`: what is reported is the size before."""
+        """Add a `/compact`, which reports the size before the compaction."""
         request = self.begin()
         request["slashCommand"] = {"name": "compact"}
         self.end(request, self.call(request))
@@ -165,7 +165,7 @@ class ChatLog:
         self.prompt = 6_000
 
     def undo(self, keep: int) -> None:
-        """Take back the turns from `keep` on; they were billed all the same."""
+        """Remove the turns from `keep` on. They stay billed."""
         del self.state["requests"][keep:]
         self.save()
         newest = self.state["requests"][-1] if self.state["requests"] else None
@@ -173,7 +173,7 @@ class ChatLog:
         self.home.truth.context[self.id] = size
 
     def save(self) -> None:
-        """What VS Code writes at its saves."""
+        """Write what VS Code writes when it saves the session."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         now = json.loads(json.dumps(self.state))
         if self.path.suffix == ".json":
@@ -189,22 +189,22 @@ class ChatLog:
         self._saved = now
 
     def write(self, *lines: dict[str, Any]) -> None:
-        """Lines as they are."""
+        """Append lines."""
         append(self.path, *lines)
 
     def half_line(self) -> None:
-        """A line that is still being written."""
+        """Append a line that is still being written."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write('{"kind":1,"k":["requests",0,"promptTokens"],"v":12')
 
     def debug_log(self) -> DebugLog:
-        """The extension's own log of this session."""
+        """Return the extension's debug log of this session."""
         folder = self.path.parents[1] / "GitHub.copilot-chat" / "debug-logs" / self.id
         return DebugLog(self, folder)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines between two states, as `ObjectMutationLog` finds them."""
+    """Return the lines of an `ObjectMutationLog` between two states."""
     lines: list[dict[str, Any]] = []
     old, new = before["requests"], now["requests"]
     same = 0
@@ -238,7 +238,7 @@ def _fields(path: list[Any], old: dict[str, Any], new: dict[str, Any]) -> list[d
 
 @dataclass
 class DebugLog:
-    """A session's debug log, with files of child sessions beside it."""
+    """The debug log of a session, with files of child sessions beside it."""
 
     chat: ChatLog
     folder: Path
@@ -247,7 +247,7 @@ class DebugLog:
         self.truth, self.clock = self.chat.home.truth, self.chat.clock
 
     def write(self, kind: str, child: str | None = None, **fields: Any) -> dict[str, Any]:
-        """A line."""
+        """Append a line."""
         line = {
             "v": 1, "ts": self.chat.now(), "dur": 5, "sid": child or self.chat.id, "type": kind,
             "name": kind, "spanId": self.clock.id(16), "status": "ok", "attrs": {}, **fields,
@@ -257,11 +257,11 @@ class DebugLog:
         return line
 
     def begin(self) -> None:
-        """The first line."""
+        """Append the first line."""
         self.write("session_start", attrs={"copilotVersion": "0.40", "vscodeVersion": "1.126"})
 
     def call(self, name: str = "panel/editAgent", child: str | None = None, **more: Any) -> Tokens:
-        """A model's call."""
+        """Append a call."""
         rng = self.clock.rng
         cached, fresh, output = self.chat.prompt, rng.randrange(50, 900), rng.randrange(20, 500)
         tokens = Tokens(fresh, cached, output=output)
@@ -279,7 +279,7 @@ class DebugLog:
 
 
 class Traces:
-    """The extension's database of traces, held open by its writer."""
+    """The extension's database of traces, which stays open in its writer."""
 
     def __init__(self, home: CodeHome) -> None:
         self.home, self.clock = home, home.clock
@@ -299,7 +299,7 @@ class Traces:
         )
 
     def span(self, session: str, tokens: Tokens, kind: str = "chat", parent: str = "") -> str:
-        """A span, with the cache's writes in its attributes alone."""
+        """Add a span. Only its attributes contain the cache writes."""
         name, now = self.clock.id(16), int(self.clock.now.timestamp() * 1000)
         self.clock.tick()
         self.db.execute(
@@ -317,7 +317,7 @@ class Traces:
         return name
 
     def turn(self, session: str, calls: int = 3) -> None:
-        """A turn: an `invoke_agent` that holds the sum of its calls."""
+        """Add a turn: an `invoke_agent` span with the total of its calls."""
         rng, total = self.clock.rng, 0
         for _ in range(calls):
             tokens = Tokens(
@@ -335,7 +335,7 @@ class Traces:
 
 
 def everyday(home: CodeHome, root: Path, turns: int = 4, **options: Any) -> ChatLog:
-    """A session with everything that is common in it."""
+    """Write a session with everything that is common."""
     chat = home.session(root, **options)
     for _ in range(turns):
         chat.turn()

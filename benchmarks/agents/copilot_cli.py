@@ -1,4 +1,4 @@
-"""Copilot CLI's session store with known totals, held open by its writer, and its events."""
+"""Generates Copilot CLI's database with known totals, which stays open in its writer, and events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _NEWER = ", token_details_json TEXT, total_nano_aiu INTEGER, initiator TEXT, age
 
 @dataclass
 class CliHome:
-    """A `~/.copilot`. `newer`: with the columns of the newest releases."""
+    """A folder `~/.copilot`.
+
+    With `newer`, the database has the columns of the newest releases.
+    """
 
     folder: Path
     newer: bool = True
@@ -46,7 +49,7 @@ class CliHome:
         self.db.execute(f"CREATE TABLE IF NOT EXISTS assistant_usage_events ({_COLUMNS}{more})")
 
     def session(self, root: Path) -> str:
-        """A new session that works in `root`."""
+        """Start a session that works in `root`."""
         name, cwd = self.clock.uuid(), os.path.realpath(root)
         self.db.execute("INSERT INTO sessions VALUES (?, ?, NULL, 'main', ?)", (name, cwd, "x"))
         folder = self.folder / "session-state" / name
@@ -57,12 +60,12 @@ class CliHome:
         return name
 
     def event(self, session: str, kind: str, **data: Any) -> None:
-        """A line of a session's events."""
+        """Append an event of a session."""
         line = {"type": kind, "data": data, "id": self.clock.uuid(), "timestamp": self.clock.tick()}
         append(self.folder / "session-state" / session / "events.jsonl", line)
 
     def call(self, session: str, initiator: str = "user", *, zero: bool = False) -> Tokens:
-        """A request and its row; `zero`: the column of cache writes has a wrong 0."""
+        """Add a request and its row. With `zero`, the column of cache writes has a wrong 0."""
         rng = self.clock.rng
         tokens = Tokens(
             rng.randrange(1, 900), rng.randrange(9_000, 90_000), rng.randrange(1, 900), 0,
@@ -101,7 +104,7 @@ class CliHome:
 
 
 def everyday(home: CliHome, root: Path, calls: int = 4) -> str:
-    """A session with everything that is common in it."""
+    """Write a session with everything that is common."""
     session = home.session(root)
     for _ in range(calls):
         home.call(session)

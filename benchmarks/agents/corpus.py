@@ -1,8 +1,8 @@
-"""A history of many megabytes with exact known totals, profiled as real, with every trap in it.
+"""Generates a large history with known totals, with the structure of real ones and every trap.
 
-Most files are small, a few hold most of the bytes; most bytes are tool results and messages. Claude
-Code's and Codex' share is nearly all of it; VS Code's chats and Gemini CLI's sessions have the traps
-that theirs cannot have: op logs that are cut, and rewinds.
+Most files are small, and a few contain most of the bytes; most bytes are tool results and messages.
+Nearly all of it belongs to Claude Code and Codex. VS Code's chats and Gemini CLI's sessions have
+the traps that the others cannot have: truncated op logs and rewinds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SOURCES = (
 )  # fmt: skip
 _PROJECTS = 20
 _SIZES = (500, 1_000, 2_000, 4_000, 10_000)
-"""Characters of a message, about."""
+"""The approximate numbers of characters of a message."""
 _TURNS = (3, 5, 8, 12, 40, 150)
 _COPIED = 12
-"""Only sessions of so many turns at most are resumed and forked: copies take the bytes again."""
+"""The largest number of turns of sessions that are resumed or forked, as copies repeat their bytes."""
 _VERSIONS: tuple[dict[str, Any], ...] = (
     {},
     {"records": True},
@@ -46,11 +46,11 @@ _VERSIONS: tuple[dict[str, Any], ...] = (
     {"spaces": True},
     {"turn_ids": False},
 )
-"""Codex' ways to write what a call took."""
+"""The ways in which versions of Codex record the tokens of a call."""
 
 
 class History(NamedTuple):
-    """The truths of the agents in `SOURCES`."""
+    """The expected calls and contexts of the agents in `SOURCES`."""
 
     claude: Truth
     codex: Truth
@@ -63,11 +63,11 @@ class History(NamedTuple):
 
 
 def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
-    """Write about `megabytes` below `home`, `share` of it Claude Code's, 4 % of it chats.
+    """Write about `megabytes` of session files below `home`.
 
-    Another 1 % is that of each of Qwen Code, Kimi Code, Vibe and Continue.
-
-    The newest session of Claude Code and of Codex works in `home/work/0`.
+    `share` of it belongs to Claude Code, 4 % to chats of VS Code and Gemini CLI, and 1 % each to
+    Qwen Code, Kimi Code, Vibe and Continue. The newest session of Claude Code and of Codex works in
+    `home/work/0`.
     """
     roots = [home / "work" / str(number) for number in range(_PROJECTS)]
     for root in roots:
@@ -75,7 +75,7 @@ def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
     chats = copilot.CodeHome(home / ".config" / "Code" / "User", seed=3)
     geminis = gemini.GeminiHome(home / ".gemini", seed=4)
     claudes = claude.ClaudeHome(home / ".claude", seed=1)
-    codexes = codex.CodexHome(home / ".codex", seed=2)  # another seed, as ids are drawn by it
+    codexes = codex.CodexHome(home / ".codex", seed=2)  # another seed, because ids depend on it
     _fill(_copilot(chats, roots), megabytes * 0.02)
     _fill(_gemini(geminis, roots), megabytes * 0.02)
     _fill(_claude(claudes, roots), megabytes * share)
@@ -95,7 +95,7 @@ def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
 
 
 class _Home(Protocol):
-    """An agent's home that sessions of some turns are written to."""
+    """The home of an agent, in which sessions with a number of turns can be written."""
 
     truth: Truth
     clock: Clock
@@ -110,14 +110,14 @@ def _sessions(home: _Home, roots: list[Path]) -> Iterator[Path]:
 
 
 def _fill(files: Iterator[Path], megabytes: float) -> None:
-    """Write files until they are so many bytes."""
+    """Write files until they have a number of bytes."""
     written = 0
     while written < megabytes * 1e6:
         written += next(files).stat().st_size
 
 
 def _claude(home: claude.ClaudeHome, roots: list[Path]) -> Iterator[Path]:
-    """Partial streams, sub-agents, synthetic lines, compaction, missing ids, resumes and forks."""
+    """Write Claude Code's sessions: partial streams, sub-agents, compaction, missing ids, forks."""
     rng, copies = home.clock.rng, count()
     for number in count():
         made = home.session(rng.choice(roots), spaces=number % 5 == 0)
@@ -145,7 +145,7 @@ def _claude(home: claude.ClaudeHome, roots: list[Path]) -> Iterator[Path]:
 
 
 def _copy(made: claude.Transcript, number: int) -> Path:
-    """A resumed session, a background fork, or a fork of its beginning; each goes on."""
+    """Continue a session as a resumed session, a background fork, or a fork of its beginning."""
     copy = made.copy(background=number % 3 == 1, keeps=12 if number % 3 == 2 else None)
     copy.reply()
     if number % 2:
@@ -155,7 +155,7 @@ def _copy(made: claude.Transcript, number: int) -> Path:
 
 
 def _codex(home: codex.CodexHome, roots: list[Path]) -> Iterator[Path]:
-    """Re-emits, resets, nulls, turns taken back, all versions, forks, zst, half-written tails."""
+    """Write Codex's threads: repeated events, resets, nulls, removed turns, all versions, forks."""
     rng, forks = home.clock.rng, count()
     for number in count():
         turns = _TURNS[number % len(_TURNS)]
@@ -179,7 +179,7 @@ def _codex(home: codex.CodexHome, roots: list[Path]) -> Iterator[Path]:
 
 
 def _ended(made: codex.Rollout, number: int) -> Path:
-    """A thread's file as it is left: whole, half written or compressed."""
+    """Leave the file of a thread whole, half written or compressed."""
     made.history.clear()
     if number % 7 == 3:
         made.half_line()
@@ -187,9 +187,9 @@ def _ended(made: codex.Rollout, number: int) -> Path:
 
 
 def _copilot(home: copilot.CodeHome, roots: list[Path]) -> Iterator[Path]:
-    """Samples, pushes that cut, logs that are compacted, flat files, half-written tails.
+    """Write chats: growing prompts, truncating pushes, compacted logs, flat files, half lines.
 
-    What was taken back is in no file any more once that is written as a whole.
+    A file that is rewritten as a whole no longer contains the turns that were removed.
     """
     rng = home.clock.rng
     for number in count():
@@ -211,7 +211,9 @@ def _copilot(home: copilot.CodeHome, roots: list[Path]) -> Iterator[Path]:
 
 
 def _gemini(home: gemini.GeminiHome, roots: list[Path]) -> Iterator[Path]:
-    """Messages that come again, rewinds, checkpoints, compressions and sub-agents."""
+    """Write Gemini CLI's sessions: repeated messages, rewinds, checkpoints, compressions, sub-
+    agents.
+    """
     rng = home.clock.rng
     for number in count():
         made = gemini.everyday(home, rng.choice(roots), rng.choice((2, 4, 8)), flat=number % 4 == 3)

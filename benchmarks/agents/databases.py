@@ -1,4 +1,4 @@
-"""Goose's, Crush's and Zed's databases with known totals, each held open by its writer."""
+"""Generates the databases of Goose, Crush and Zed with known totals. Each stays open in its writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL, PROVIDER = "claude-sonnet-5", "anthropic"
 
 @dataclass
 class Store:
-    """A database in which sessions are rows that are written again in place."""
+    """A database in which sessions are rows that are updated in place."""
 
     path: Path
     truth: Truth = field(default_factory=Truth)
@@ -33,7 +33,7 @@ class Store:
         self.db.executescript(self.tables)
 
     def put(self, table: str, **row: Any) -> None:
-        """A row, new or in its place."""
+        """Insert or update a row."""
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         self.db.execute(
             f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})",  # noqa: S608
@@ -41,7 +41,7 @@ class Store:
         )
 
     def tokens(self) -> Tokens:
-        """A call's, with a cache."""
+        """Return the tokens of a call with cached ones."""
         rng = self.clock.rng
         return Tokens(
             rng.randrange(1, 90), rng.randrange(4_000), rng.randrange(900), 0, rng.randrange(9, 400)
@@ -49,7 +49,7 @@ class Store:
 
 
 class GooseStore(Store):
-    """`sessions.db`."""
+    """Goose's `sessions.db`."""
 
     tables = """
 CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, name TEXT, user_set_name BOOLEAN,
@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, name TEXT, user_set_na
 """
 
     def session(self, root: Path, calls: int = 3, *, ledger: bool = False) -> str:
-        """A session; `ledger`: of a database that has a row a request."""
+        """Add a session. With `ledger`, the database has a row for each request."""
         name, total = self.clock.id(8), Tokens()
         if ledger:
             self.db.execute(
@@ -98,7 +98,7 @@ CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, name TEXT, user_set_na
 
 
 class CrushStore(Store):
-    """`crush.db` of one project."""
+    """Crush's `crush.db` of one project."""
 
     tables = """
 CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, parent_session_id TEXT, title TEXT,
@@ -109,7 +109,9 @@ CREATE TABLE IF NOT EXISTS messages (id TEXT PRIMARY KEY, session_id TEXT, role 
 """
 
     def session(self, name: str = "", calls: int = 3, parent: str | None = None) -> str:
-        """A session, or more calls of one: its tokens are the newest call's, its cost the sum."""
+        """Add calls to a session. Its tokens are those of the newest call, and its cost is the
+        total.
+        """
         name = name or self.clock.uuid()
         for number in range(calls):
             tokens = self.tokens()
@@ -127,7 +129,7 @@ CREATE TABLE IF NOT EXISTS messages (id TEXT PRIMARY KEY, session_id TEXT, role 
         return name
 
     def summarise(self, name: str) -> None:
-        """A summary: its size is the completion, and there is no prompt."""
+        """Add a summary. The completion is the size of the context, and there is no prompt."""
         self.db.execute(
             "UPDATE sessions SET prompt_tokens = 0, completion_tokens = 700,"
             " summary_message_id = 'm', updated_at = updated_at + 1 WHERE id = ?",
@@ -137,7 +139,7 @@ CREATE TABLE IF NOT EXISTS messages (id TEXT PRIMARY KEY, session_id TEXT, role 
 
 
 class ZedStore(Store):
-    """`threads.db`. `pack`: how documents are compressed."""
+    """Zed's `threads.db`. `pack` compresses documents."""
 
     tables = """
 CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_at TEXT,
@@ -155,9 +157,10 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
         as_list: bool = False,
         reports: bool = True,
     ) -> str:
-        """A thread; each turn takes several calls, of which the newest alone is kept by message.
+        """Add a thread. Each turn has several calls, of which only the newest is stored by message.
 
-        `as_list`: the older form, whose usage is a list. `reports`: whether there is any usage.
+        With `as_list`, usage has the older form of a list. `reports` tells whether there is any
+        usage.
         """
         name = name or self.clock.uuid()
         messages: list[Any] = []
@@ -173,7 +176,7 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
                 usage = {user: _zed(tokens), **{k: v for k, v in usage.items() if k != user}}
         if as_list:
             messages = [{"id": n, "role": ("user", "assistant")[n % 2]} for n in range(2 * turns)]
-        in_list = [{}, *reversed(usage.values())]  # the newest comes last
+        in_list = [{}, *reversed(usage.values())]  # newest last
         if not reports:
             usage, in_list, total, tokens = {}, [], Tokens(), Tokens()
         document = json.dumps({
@@ -197,7 +200,7 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
 
 
 def _zed(tokens: Tokens) -> dict[str, int]:
-    """Tokens as Zed writes them, without zeros."""
+    """Return tokens in Zed's form, without zeros."""
     named = {
         "input_tokens": tokens.fresh, "output_tokens": tokens.output,
         "cache_creation_input_tokens": tokens.write, "cache_read_input_tokens": tokens.read,

@@ -1,4 +1,4 @@
-"""Gemini CLI's sessions with known totals: repeated messages, checkpoints, rewinds, sub-agents."""
+"""Generates Gemini CLI's sessions: repeated messages, checkpoints, rewinds, sub-agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = "gemini-3-pro-preview"
 
 @dataclass
 class GeminiHome:
-    """A `~/.gemini` that sessions are written to."""
+    """A folder `~/.gemini` with sessions."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -28,7 +28,7 @@ class GeminiHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, *, legacy: bool = False, flat: bool = False) -> Chat:
-        """A new session that works in `root`; `legacy`: its project goes by a hash."""
+        """Start a session that works in `root`. With `legacy`, a hash names its project."""
         real = os.path.realpath(root)
         name = sha256(real.encode()).hexdigest() if legacy else self._listed(real)
         suffix = "json" if flat else "jsonl"
@@ -49,7 +49,7 @@ class GeminiHome:
 
 @dataclass
 class Chat:
-    """One session's file. Each method appends what Gemini CLI would."""
+    """The file of a session. Each method appends what Gemini CLI would append."""
 
     home: GeminiHome
     path: Path
@@ -63,7 +63,7 @@ class Chat:
         self.cached = 0
 
     def head(self) -> dict[str, Any]:
-        """The fields of the session."""
+        """Return the fields of the session."""
         at = self.clock.tick()
         kind = "subagent" if self.owner else "main"
         return {
@@ -75,11 +75,11 @@ class Chat:
         }
 
     def begin(self) -> None:
-        """The first line."""
+        """Append the first line."""
         self.write(self.head())
 
     def write(self, *lines: dict[str, Any]) -> None:
-        """Lines of a log; a flat file is written anew."""
+        """Append lines to a log, or rewrite a flat file."""
         if self.path.suffix == ".jsonl":
             append(self.path, *lines)
             return
@@ -87,7 +87,7 @@ class Chat:
         self.path.write_text(json.dumps({**self.head(), "messages": self.messages}, indent=2))
 
     def put(self, message: dict[str, Any]) -> None:
-        """A message, new or again."""
+        """Write a message, which may be known already."""
         known = [one["id"] for one in self.messages]
         if message["id"] in known:
             self.messages[known.index(message["id"])] = message
@@ -96,7 +96,7 @@ class Chat:
         self.write(message, {"$set": {"lastUpdated": self.clock.tick()}})
 
     def user(self) -> dict[str, Any]:
-        """A person's message."""
+        """Append a message of the user."""
         text = self.clock.text(self.size) + '"tokens":{"input":5}'
         made: dict[str, Any] = {
             "id": self.clock.uuid(),
@@ -108,7 +108,7 @@ class Chat:
         return made
 
     def reply(self) -> dict[str, Any]:
-        """A model's reply: first without numbers, then with some, then with all."""
+        """Append a reply: first without numbers, then with some, then with all."""
         rng = self.clock.rng
         thoughts, output, tool = rng.randrange(300), rng.randrange(20, 600), rng.randrange(30)
         prompt, cached = self.cached + rng.randrange(100, 2_000), self.cached
@@ -141,18 +141,18 @@ class Chat:
         return made
 
     def rewind(self, message: str) -> None:
-        """Take back a message and all after it."""
+        """Remove a message and all later ones."""
         self.write({"$rewindTo": message})
         known = [one["id"] for one in self.messages]
         self.messages = self.messages[: known.index(message)] if message in known else []
         self._measure()
 
     def checkpoint(self) -> None:
-        """All messages as they are."""
+        """Append all current messages."""
         self.write({"$set": {"messages": self.messages}})
 
     def compress(self) -> None:
-        """A summary with the newest messages: the size shows with the next reply."""
+        """Replace older messages by a summary. The size is known after the next reply."""
         summary = {"id": self.clock.uuid(), "timestamp": self.clock.tick(), "type": "user"}
         self.messages = [summary, *self.messages[-2:]]
         self.checkpoint()
@@ -160,7 +160,7 @@ class Chat:
         self.home.truth.context[self.id] = None
 
     def resume(self) -> Chat:
-        """A flat session goes on in a log beside it, which begins with its messages."""
+        """Continue a flat session as a log beside it, which starts with its messages."""
         other = Chat(self.home, self.path.with_suffix(".jsonl"), self.id)
         other.begin()
         other.messages, other.cached = [*self.messages], self.cached
@@ -168,12 +168,12 @@ class Chat:
         return other
 
     def half_line(self) -> None:
-        """A line that is still being written."""
+        """Append a line that is still being written."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write('{"id":"half","type":"gemini","tokens":{"inp')
 
     def subagent(self) -> None:
-        """A sub-agent's own file."""
+        """Write the file of a sub-agent."""
         path = self.path.parent / self.id / f"{self.clock.uuid()}.jsonl"
         child = Chat(self.home, path, path.stem, owner=self.id)
         child.begin()
@@ -187,7 +187,7 @@ class Chat:
 
 
 def everyday(home: GeminiHome, root: Path, turns: int = 4, **options: Any) -> Chat:
-    """A session with everything that is common in it."""
+    """Write a session with everything that is common."""
     chat = home.session(root, **options)
     for _ in range(turns):
         chat.user()

@@ -1,4 +1,4 @@
-"""Kimi Code's sessions with known totals: wires of agents and sub-agents, and compactions."""
+"""Generates Kimi Code's sessions with known totals: agents, sub-agents and compactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODEL = "kimi-k2.5"
 
 @dataclass
 class KimiHome:
-    """A `~/.kimi-code` that sessions are written to."""
+    """A folder `~/.kimi-code` with sessions."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -26,7 +26,7 @@ class KimiHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, turns: int, size: int) -> Path:
-        """A session of so many turns, each fifth with a sub-agent."""
+        """Write a session with a number of turns. Each fifth turn has a sub-agent."""
         name, rng = f"session_{self.clock.uuid()}", self.clock.rng
         folder = self.folder / "sessions" / "wd_x_0" / name
         wire = folder / "agents" / "main" / "wire.jsonl"

@@ -1,4 +1,4 @@
-"""opencode's sessions with known totals: files, the first database, and that of 2.x."""
+"""Generates opencode's sessions with known totals: files, the first database, and that of 2.x."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS session_message (id TEXT PRIMARY KEY, session_id TEXT
 
 @dataclass
 class OpenHome:
-    """A `~/.local/share/opencode`, its database held open by its writer."""
+    """A folder `~/.local/share/opencode`, whose database stays open in its writer."""
 
     folder: Path
     name: str = "opencode"
@@ -49,7 +49,7 @@ class OpenHome:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The writer's connection, made at first use."""
+        """The connection of the writer, which is opened at first use."""
         if self._db is None:
             self._db = sqlite3.connect(self.path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -57,24 +57,24 @@ class OpenHome:
         return self._db
 
     def close(self) -> None:
-        """Let the writer go."""
+        """Close the writer."""
         if self._db is not None:
             self._db.close()
 
     def now(self) -> int:
-        """Milliseconds since 1970, later at each call."""
+        """Return a time in milliseconds since 1970, which increases with each call."""
         self.clock.tick()
         return int(self.clock.now.timestamp() * 1000)
 
     def session(
         self, root: Path, form: Form = "second", parent: Conversation | None = None
     ) -> Conversation:
-        """A new session that works in `root`."""
+        """Start a session that works in `root`."""
         return Conversation(self, f"ses_{self.now():x}{self.clock.id(8)}", os.path.realpath(root), form,
                     parent)  # fmt: skip
 
     def put(self, table: str, **row: Any) -> None:
-        """A row, new or in its place."""
+        """Insert or update a row."""
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         self.db.execute(
             f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})",  # noqa: S608
@@ -84,7 +84,7 @@ class OpenHome:
 
 @dataclass
 class Conversation:
-    """One session. Each method writes what opencode would."""
+    """A session. Each method writes what opencode would write."""
 
     home: OpenHome
     id: str
@@ -92,7 +92,7 @@ class Conversation:
     form: Form
     parent: Conversation | None = None
     messages: list[tuple[str, str, int, dict[str, Any]]] = field(default_factory=list)
-    """Of each: id, role, sequence number, data."""
+    """The id, role, sequence number and data of each message."""
 
     def __post_init__(self) -> None:
         self.cached = 0
@@ -104,7 +104,7 @@ class Conversation:
         self.save()
 
     def save(self) -> None:
-        """The session itself."""
+        """Write the session's own row."""
         now, parent = self.home.now(), self.parent.id if self.parent else None
         if self.form == "files":
             fields = {"id": self.id, "directory": self.root, "title": "A title",
@@ -125,7 +125,7 @@ class Conversation:
         path.write_text(json.dumps(data, indent=2))
 
     def put(self, name: str, role: str, seq: int, data: dict[str, Any]) -> None:
-        """A message, new or in its place."""
+        """Write a message, which may be known already."""
         if self.form == "files":
             self._file("message", self.id, f"{name}.json",
                        {"id": name, "sessionID": self.id, "role": role, **data})  # fmt: skip
@@ -139,7 +139,7 @@ class Conversation:
             self.home.put("message", **row, data=json.dumps({"role": role, **data}))
 
     def message(self, role: str, **data: Any) -> tuple[str, str, int, dict[str, Any]]:
-        """A new message."""
+        """Add a message."""
         now = self.home.now()
         made = (f"msg_{now:x}", role, len(self.messages) + 1, {"time": {"created": now}, **data})
         self.messages.append(made)
@@ -147,12 +147,12 @@ class Conversation:
         return made
 
     def user(self) -> None:
-        """A person's message; older forms keep what changed in `summary`."""
+        """Add a message of the user. Older versions store what changed in `summary`."""
         text = self.home.clock.text(300) + '"tokens":{"input":99999}'
         self.message("user", summary={"title": text, "diffs": []}, parts=[{"text": text}])
 
     def reply(self, **more: Any) -> None:
-        """A reply: first with zeros, then as it ended."""
+        """Add a reply, which has zeros at first."""
         rng = self.home.clock.rng
         tokens = Tokens(
             rng.randrange(1, 50), self.cached, rng.randrange(100, 2_000), 0,
@@ -179,7 +179,7 @@ class Conversation:
             self.home.truth.context[self.id] = tokens.prompt + tokens.output
 
     def compact(self) -> None:
-        """A summary: its own tokens are no reading."""
+        """Add a summary. Its own tokens are not the size of the context."""
         self.user()
         if self.form == "first":
             now = self.home.now()
@@ -190,7 +190,7 @@ class Conversation:
         self.cached = 500
 
     def fork(self) -> Conversation:
-        """A copy of all messages under new ids, with their times and numbers."""
+        """Return a copy of all messages under new ids, with their times and numbers."""
         other = self.home.session(self.root, self.form)  # type: ignore[arg-type]
         other.forked, other.cached = (self.id, len(self.messages)), self.cached
         other.save()
@@ -202,7 +202,7 @@ class Conversation:
         return other
 
     def upgrade(self) -> Conversation:
-        """The session in the tables of 2.x; what is in the old ones stays as it is."""
+        """Copy the session to the tables of 2.x. The old tables do not change."""
         other = Conversation(self.home, self.id, self.root, "second")
         for name, role, seq, data in self.messages:
             model = {"id": data.get("modelID"), "providerID": data.get("providerID")}
@@ -214,7 +214,7 @@ class Conversation:
 
 
 def everyday(home: OpenHome, root: Path, form: Form = "second", turns: int = 3) -> Conversation:
-    """A session with everything that is common in it."""
+    """Write a session with everything that is common."""
     made = home.session(root, form)
     for _ in range(turns):
         made.user()

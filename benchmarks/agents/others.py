@@ -1,4 +1,4 @@
-"""Files of Amp, Mistral Vibe, Continue and aider with known totals."""
+"""Generates files of Amp, Mistral Vibe, Continue and aider with known totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW = 168_000
 
 
 def amp(folder: Path, root: Path, truth: Truth, *, model: str = "claude-sonnet-5") -> Path:
-    """A thread. OpenAI's models have their whole prompt under the cache's writes."""
+    """Write a thread of Amp. OpenAI's models have their whole prompt as cache writes."""
     clock = Clock(3)
     name = f"T-{clock.uuid()}"
     messages: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ def amp(folder: Path, root: Path, truth: Truth, *, model: str = "claude-sonnet-5
 
 
 def vibe(folder: Path, root: Path, truth: Truth, *, calls: int = 3) -> Path:
-    """A session's `meta.json`."""
+    """Write the `meta.json` of a session of Vibe."""
     clock = Clock(5)
     name = clock.uuid()
     meta = {
@@ -68,7 +68,7 @@ def vibe(folder: Path, root: Path, truth: Truth, *, calls: int = 3) -> Path:
 
 
 def continue_dev(folder: Path, lines: int = 3) -> Path:
-    """Lines of sums; two of them may be alike."""
+    """Write lines of Continue's extensions, of which two may be equal."""
     path = folder / "dev_data" / "0.2.0" / "tokensGenerated.jsonl"
     line = {
         "timestamp": stamp(Clock(1).now), "model": "qwen2.5-coder", "provider": "ollama",

@@ -1,4 +1,4 @@
-"""Qwen Code's chats with known totals: telemetry of all calls, sub-agents and compressions."""
+"""Generates Qwen Code's chats with known totals: telemetry of all calls, sub-agents, compressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOW = 1_000_000
 
 @dataclass
 class QwenHome:
-    """A `~/.qwen` that chats are written to."""
+    """A folder `~/.qwen` with chats."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -26,7 +26,9 @@ class QwenHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, turns: int, size: int) -> Path:
-        """A chat of so many turns: each has a call with tools, and each fifth a sub-agent."""
+        """Write a chat with a number of turns: each has a call with tools, each fifth has a sub-
+        agent.
+        """
         name, rng = self.clock.uuid(), self.clock.rng
         path = self.folder / "projects" / "-x" / "chats" / f"{name}.jsonl"
 

@@ -1,4 +1,4 @@
-"""What a generated corpus holds: every call once, and each session's context."""
+"""The expected content of a generated history: each call once, and each session's context."""
 
 from __future__ import annotations
 
@@ -18,74 +18,74 @@ WORDS = (
 
 
 class Tokens(NamedTuple):
-    """Tokens of one call, in parts that do not overlap."""
+    """The tokens of a call, in parts that do not overlap."""
 
     fresh: int = 0
     read: int = 0
     write: int = 0
     write_1h: int = 0
-    """Of `write`."""
+    """One-hour cache writes, which are part of `write`."""
     output: int = 0
     reasoning: int = 0
-    """Of `output`."""
+    """Reasoning tokens, which are part of `output`."""
 
     @property
     def prompt(self) -> int:
-        """All input."""
+        """The whole input."""
         return self.fresh + self.read + self.write
 
 
 @dataclass
 class Truth:
-    """What a right reader says of a corpus."""
+    """The numbers that a correct reader finds in a history."""
 
     calls: dict[str, tuple[str, Tokens]] = field(default_factory=dict)
-    """By the provider's id: the session that made a call, and its tokens."""
+    """The session and tokens of each call, by the provider's id."""
     context: dict[str, int | None] = field(default_factory=dict)
-    """By session: the occupancy in tokens; None where it is not known."""
+    """The size of each session's context in tokens, or None if unknown."""
     window: dict[str, int | None] = field(default_factory=dict)
-    """By session: the window in tokens, by the agent's own word."""
+    """The context window of each session in tokens, as the agent reports it."""
 
     @property
     def total(self) -> Tokens:
-        """All calls together."""
+        """The total of all calls."""
         return Tokens(*(sum(column) for column in zip(*(t for _, t in self.calls.values()))))  # noqa: B905
 
 
 class Clock:
-    """Times that only go on, and everything else that is drawn at random, from one seed."""
+    """A source of increasing times and random values, with a seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now = START + timedelta(hours=seed)
 
     def tick(self) -> str:
-        """The next moment, as agents write it."""
+        """Return the next time, in the form that agents write."""
         self.now += timedelta(milliseconds=self.rng.randrange(200, 9_000))
         return stamp(self.now)
 
     def id(self, length: int = 24) -> str:
-        """A random id of hexadecimal digits."""
+        """Return a random id of hexadecimal digits."""
         return f"{self.rng.getrandbits(4 * length):0{length}x}"
 
     def uuid(self) -> str:
-        """A random id in the usual form."""
+        """Return a random UUID."""
         digits = self.id(32)
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
     def text(self, length: int) -> str:
-        """About `length` characters of text with quotes and characters outside ASCII."""
+        """Return about `length` characters of text, with quotes and characters outside ASCII."""
         start = self.rng.randrange(len(WORDS))
         return (WORDS * (2 + length // len(WORDS)))[start : start + length]
 
 
 def stamp(at: datetime) -> str:
-    """A time as agents write it."""
+    """Return a time in the form that agents write."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 def append(path: Path, *records: Any, spaces: bool = False) -> None:
-    """Records as lines at the end of a file, as an agent would append them."""
+    """Append records as lines to a file, as an agent does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     separators = (", ", ": ") if spaces else (",", ":")
     with path.open("a", encoding="utf-8", newline="\n") as file:

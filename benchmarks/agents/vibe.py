@@ -1,4 +1,6 @@
-"""Mistral Vibe's sessions with known totals: journals, and a generation's sum of older ones."""
+"""Generates Mistral Vibe's sessions with known totals: journals, and a generation's total of older
+ones.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ MODEL = "devstral-medium-latest"
 
 @dataclass
 class VibeHome:
-    """A `~/.vibe` that sessions are written to."""
+    """A folder `~/.vibe` with sessions."""
 
     folder: Path
     truth: Truth = field(default_factory=Truth)
@@ -26,7 +28,9 @@ class VibeHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, turns: int, size: int) -> Path:
-        """A session of so many turns; the calls before them are known as a sum alone."""
+        """Write a session with a number of turns. Of the calls before them, only the total is
+        known.
+        """
         name, rng = self.clock.uuid(), self.clock.rng
         folder = self.folder / "logs" / "session" / "unified" / name
         journal = folder / "journal" / "0000000000000009.jsonl"

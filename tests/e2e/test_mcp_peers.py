@@ -1,4 +1,4 @@
-"""The MCP server against the official conformance suite and the official Inspector."""
+"""Tests the MCP server with the official conformance suite and the official Inspector."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 
 PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))
 SCENARIOS = ("server-initialize", "ping", "tools-list")
-"""The scenarios for a server that has only tools. The others test resources, prompts, sampling,
-and
-tools with fixed names.
+"""The scenarios for a server that has only tools.
+
+The others test resources, prompts, sampling, and tools with fixed names.
 """
 OVER_HTTP = """
 import sys

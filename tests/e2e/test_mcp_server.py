@@ -1,4 +1,4 @@
-"""`token-sidecar mcp` with the SDK's client, in both eras of the protocol."""
+"""Tests `token-sidecar mcp` with the SDK's client, in both versions of the protocol."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`context_usage` of the MCP server compared with `context/usage` and `usage --json`, for each
-agent.
-"""
+"""Tests that `context_usage` returns the numbers of `context/usage` and `usage --json`."""
 
 from __future__ import annotations
 
@@ -172,7 +170,7 @@ async def test_a_growing_session_is_the_same_everywhere(
                 assert {field: tool[field] for field in FIELDS} == {
                     field: shown[field] for field in FIELDS
                 }
-        # a server loads windows after its start, and sums up costs after the context has changed
+        # The server loads windows after its start, and adds up costs after the context has changed.
         until = time.monotonic() + SETTLED_SECONDS
         asked = server.request("context/usage", {})
         while any(asked[field] != tool[field] for field in FIELDS) and time.monotonic() < until:

@@ -1,4 +1,6 @@
-"""Broken configurations: each mistake is named by key and line, and the rest goes on."""
+"""Tests broken configurations: each problem is reported with key and line, and other settings
+apply.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from sidecar.config.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Stands around each mistake; what it says must be in the settings all the same.
+# Valid settings before and after each mistake, which must apply.
 ABOVE = 'model = "above"\n'
 BELOW = "\n[status]\nhide = true\n"
 
 BROKEN: dict[str, tuple[str, str, int, str]] = {
-    # name: (what stands from line 2 on, the key named, the line named, words of the message)
+    # name: (text from line 2 on, reported key, reported line, part of the message)
     "unknown key": ("presett = true", "presett", 2, "did you mean presets?"),
     "snake case": ("inlay_hints = true", "inlay_hints", 2, "did you mean inlay-hints?"),
     "key that is like a table's name": (
@@ -184,7 +186,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
 }
 
 INVALID: dict[str, tuple[str, str, int]] = {
-    # name: (what stands from line 2 on, the key named, the line named)
+    # name: (text from line 2 on, reported key, reported line)
     "no value": ("presets =", "presets", 2),
     "open string": ('[[budget]]\nfiles = "a', "files", 3),
     "open header": ("[context\nreserve = 7", "context", 2),
@@ -203,7 +205,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_key_and_line_are_named_and_the_rest_goes_on(
+def test_problem_names_key_and_line_and_other_settings_apply(
     name: str, newline: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
     mistake, key, line, words = BROKEN[name]
@@ -221,7 +223,7 @@ def test_key_and_line_are_named_and_the_rest_goes_on(
     assert loaded.settings.status.hide is bool(below)
 
 
-def test_there_are_thirty_and_more() -> None:
+def test_there_are_at_least_thirty_cases() -> None:
     assert len(BROKEN) >= 30
 
 
@@ -232,7 +234,7 @@ def write_invalid(path: Path, name: str, newline: str = "\n") -> None:
 
 @pytest.mark.parametrize("name", INVALID)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_the_first_syntax_error_is_named_and_the_lower_layers_apply(
+def test_first_syntax_error_is_reported_and_lower_layers_apply(
     name: str, newline: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
     (tmp_path / "config.toml").write_text("model = 'below'\npresets = true\n")
@@ -250,7 +252,7 @@ def test_the_first_syntax_error_is_named_and_the_lower_layers_apply(
 
 @pytest.mark.parametrize("name", INVALID)
 @pytest.mark.parametrize("source", ["user", "project"])
-def test_while_a_file_is_broken_its_last_valid_settings_stay_in_force(
+def test_broken_file_keeps_its_last_valid_settings(
     name: str, source: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
     (tmp_path / "config.toml").touch()
@@ -263,7 +265,7 @@ def test_while_a_file_is_broken_its_last_valid_settings_stay_in_force(
     assert problem.line == INVALID[name][2]
     assert problem.message.endswith("; the last valid settings of this file stay in force")
     assert (broken.settings.model, broken.settings.status.hide) == ("valid", True)
-    assert broken.settings.code_lens is False  # the other layers are those of now
+    assert broken.settings.code_lens is False  # the current values of the other layers apply
     assert load(tmp_path, None, env, previous=broken).settings == valid.settings
     path.write_text("model = 'mended'\n")
     mended = load(tmp_path, None, env, previous=broken)
@@ -275,16 +277,14 @@ def test_while_a_file_is_broken_its_last_valid_settings_stay_in_force(
     assert load(tmp_path, None, env, previous=broken).settings == Settings()
 
 
-def test_of_agents_those_that_are_known_are_read_and_no_others(
-    tmp_path: Path, env: dict[str, str]
-) -> None:
-    """A list with nothing right in it is not "all that are known"."""
+def test_only_known_agents_are_read(tmp_path: Path, env: dict[str, str]) -> None:
+    """A list without a known agent does not mean all agents."""
     for written, kept in (('["codx", "pi"]', ("pi",)), ('["codx"]', ()), ("[]", ())):
         (tmp_path / "config.toml").write_text(f"[agents]\nsources = {written}\n")
         assert load(None, None, env).settings.agents.sources == kept
 
 
-def test_the_entry_that_is_wrong_goes_the_others_stay(tmp_path: Path, env: dict[str, str]) -> None:
+def test_invalid_entry_is_dropped_and_others_stay(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "config.toml").write_text(
         '[[budget]]\nfiles = 5\nmax-tokens = 1\n[[budget]]\nfiles = "b"\nmax-tokens = 2\n'
     )
@@ -295,7 +295,9 @@ def test_the_entry_that_is_wrong_goes_the_others_stay(tmp_path: Path, env: dict[
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"model = '\xe4'\n", b"a\n\xff"])
-def test_bytes_that_are_no_text(content: bytes, tmp_path: Path, env: dict[str, str]) -> None:
+def test_file_that_is_not_utf8_is_reported(
+    content: bytes, tmp_path: Path, env: dict[str, str]
+) -> None:
     (tmp_path / "config.toml").write_bytes(content)
     (problem,) = load(None, None, env).problems
     assert problem.message == "is not UTF-8; nothing in this file applies"
@@ -304,27 +306,29 @@ def test_bytes_that_are_no_text(content: bytes, tmp_path: Path, env: dict[str, s
     )
 
 
-def test_a_byte_order_mark_is_allowed(tmp_path: Path, env: dict[str, str]) -> None:
+def test_byte_order_mark_is_allowed(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "config.toml").write_bytes(b'\xef\xbb\xbfmodel = "x"\n')
     loaded = load(None, None, env)
     assert (loaded.settings.model, loaded.problems) == ("x", ())
 
 
 @pytest.mark.parametrize("name", ["config.toml", "c" * 300], ids=["short", "too long"])
-def test_a_file_that_is_named_but_not_there(name: str, tmp_path: Path) -> None:
+def test_missing_file_named_by_the_environment_is_reported(name: str, tmp_path: Path) -> None:
     (problem,) = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / name)}).problems
     assert problem.file == tmp_path / name
     assert "no such file (named by TOKEN_SIDECAR_CONFIG)" in problem.message
 
 
-def test_a_folder_in_its_place(tmp_path: Path, env: dict[str, str]) -> None:
+def test_folder_instead_of_the_file_is_reported(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "config.toml").mkdir()
     (problem,) = load(None, None, env).problems
     assert "cannot be read" in problem.message
 
 
 @pytest.mark.parametrize("variable", ["x", "-1", "0", "1.5", "9" * 40])
-def test_a_bad_context_max_tokens(variable: str, tmp_path: Path) -> None:
+def test_invalid_context_max_tokens_is_ignored_with_a_problem(
+    variable: str, tmp_path: Path
+) -> None:
     (tmp_path / "c.toml").write_text("")
     env = {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "c.toml"), "CONTEXT_MAX_TOKENS": variable}
     loaded = load(None, None, env)
@@ -349,7 +353,7 @@ def test_a_bad_context_max_tokens(variable: str, tmp_path: Path) -> None:
         "[[budget]]\nfiles = []\nmax-tokens = " + "9" * 4000,
     ],
 )
-def test_garbage_never_raises(text: str, tmp_path: Path, env: dict[str, str]) -> None:
+def test_loading_garbage_never_raises(text: str, tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "config.toml").write_text(text)
     loaded = load(None, None, env)
     assert loaded.problems
@@ -358,7 +362,7 @@ def test_garbage_never_raises(text: str, tmp_path: Path, env: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("editor", [{"context": []}, {"budget": {}}, {"budget": [1]}, {"x": 1}])
-def test_an_editor_that_sends_nonsense(editor: dict[str, Any]) -> None:
+def test_invalid_settings_from_the_editor_are_reported(editor: dict[str, Any]) -> None:
     loaded = load(None, editor, {"TOKEN_SIDECAR_CONFIG": os.devnull})
     assert len(loaded.problems) == 1
     assert loaded.problems[0].source == "editor"

@@ -1,4 +1,4 @@
-"""The reference of the configuration names every key with its default, and its examples hold."""
+"""Tests that the reference lists every key with its default, and that its examples are valid."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ NO_KEYS = {
     *("context.warnAt", "cost.total_cost"),
     *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
 }
-"""An editor's spelling of a key, a vendor's field, files, and an attribute of shipped calls."""
+"""Names in the docs that are not keys, such as the editor's spelling of a key or a vendor's field."""
 EXAMPLES = [
     (page.name, example)
     for page in PAGES
     for example in re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    if "[language-server." not in example  # an editor's own configuration
+    if "[language-server." not in example  # the configuration of an editor
 ]
 
 
 def keys(kind: type[Table], prefix: str = "") -> list[tuple[str, str, object]]:
-    """Heading, key and default of everything that can be written."""
+    """Return the heading, key and default of every setting."""
     found: list[tuple[str, str, object]] = []
     for field in msgspec.structs.fields(kind):
         name = f"{prefix}{field.encode_name}"
@@ -47,7 +47,7 @@ def keys(kind: type[Table], prefix: str = "") -> list[tuple[str, str, object]]:
 
 
 def written(default: object) -> str:
-    """A default as the table has it: nothing where it is not set."""
+    """Return a default in the form of the table, which is empty if there is none."""
     if default in (None, msgspec.NODEFAULT) or default == () or default == {}:
         return ""
     value: Any = list(default) if isinstance(default, tuple) else default
@@ -55,7 +55,7 @@ def written(default: object) -> str:
 
 
 @pytest.mark.parametrize(("heading", "key", "default"), keys(Settings))
-def test_every_key_is_there_with_its_default(heading: str, key: str, default: object) -> None:
+def test_docs_list_every_key_with_its_default(heading: str, key: str, default: object) -> None:
     part = REFERENCE.split(f"### {heading}\n" if heading else "## Keys\n")[1].split("\n##")[0]
     first_cell = re.compile(rf"\|[^|]*`{re.escape(key)}`[^|]*\|")
     (row,) = [line for line in part.splitlines() if first_cell.match(line)]
@@ -64,30 +64,32 @@ def test_every_key_is_there_with_its_default(heading: str, key: str, default: ob
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_key_that_is_named_is_there(page: Path) -> None:
-    """As `[table] key`, `[[table]] key` or `table.key`."""
+def test_keys_named_in_the_docs_exist(page: Path) -> None:
+    """Keys are written as `[table] key`, `[[table]] key` or `table.key`."""
     known = {f"{heading.strip('`[]')}.{key}".strip(".") for heading, key, _ in keys(Settings)}
     tables, text = {name.split(".")[0] for name in known}, page.read_text("utf-8")
     named = re.findall(r"`\[+([\w-]+)\]+ ([\w-]+)", text)
     named += re.findall(r"`([\w-]+)\.([\w.-]+)`", text)
-    keys_named = {f"{a}.{b}" for a, b in named if a in tables and b != "py"}  # files are none
+    keys_named = {
+        f"{a}.{b}" for a, b in named if a in tables and b != "py"
+    }  # names of files are not keys
     assert keys_named - known - NO_KEYS == set()
 
 
-def test_every_trusted_key_is_named() -> None:
+def test_docs_name_every_trusted_key() -> None:
     paragraph = REFERENCE.split("**Trusted keys.**")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", paragraph)) == TRUSTED
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES)
-def test_examples_have_no_mistakes(page: str, example: str, tmp_path: Path) -> None:
+def test_examples_in_the_docs_are_valid(page: str, example: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(example)
     loaded = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "config.toml")})
     assert loaded.problems == ()
     assert loaded.settings != Settings()
 
 
-def test_presets_are_as_documented() -> None:
+def test_presets_match_the_docs() -> None:
     table = REFERENCE.split("## Presets")[1]
     for preset in PRESETS:
         name = preset.files[0].removeprefix("**/").replace("rules/**", "rules/*")

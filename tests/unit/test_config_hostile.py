@@ -1,4 +1,4 @@
-"""A hostile project's configuration: nothing outside is read, nothing is quoted, nothing hangs."""
+"""Tests hostile configurations: no other file is read, no text is quoted, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def problems(root: Path, env: dict[str, str] = NO_USER) -> Loaded:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("above", [False, True], ids=["file", "folder"])
-def test_a_link_out_of_the_root_is_not_read(root: Path, name: str, above: bool) -> None:
+def test_link_to_a_file_outside_the_root_is_not_read(root: Path, name: str, above: bool) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (outside / name).write_text('model = "outside"\n[tool.token-sidecar]\nmodel = "outside"\n')
@@ -58,7 +58,7 @@ def test_a_link_out_of_the_root_is_not_read(root: Path, name: str, above: bool) 
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_link_inside_the_root_is_read(root: Path, name: str) -> None:
+def test_link_to_a_file_inside_the_root_is_read(root: Path, name: str) -> None:
     (root / "settings").mkdir()
     (root / "settings" / "real").write_text("[tool.token-sidecar]\nmodel = 'inside'\n")
     if name == FILES[0]:
@@ -71,7 +71,7 @@ def test_a_link_inside_the_root_is_read(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["fifo", "zero", "circle", "folder", "huge", "sparse"])
-def test_what_is_no_ordinary_file_is_told(root: Path, name: str, kind: str) -> None:
+def test_special_file_is_reported_and_not_opened(root: Path, name: str, kind: str) -> None:
     path = root / name
     if kind == "fifo":
         os.mkfifo(path)
@@ -90,7 +90,7 @@ def test_what_is_no_ordinary_file_is_told(root: Path, name: str, kind: str) -> N
     assert len(loaded.problems) == 1
 
 
-def test_the_users_own_file_may_be_a_link_but_no_fifo(tmp_path: Path) -> None:
+def test_user_file_may_be_a_link_but_not_a_fifo(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("model = 'mine'\n")
     (tmp_path / "link").symlink_to("real")
     os.mkfifo(tmp_path / "fifo")
@@ -119,7 +119,7 @@ MISTAKES = (
 
 
 @pytest.mark.parametrize("text", MISTAKES, ids=range(len(MISTAKES)))
-def test_nothing_of_a_bad_file_is_quoted_but_keys(root: Path, text: str) -> None:
+def test_problems_quote_only_keys_of_a_file(root: Path, text: str) -> None:
     (root / ".token-sidecar.toml").write_text(text)
     loaded = load(root, None, NO_USER)
     assert loaded.problems
@@ -129,7 +129,7 @@ def test_nothing_of_a_bad_file_is_quoted_but_keys(root: Path, text: str) -> None
         assert problem.line is not None
 
 
-def test_a_number_is_not_quoted_either(root: Path) -> None:
+def test_problems_do_not_quote_numbers(root: Path) -> None:
     (root / ".token-sidecar.toml").write_text("model = 471147\n[context]\nlimit = -471147\n")
     assert "471147" not in "".join(map(str, load(root, None, NO_USER).problems))
 
@@ -168,7 +168,7 @@ PLACES = {
 }
 
 
-def test_an_unknown_key_and_a_wrong_value_are_named_where_they_stand(tmp_path: Path) -> None:
+def test_unknown_key_and_wrong_value_have_their_positions(tmp_path: Path) -> None:
     user = tmp_path / "user.toml"
     user.write_text(WRONG)
     problems = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(user)}).problems
@@ -176,13 +176,13 @@ def test_an_unknown_key_and_a_wrong_value_are_named_where_they_stand(tmp_path: P
     assert found == PLACES
 
 
-def test_a_section_that_is_no_table_is_named_where_it_stands(root: Path) -> None:
+def test_section_that_is_not_a_table_has_its_position(root: Path) -> None:
     (root / "pyproject.toml").write_text("[tool]\ntoken-sidecar = 1\n")
     (problem,) = load(root, None, NO_USER).problems
     assert (problem.key, problem.line, problem.column) == ("tool.token-sidecar", 2, 17)
 
 
-def test_a_problem_names_line_and_column(root: Path) -> None:
+def test_problem_has_line_and_column(root: Path) -> None:
     (root / ".token-sidecar.toml").write_text("presets = true\nmodel = 1\n")
     (model,) = load(root, None, NO_USER).problems
     assert (model.key, model.line, model.column) == ("model", 2, 9)
@@ -224,7 +224,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("file", FILES)
-def test_bombs_are_refused_with_few_words(root: Path, name: str, file: str) -> None:
+def test_huge_or_deeply_nested_files_are_rejected_briefly(root: Path, name: str, file: str) -> None:
     lead = "" if file == FILES[0] else "[tool.token-sidecar]\n"
     text = BOMBS[name]
     if lead:
@@ -238,8 +238,8 @@ def test_bombs_are_refused_with_few_words(root: Path, name: str, file: str) -> N
 
 
 @pytest.mark.parametrize("name", ["parts together", "parts of one table"])
-def test_every_part_of_a_key_is_an_entry(root: Path, name: str) -> None:
-    """A parser makes a table of each, or looks it up: 9,000 keys of 31 parts took it seconds."""
+def test_each_part_of_a_dotted_key_counts_towards_the_limit(root: Path, name: str) -> None:
+    """The parser creates or looks up a table for each part, so 9,000 keys of 31 parts took seconds."""
     (root / FILES[0]).write_text(BOMBS[name])
     (problem,) = load(root, None, NO_USER).problems
     assert problem.message.startswith(f"has more than {MAX_ENTRIES:,} entries; ")
@@ -247,7 +247,7 @@ def test_every_part_of_a_key_is_an_entry(root: Path, name: str) -> None:
     assert problem.line < MAX_ENTRIES / 30
 
 
-def test_an_editor_that_sends_a_bomb() -> None:
+def test_huge_settings_from_the_editor_are_limited() -> None:
     budget = {"files": "a", "maxTokens": 5}
     loaded = load(None, {"budget": [budget] * 20_000}, NO_USER)
     assert (loaded.settings.budgets, len(loaded.problems)) == ((), 1)
@@ -260,8 +260,10 @@ HOSTILE = ("link", "fifo", "zero", "mistake")
 
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("verb", ["count", "check", "doctor"])
-def test_the_command_line_counts_on_and_quotes_nothing(root: Path, kind: str, verb: str) -> None:
-    """In 1 GB of memory; it fails by reading for ever, or by what it prints."""
+def test_command_line_still_counts_and_quotes_nothing(root: Path, kind: str, verb: str) -> None:
+    """The process has 1 GB of memory, so reading forever would fail, and so would printing the
+    file.
+    """
     path = root / ".token-sidecar.toml"
     secret = root.parent / "secret"
     secret.write_text(PLANTED)

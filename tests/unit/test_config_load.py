@@ -1,4 +1,4 @@
-"""Layers, trust and origins of the configuration."""
+"""Tests the layers, trust and origins of settings."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def env(user_file: Path, tmp_path: Path) -> dict[str, str]:
     return {"TOKEN_SIDECAR_CONFIG": str(user_file), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}
 
 
-def test_nothing_written_gives_the_defaults(root: Path, env: dict[str, str]) -> None:
+def test_defaults_apply_without_any_file(root: Path, env: dict[str, str]) -> None:
     loaded = load(root, None, env)
     assert loaded.settings == Settings()
     assert loaded.problems == ()
     assert {str(origin) for origin in loaded.origins.values()} == {"default"}
 
 
-def test_the_example_of_the_contract(user_file: Path, env: dict[str, str]) -> None:
+def test_documented_example_loads(user_file: Path, env: dict[str, str]) -> None:
     user_file.write_text(CONTRACT_EXAMPLE)
     loaded = load(None, None, env)
     assert loaded.problems == ()
@@ -93,7 +93,9 @@ def test_the_example_of_the_contract(user_file: Path, env: dict[str, str]) -> No
     assert str(loaded.origins["context.limit"]) == "default"
 
 
-def test_later_wins_key_by_key(root: Path, user_file: Path, env: dict[str, str]) -> None:
+def test_later_layers_override_single_keys(
+    root: Path, user_file: Path, env: dict[str, str]
+) -> None:
     user_file.write_text('model = "a"\n[context]\nreserve = 1\nkeep-turns = 1\nlimit = 1\n')
     (root / ".token-sidecar.toml").write_text('model = "b"\n[context]\nreserve = 2\n')
     loaded = load(root, {"context": {"keepTurns": 3}, "model": None}, env)
@@ -108,7 +110,7 @@ def test_later_wins_key_by_key(root: Path, user_file: Path, env: dict[str, str])
     assert origins["context.limit"] == "user"
 
 
-def test_lists_are_replaced_not_joined(root: Path, user_file: Path, env: dict[str, str]) -> None:
+def test_later_lists_replace_earlier_ones(root: Path, user_file: Path, env: dict[str, str]) -> None:
     entry = '[[budget]]\nfiles = "{}"\nmax-tokens = 1\n'
     user_file.write_text(entry.format("a") + entry.format("b"))
     (root / ".token-sidecar.toml").write_text(entry.format("c"))
@@ -117,7 +119,7 @@ def test_lists_are_replaced_not_joined(root: Path, user_file: Path, env: dict[st
     assert [key for key in loaded.origins if key.startswith("budget[")] == ["budget[0]"]
 
 
-def test_a_list_with_nothing_right_in_it_falls_back(root: Path, env: dict[str, str]) -> None:
+def test_list_without_valid_entries_is_ignored(root: Path, env: dict[str, str]) -> None:
     (root / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "a"\nmax-tokens = 1\n')
     wrong = {"files": "b", "maxTokens": "many"}
     loaded = load(root, {"budget": [wrong]}, env)
@@ -129,7 +131,7 @@ def test_a_list_with_nothing_right_in_it_falls_back(root: Path, env: dict[str, s
     assert load(root, {"budget": []}, env).settings.budgets == ()
 
 
-def test_own_file_goes_before_pyproject(root: Path, env: dict[str, str]) -> None:
+def test_own_file_is_preferred_to_pyproject(root: Path, env: dict[str, str]) -> None:
     (root / "pyproject.toml").write_text('[tool.token-sidecar]\nmodel = "pyproject"\n')
     assert load(root, None, env).settings.model == "pyproject"
     assert str(load(root, None, env).origins["model"]).endswith("pyproject.toml:2")
@@ -137,13 +139,13 @@ def test_own_file_goes_before_pyproject(root: Path, env: dict[str, str]) -> None
     assert load(root, None, env).settings.model == "own"
 
 
-def test_pyproject_of_another_tool_is_none_of_our_business(root: Path, env: dict[str, str]) -> None:
+def test_pyproject_without_our_section_is_ignored(root: Path, env: dict[str, str]) -> None:
     (root / "pyproject.toml").write_text("[tool.other\nbroken")
     assert load(root, None, env).problems == ()
 
 
 @pytest.mark.parametrize("key", sorted(TRUSTED))
-def test_a_project_cannot_set_a_trusted_key(key: str, root: Path, env: dict[str, str]) -> None:
+def test_project_cannot_set_trusted_keys(key: str, root: Path, env: dict[str, str]) -> None:
     (root / ".token-sidecar.toml").write_text(f'model = "m"\n[{key}]\nurl = "http://evil"\n')
     loaded = load(root, None, env)
     assert loaded.settings == Settings(model="m")
@@ -153,7 +155,7 @@ def test_a_project_cannot_set_a_trusted_key(key: str, root: Path, env: dict[str,
     assert "config init --user" in problem.message
 
 
-def test_the_editor_speaks_camel_case(root: Path, env: dict[str, str]) -> None:
+def test_editor_settings_use_camel_case(root: Path, env: dict[str, str]) -> None:
     section = {
         "inlayHints": True,
         "tokenize": {"useEndpoint": True},
@@ -172,7 +174,7 @@ def test_the_editor_speaks_camel_case(root: Path, env: dict[str, str]) -> None:
     assert settings.cost.session_hard_cap_usd == Decimal("0.1")
 
 
-def test_problems_in_the_editors_section_use_its_spelling(env: dict[str, str]) -> None:
+def test_problems_with_editor_settings_use_camel_case(env: dict[str, str]) -> None:
     loaded = load(None, {"inlayHint": True}, env)
     (problem,) = loaded.problems
     assert str(problem) == "editor settings: inlayHint: unknown key; did you mean inlayHints?"
@@ -187,7 +189,7 @@ def test_problems_in_the_editors_section_use_its_spelling(env: dict[str, str]) -
         (2048, "", 2048, "user"),
     ],
 )
-def test_context_max_tokens_caps_the_limit(
+def test_context_max_tokens_lowers_the_limit(
     written: int | None,
     variable: str,
     limit: int,
@@ -201,7 +203,7 @@ def test_context_max_tokens_caps_the_limit(
     assert loaded.origins["context.limit"].source == source
 
 
-def test_paths_are_named_by_the_environment(
+def test_environment_variables_override_the_paths(
     root: Path, tmp_path: Path, env: dict[str, str]
 ) -> None:
     assert config_file(env) == tmp_path / "config.toml"
@@ -215,14 +217,14 @@ def test_paths_are_named_by_the_environment(
     assert not state_dir(env).exists()
 
 
-def test_paths_without_names_are_the_users_own() -> None:
+def test_default_paths_are_the_folders_of_the_user() -> None:
     assert config_file({}).name == "config.toml"
     assert "token-sidecar" in str(config_file({}))
     assert "token-sidecar" in str(state_dir({}))
     assert "token-sidecar" in str(cache_dir({}))
 
 
-def test_find_root_goes_up_to_the_configuration(root: Path) -> None:
+def test_find_root_searches_parent_folders(root: Path) -> None:
     deep = root / "a" / "b"
     deep.mkdir(parents=True)
     (deep / "x.md").write_text("")
@@ -241,7 +243,7 @@ def test_find_root_goes_up_to_the_configuration(root: Path) -> None:
     "home", ["/home/some.one", "", "relative", "/", "/with a blank", "~", "/home/../x", "//two"]
 )
 @pytest.mark.parametrize("named", [None, "", "/else/where", "relative", "~/x", "/a b", "/end/"])
-def test_folders_are_those_of_platformdirs(
+def test_default_folders_equal_those_of_platformdirs(
     home: str, named: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from platformdirs import user_cache_path, user_config_path, user_state_path

@@ -1,4 +1,4 @@
-"""Positions in TOML: what stands at a span is what `tomllib` reads there."""
+"""Tests positions in TOML: `tomllib` reads the same value from the text of each span."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def leaves(values: object, path: tuple[str | int, ...] = ()) -> list[tuple[str |
     return [path]
 
 
-def test_every_way_of_writing() -> None:
+def test_spans_of_all_toml_syntax_equal_tomllib() -> None:
     assert_true_to_tomllib(EXAMPLE)
     spans = find_value_spans(EXAMPLE)
     assert spans["rows", 1, "sub", "m"].line == 21
@@ -77,11 +77,11 @@ def test_every_way_of_writing() -> None:
     assert spans["table", "list", 1, "x", 0].line == 14
 
 
-def test_carriage_returns() -> None:
+def test_spans_are_right_with_carriage_returns() -> None:
     assert_true_to_tomllib(EXAMPLE.replace("\n", "\r\n"))
 
 
-def test_a_line_for_what_is_not_there() -> None:
+def test_missing_path_has_the_line_of_its_table() -> None:
     spans = find_value_spans(EXAMPLE)
     assert find_line(spans, ("rows", 1, "missing")) == 18
     assert find_line(spans, ("rows",)) == 16
@@ -124,20 +124,20 @@ documents = st.lists(st.one_of(pairs, headers, st.just(""), st.just("# c")), max
 
 
 @given(documents)
-def test_positions_are_those_of_tomllib(lines: list[str]) -> None:
+def test_spans_of_random_documents_equal_tomllib(lines: list[str]) -> None:
     text = "\n".join(lines)
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         find_value_spans(
             text
-        )  # not TOML (a key twice): no positions are promised, and nothing raises
+        )  # The text is invalid (a key twice). Only the absence of exceptions is promised.
     else:
         assert_true_to_tomllib(text)
 
 
 @given(st.text("[]{}\"'=,.#\\\n\r ab1é"))
-def test_any_text_is_read_or_named_by_line(text: str) -> None:
+def test_any_text_is_parsed_or_reported_with_a_line(text: str) -> None:
     find_value_spans(text)
     try:
         expected = tomllib.loads(text)
@@ -149,5 +149,5 @@ def test_any_text_is_read_or_named_by_line(text: str) -> None:
         assert parse(text) == expected
 
 
-def test_an_escape_beyond_unicode_ends_it_quietly() -> None:
+def test_invalid_escape_ends_the_scan_without_an_error() -> None:
     assert list(find_value_spans('a = 1\n"\\UFFFFFFFF" = 2\n')) == [("a",)]

@@ -1,4 +1,4 @@
-"""Which agent calls a tool, and in which session."""
+"""Tests which agent and session a call of a tool is assigned to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "id
         ("", None),
     ],
 )
-def test_the_agent_is_known_by_the_name_of_its_client(client: str, agent: str | None) -> None:
+def test_agent_is_recognised_by_the_client_name(client: str, agent: str | None) -> None:
     assert Caller(client).agent == agent
 
 
@@ -57,27 +57,27 @@ def test_ids_of_sessions_are_found_in_meta() -> None:
     assert session_ids(None) == ()
 
 
-def test_a_named_session_wins() -> None:
+def test_session_named_by_the_call_is_preferred() -> None:
     rows = [row("new", "codex", "running"), row("old", "codex")]
     found = find_session(rows, Caller("codex-mcp-client", ("old",)))
     assert found is not None
     assert (found.row.id, found.others) == ("old", 0)
 
 
-def test_of_several_running_sessions_the_newest_is_taken_and_counted() -> None:
+def test_newest_of_several_running_sessions_is_used() -> None:
     rows = [row("x", "pi", "running"), row("b", "codex", "running"), row("a", "codex", "running")]
     found = find_session(rows, Caller("codex-mcp-client"))
     assert found is not None
     assert (found.row.id, found.others) == ("b", 1)
 
 
-def test_without_a_running_session_an_open_one_is_taken() -> None:
+def test_open_session_is_used_if_none_is_running() -> None:
     rows = [row("done", "codex", "ended"), row("open", "codex")]
     found = find_session(rows, Caller("codex-mcp-client"))
     assert found is not None
     assert found.row.id == "open"
 
 
-def test_other_agents_sessions_are_never_taken() -> None:
+def test_sessions_of_other_agents_are_never_used() -> None:
     assert find_session([row("a", "pi", "running")], Caller("codex-mcp-client")) is None
     assert find_session([row("a", "pi", "running")], Caller("inspector-client")) is None

@@ -1,4 +1,4 @@
-"""Edits of clients' JSON files, and the changes that `mcp --install` makes."""
+"""Tests edits of clients' JSON files, and the changes that `mcp --install` makes."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ def test_comments_and_formatting_stay() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '{"servers": 3}', '{"servers": {', "{", '{"a" 1}'])
-def test_what_is_no_object_is_refused(text: str) -> None:
+def test_text_that_is_not_an_object_is_rejected(text: str) -> None:
     with pytest.raises(JsonEditError):
         set_member(text, "servers", "token-sidecar", SERVER)
 
 
-def test_an_empty_file_gets_the_member() -> None:
+def test_member_is_added_to_an_empty_file() -> None:
     assert json.loads(set_member("", "mcp", "token-sidecar", 1)) == {"mcp": {"token-sidecar": 1}}
 
 
-def test_edits_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+def test_concurrent_edits_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text("{}")
     edits = [EditFile(path, f"group{number}", SERVER) for number in range(8)]
@@ -91,7 +91,7 @@ def test_edits_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     assert len(json.loads(path.read_text())) == 8
 
 
-def test_a_broken_file_is_left_alone(tmp_path: Path) -> None:
+def test_broken_file_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "opencode.json"
     path.write_text('{"mcp": ')
     with pytest.raises(SidecarError, match="not a JSON object"):
@@ -103,7 +103,7 @@ def test_a_broken_file_is_left_alone(tmp_path: Path) -> None:
 def test_each_client_can_be_undone(client: Any, tmp_path: Path) -> None:
     added, removed = install(client, "user", tmp_path), uninstall(client, "user", tmp_path)
     if isinstance(added, RunCommand):
-        # The command itself is an absolute path where it is not on PATH.
+        # If the command is not on PATH, its absolute path is used.
         assert any("token-sidecar" in part for part in added.command)
     if isinstance(removed, RunCommand):
         assert removed.command[-1] == "token-sidecar"
@@ -141,7 +141,7 @@ def test_vscode_in_a_project_from_the_command_line(
     assert json.loads((tmp_path / ".vscode/mcp.json").read_text()) == {}
 
 
-def test_a_missing_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_missing_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(main, ["mcp", "--install", "gemini", "--yes"])
     assert done.exit_code == 1

@@ -1,6 +1,7 @@
-"""Runs the scenes with real agents and prints the table: `python -m tests.e2e.agents [AGENT…]`.
+"""Runs the scenes with real agents and prints a table: `python -m tests.e2e.agents [AGENT…]`.
 
-Without names the agents of CI; `all` for all that can be installed.
+Without arguments, it runs the agents of CI. The argument `all` runs all agents that can be
+installed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 
 def main(names: list[str]) -> int:
-    """Run pytest on this folder; return its exit code."""
+    """Run pytest on this folder and return its exit code."""
     command = [sys.executable, "-m", "pytest", str(Path(__file__).parent)]
     environment = os.environ | {"AGENTS": " ".join(names)}
     return subprocess.run(command, check=False, env=environment).returncode

@@ -1,4 +1,4 @@
-"""How each real agent is installed, pointed at the fake vendor, run and resumed, in one class each."""
+"""Defines for each real agent how it is installed, connected to the fake vendor, run and resumed."""
 
 from __future__ import annotations
 
@@ -14,76 +14,76 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WINDOW = 200_000
-"""The context window that agents are configured with, in tokens, where they let us."""
+"""The context window that agents are configured with, in tokens, if they can be."""
 
 
 class Agent(ABC):
     """A coding agent that runs without a terminal."""
 
     name: ClassVar[str]
-    """As our readers call it."""
+    """The name of the agent in `agents.sources`."""
     package: ClassVar[Package]
     model: ClassVar[str] = "gpt-5"
     in_ci: ClassVar[bool] = False
     side_calls: ClassVar[dict[str, Kind]] = {}
-    """Phrases of requests that are no turns, e.g. of summaries."""
+    """Phrases that identify requests other than turns, such as for summaries."""
     cannot: ClassVar[dict[str, str]] = {}
-    """Scenes that the agent has no means for, and why."""
+    """The scenes that the agent does not support, with the reason."""
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
-    """Kinds of calls that the agent's files do not record, and how that shows."""
+    """The kinds of calls that the agent's files do not record, with the consequence."""
     limits: ClassVar[dict[str, str]] = {}
-    """Checks to skip, as `check` or `scene: check`, and what the agent's files lack for them."""
+    """The checks to skip, as `check` or `scene: check`, with the reason."""
     records_cache: ClassVar[bool] = True
     """Whether the files record cache reads."""
     records_reasoning: ClassVar[bool] = True
-    """Whether the files record reasoning apart from other output."""
+    """Whether the files record reasoning separately from other output."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """Kinds of calls whose cache writes for 5 minutes are recorded without their time to live."""
+    """The kinds of calls whose five-minute cache writes are recorded without their lifetime."""
     model_in_files: ClassVar[str | None] = None
     """The model's name in the files, if it differs."""
     state_at_end: ClassVar[str] = "idle"
-    """The state of a session whose agent has ended."""
+    """The state of a session after its agent has ended."""
     has_tools: ClassVar[bool] = True
-    """Whether its turns offer the model tools, and its titles and summaries do not."""
+    """Whether the agent's turns offer tools to the model while its titles and summaries do not."""
     window: ClassVar[int] = WINDOW
-    """What the agent takes for its window with the configuration here."""
+    """The window that the agent assumes with this configuration."""
     fills_window: ClassVar[int] = WINDOW - 8_000
-    """A prompt of so many tokens makes it compact the conversation."""
+    """The number of prompt tokens at which the agent compacts the conversation."""
     compacts_within_turn: ClassVar[bool] = False
-    """Whether it only does so before it sends a tool's result, in the same turn."""
+    """Whether the agent only compacts before it sends a tool's result in the same turn."""
     compact_command: ClassVar[str | None] = None
-    """The prompt that makes it do so instead."""
+    """The prompt that makes the agent compact the conversation."""
     band_percent: ClassVar[float] = 0
-    """Error band (±%) of the sizes that its files record."""
+    """The error band (±%) of the sizes that the agent's files contain."""
     reply_seconds: ClassVar[float] = 0
-    """How long the vendor takes for a reply."""
+    """The seconds that the vendor takes for a reply."""
 
     @abstractmethod
     def configure(self, home: Path, url: str) -> None:
-        """Write the agent's own configuration, with `url` as the vendor's."""
+        """Write the agent's configuration, with the URL of the fake vendor."""
 
     @abstractmethod
     def arguments(self, prompt: str, *, resume: bool) -> list[str]:
-        """Arguments of the program for one prompt, of the newest session if `resume`."""
+        """Return the program's arguments for one prompt, in the newest session if `resume`."""
 
     @abstractmethod
     def shell(self, command: str) -> ToolUse:
-        """The call of a tool that runs a shell command."""
+        """Return the tool call that runs a shell command."""
 
     def subagent(self, prompt: str) -> ToolUse:
-        """The call of the tool that starts a sub-agent with this prompt."""
+        """Return the tool call that starts a sub-agent with a prompt."""
         raise NotImplementedError(self.cannot["subagent"])
 
     def title(self, _prompt: str) -> str | None:
-        """The title in the agent's files of a session that began with a prompt."""
+        """Return the title that the agent's files have for a session with this first prompt."""
         return None
 
     def estimate_after_compaction(self, _home: Path) -> int | None:
-        """What its files estimate, in tokens, that a compaction left."""
+        """Return the estimate in the agent's files of the tokens that a compaction left."""
         return None
 
     def environment(self, _url: str) -> dict[str, str]:
-        """Further variables of the environment."""
+        """Return additional environment variables."""
         return {}
 
 
@@ -434,7 +434,7 @@ class Cline(Agent):
 
 class Vibe(Agent):
     name = "vibe"
-    reply_seconds = 0.5  # it deletes journals two replies later, before anything could read them
+    reply_seconds = 0.5  # Vibe deletes a journal after two more replies, before it can be read
     records_reasoning = False
     package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
     model = "devstral-2512"
@@ -542,7 +542,7 @@ def mcp_agents() -> list[Agent]:
 
 
 def chosen_agents(names: list[str]) -> list[Agent]:
-    """The agents of these names, all for "all", those of CI for none."""
+    """Return the agents with these names: all agents for "all", those of CI for no names."""
     if not names:
         return [agent for agent in AGENTS.values() if agent.in_ci]
     return list(AGENTS.values()) if names == ["all"] else [AGENTS[name] for name in names]

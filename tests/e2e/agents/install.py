@@ -1,7 +1,7 @@
-"""Installs the real coding agents that the tests run: pinned, from npm and PyPI.
+"""Installs the real coding agents for the tests, with pinned versions from npm and PyPI.
 
-Each goes into a folder of its own below one that git ignores, and is left alone when it is there
-already: `python -m tests.e2e.agents.install [AGENT…]`.
+Each agent has a folder of its own, which git ignores. Installed agents are not installed again:
+`python -m tests.e2e.agents.install [AGENT…]`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FOLDER = ROOT / ".agents"
 
 
 class Package(NamedTuple):
-    """A pinned package and the program in it."""
+    """A package with a pinned version, and the name of its program."""
 
     registry: Literal["npm", "pypi"]
     name: str
     version: str
     program: str
     python: tuple[int, int] = (3, 11)
-    """The oldest Python that it runs on, from PyPI."""
+    """The oldest supported version of Python, for packages from PyPI."""
 
     @property
     def folder(self) -> Path:
@@ -34,7 +34,7 @@ class Package(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The program, once it is installed."""
+        """The path of the program after installation."""
         folder = "node_modules/.bin" if self.registry == "npm" else "bin"
         return self.folder / folder / self.program
 
@@ -44,12 +44,12 @@ class MissingPythonError(Exception):
 
 
 def ensure_node() -> Path:
-    """The Node that the agents run on: the one that the VS Code tests use."""
+    """Return the Node.js that the VS Code tests use, to run the agents."""
     return ensure_vscode().node
 
 
 def ensure_installed(package: Package) -> Path:
-    """Install a package unless it is there; return its program."""
+    """Install a package unless it is installed, and return the path of its program."""
     marker = package.folder / "installed"
     wanted = f"{package.name} {package.version}"
     if marker.is_file() and marker.read_text() == wanted and package.path.exists():
@@ -78,10 +78,10 @@ def _install_from_pypi(package: Package) -> None:
 
 
 def _find_python(oldest: tuple[int, int]) -> str:
-    """Return an interpreter of this version or a newer one; pyenv's and uv's are found too."""
+    """Return a Python of at least this version. Those of pyenv and uv are found too."""
     managed = (".pyenv/versions/*/bin/python", ".local/share/uv/python/*/bin/python3")
     candidates = [sys.executable, *(f"python3.{minor}" for minor in range(oldest[1], 15))]
-    home = Path(f"~{getpass.getuser()}").expanduser()  # a test has another HOME
+    home = Path(f"~{getpass.getuser()}").expanduser()  # tests set another HOME
     candidates += [str(path) for pattern in managed for path in sorted(home.glob(pattern))]
     test = f"import sys; sys.exit(sys.version_info < {oldest})"
     for python in filter(shutil.which, candidates):
@@ -92,7 +92,7 @@ def _find_python(oldest: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Install the agents named, or those of CI with the other MCP clients."""
+    """Install the named agents, or those of CI and the other MCP clients."""
     from tests.e2e.agents.adapters import chosen_agents, mcp_agents
     from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 

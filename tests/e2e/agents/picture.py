@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def _tidy(output: str) -> str:
-    """Remove lines about the sandbox of the run, and what follows the number of tokens."""
+    """Remove the lines about the sandbox, and everything after the number of tokens."""
     lines = [line for line in output.splitlines() if not _HIDDEN.match(line)]
     return "\n".join(lines[: lines.index("tokens used") + 2])
 
 
 def draw(text: str) -> None:
-    """Write a terminal with this text."""
+    """Draw a terminal with a text as SVG."""
     console = Console(record=True, width=92, file=io.StringIO())
     for line in text.splitlines():
         style = "bold" if line.startswith("$") else "cyan" if line.startswith("mcp: ") else ""

@@ -1,4 +1,4 @@
-"""Processes that see a private home and, where Linux permits namespaces, only the loopback."""
+"""Runs processes with a private home and, where Linux permits namespaces, without a network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
     code: int
     output: str
-    """stdout and stderr."""
+    """The text of stdout and stderr."""
 
 
 class Program:
@@ -35,7 +35,7 @@ class Program:
         self._process, self._output = process, output
 
     def wait(self, seconds: float) -> Ended:
-        """Wait for the program; one that takes longer is killed, and its code is -9."""
+        """Wait for the program to end. It is killed after a timeout, with the exit code -9."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -44,13 +44,13 @@ class Program:
         return Ended(self._process.returncode, self._output.read())
 
     def interrupt(self) -> None:
-        """Send what Ctrl-C sends: SIGINT to each process of the program's group."""
+        """Send SIGINT to each process of the program, like Ctrl-C."""
         for pid in _group(self._process.pid):
             if pid != self._process.pid or _name(pid) != "nsenter":
                 os.kill(pid, signal.SIGINT)
 
     def end(self) -> None:
-        """Kill what still runs of it, and forget what it printed."""
+        """Kill the remaining processes of the program, and drop their output."""
         self._kill()
         self._output.close()
 
@@ -61,10 +61,10 @@ class Program:
 
 
 class Sandbox:
-    """Runs programs with `home` as HOME; ending it kills everything that runs in it.
+    """Runs programs with `home` as HOME. Leaving the sandbox kills everything that runs in it.
 
-    In namespaces of its own where the system permits, so that no program reaches another host and
-    none outlives the sandbox. `listener` is a socket that listens on its loopback.
+    If the system permits, the programs run in namespaces of their own, so that none reaches another
+    host or outlives the sandbox. `listener` is a socket that listens on their loopback.
     """
 
     def __init__(self, home: Path) -> None:
@@ -79,7 +79,7 @@ class Sandbox:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether only the loopback can be reached."""
+        """Whether programs can reach only the loopback."""
         return self._holder is not None
 
     def __enter__(self) -> Sandbox:
@@ -106,7 +106,7 @@ class Sandbox:
         return socket.socket(fileno=listener)
 
     def start(self, command: list[str], cwd: Path, env: dict[str, str]) -> Program:
-        """Start a program with this environment, and nothing else, but for HOME and PATH."""
+        """Start a program with only these environment variables, HOME and PATH."""
         (self.home / "tmp").mkdir(exist_ok=True)
         variables = {
             "HOME": str(self.home),
@@ -117,7 +117,7 @@ class Sandbox:
             **env,
         }
         pairs = [f"{name}={value}" for name, value in variables.items()]
-        # A file and no pipe: what the program leaves running must not keep `wait` waiting.
+        # A file instead of a pipe, so that remaining child processes do not block `wait`.
         output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         process = subprocess.Popen(
             [*self._enter, "env", "-i", "-C", str(cwd), *pairs, *command],
@@ -158,8 +158,8 @@ def _group(leader: int) -> list[int]:
 
 
 def _hold(control: socket.socket) -> None:
-    """Hold the namespaces as their first process until the other end of `control` is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans
+    """Keep the namespaces alive as their first process, until `control` is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes orphans
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sH14x", b"lo", _IFF_UP)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)

@@ -1,7 +1,7 @@
-"""A stage for scenes: a real agent, its fake vendor and our server on the same workspace.
+"""Runs a real agent with a fake vendor and our server in the same workspace.
 
-A `Scene` runs turns, compares what our server says with what the vendor reported, and collects what
-differs; `assert_no_differences` fails with all of them at once.
+A `Scene` runs turns, compares the server's numbers with those that the vendor reported, and
+collects differences. `assert_no_differences` fails with all of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 60
 STATUS_SECONDS = 10
-"""How long a scene waits for a status or a recorded call."""
+"""The seconds to wait for a status or a recorded call."""
 LAG_SECONDS = 2.0
-"""The longest accepted time until a status shows a new context; not judged on a busy machine."""
+"""The longest accepted time until a status shows a new context. It is ignored on a busy machine."""
 ESTIMATE_BAND = 25
-"""Error band (±%) of an agent's own estimate of the context after a compaction."""
+"""The error band (±%) of an agent's own estimate after a compaction."""
 PRICES = {
     "gpt-5": (1.25, 0.125, 1.25, 10.0),
     "claude-sonnet-4-5": (3.0, 0.3, 3.75, 15.0),
@@ -41,15 +41,15 @@ PRICES = {
     "kimi-k2-0905-preview": (0.6, 0.15, 0.6, 2.5),
     "devstral-2512": (0.4, 0.04, 0.4, 2.0),
 }
-"""USD per million tokens: uncached input, cache reads, cache writes for 5 minutes, output."""
+"""The USD per million tokens of uncached input, cache reads, five-minute cache writes and output."""
 CACHE_WRITE_1H_FACTOR = 1.6
-"""Price of cache writes for an hour, relative to those for 5 minutes."""
+"""The price of one-hour cache writes relative to five-minute ones."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
-"""The ledger's categories that differ from the vendor's kind of call."""
+"""The category in the ledger of each kind of call that has another name."""
 
 
 class Scene:
-    """One test's agent, vendor and server."""
+    """The agent, vendor and server of a test."""
 
     def __init__(self, name: str, agent: Agent, program: Path, folder: Path) -> None:
         self.name, self.agent, self.program = name, agent, program
@@ -68,7 +68,7 @@ class Scene:
         agent.configure(self.home, self.vendor.url)
         self.sidecar = SidecarClient(self.root)
         self._stack.callback(self.sidecar.stop)
-        # From here on the server records calls only as it sees the agent's files change.
+        # From now on, the server records calls only when the agent's files change.
         assert not self.sidecar.report_costs()["note"]
 
     def close(self) -> None:
@@ -76,14 +76,14 @@ class Scene:
         self._stack.close()
 
     def start(self, prompt: str, *, resume: bool = False) -> Program:
-        """Give the agent a prompt, in a new session or the newest one."""
+        """Start the agent with a prompt, in a new session or in the newest one."""
         path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
         environment = {"PATH": path} | self.agent.environment(self.vendor.url)
         arguments = self.agent.arguments(prompt, resume=resume)
         return self.sandbox.start([str(self.program), *arguments], self.root, environment)
 
     def turn(self, prompt: str, *, resume: bool = False) -> Ended:
-        """Run the agent on a prompt to its end; then our status shows the context it has."""
+        """Run the agent with a prompt until it ends, then check that our status shows its context."""
         before = len(self.vendor.calls)
         ended = self.start(prompt, resume=resume).wait(TURN_SECONDS)
         assert ended.code == 0, f"{self.agent.name} ended with {ended.code}:\n{ended.output}"
@@ -92,7 +92,7 @@ class Scene:
         return ended
 
     def check(self, what: str, seen: object, expected: object) -> None:
-        """Compare, and collect a difference instead of raising."""
+        """Compare two values, and collect the difference instead of raising."""
         if self._is_limited(what):
             return
         self.score.checks += 1
@@ -102,7 +102,7 @@ class Scene:
             self.differences.append(f"{what}: {seen!r}, expected {expected!r}")
 
     def check_current_context(self) -> None:
-        """Our status shows the newest call's context; after a compaction no longer the old one."""
+        """Check that the status shows the context of the newest call, or none after a compaction."""
         newest = self.vendor.billed("main", "summary")[-1]
         if newest.kind == "main":
             self.check_context(newest)
@@ -116,7 +116,7 @@ class Scene:
             self.check("label of the estimate", "~" in self.sidecar.context_text(), True)
 
     def check_context(self, call: VendorCall, what: str = "context") -> None:
-        """Our status shows the context as it is after this call, within the agent's band."""
+        """Check that the status shows the context after a call, within the agent's error band."""
         assert call.usage is not None
         assert call.finished_at is not None
         if self._is_limited(what):
@@ -133,13 +133,13 @@ class Scene:
             self._check_lag(what, at - call.finished_at)
 
     def accept(self, shown: int, tokens: int) -> int:
-        """Return `tokens` if `shown` is within the agent's band of it, else `shown`."""
+        """Return `tokens` if `shown` is within the agent's error band, else `shown`."""
         is_within_band = abs(shown - tokens) <= shown * self.agent.band_percent / 100
         return tokens if is_within_band else shown
 
     def check_session(self, *, title: str | None) -> None:
-        """The shown session is this agent's, with the right model and window, and idle."""
-        # The server may still be loading its list of models' windows.
+        """Check that the shown session is idle and has the right agent, model and window."""
+        # The server may still be loading its list of windows.
         self._wait_until(lambda: self.sidecar.usage()["limit"] is not None)
         usage = self.sidecar.usage()
         shown = [session for session in self.sidecar.sessions() if session["shown"]]
@@ -152,12 +152,12 @@ class Scene:
         self.check_state(self.agent.state_at_end)
 
     def check_state(self, expected: str, what: str = "state") -> None:
-        """The shown session is in this state, or gets there in a moment."""
+        """Check that the shown session has a state, or has it soon."""
         self._wait_until(lambda: self.shown_session().get("state") == expected)
         self.check(what, self.shown_session().get("state"), expected)
 
     def check_bill(self) -> None:
-        """The ledger has each call once, with the vendor's numbers, at its price."""
+        """Check that the ledger has each call once, with the vendor's numbers and the right price."""
         calls, agent = self.vendor.billed(), self.agent
         recorded = [call for call in calls if call.kind not in agent.unrecorded_kinds]
         self._wait_until(lambda: self.sidecar.count_recorded_calls() == len(recorded))
@@ -181,11 +181,11 @@ class Scene:
         self.score.recorded_prompt_tokens += sum(_prompt(row) for row in rows)
 
     def assert_no_differences(self) -> None:
-        """Fail with all differences."""
+        """Fail with all collected differences."""
         assert not self.differences, "\n".join([f"{self.agent.name}:", *self.differences])
 
     def shown_session(self) -> dict[str, Any]:
-        """The session that the status shows; empty before there is one."""
+        """Return the session that the status shows, or an empty dict before there is one."""
         return next((row for row in self.sidecar.sessions() if row["shown"]), {})
 
     def _is_limited(self, what: str) -> bool:
@@ -222,7 +222,7 @@ def _output(row: dict[str, Any]) -> int:
 
 
 def _reported(report: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
-    """Calls, prompt and output tokens by category and model, as the server reports them."""
+    """Return the calls, prompt and output tokens in the server's report, by category and model."""
     return {
         (row["category"], row["model"]): [
             row["calls"], row["promptTokens"], row["completionTokens"]
@@ -232,7 +232,7 @@ def _reported(report: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
 
 
 def _summed_up(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[int]]:
-    """The same of exported calls."""
+    """Return the calls, prompt and output tokens of exported calls, by category and model."""
     sums: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         key = row["category"], row["model"]

@@ -1,6 +1,6 @@
-"""A plugin of pytest that prints what the scenes with real agents showed.
+"""Prints a summary of the scenes with real agents, as a pytest plugin.
 
-`tests/conftest.py` loads it, so that with `-n` the process that prints the summary has it too.
+`tests/conftest.py` loads it, so that it also runs in the process that prints the summary with `-n`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
     import pytest
 
 LAG_GOAL = 1
-"""Seconds until a status should show a new context."""
+"""The seconds within which a status should show a new context."""
 _SCORE = "score of a real agent"
 _scores: dict[str, Score] = {}
 
 
 @dataclass
 class Score:
-    """What one or more scenes of an agent have shown."""
+    """The results of one or more scenes of an agent."""
 
     agent: str
     version: str
     checks: int = 0
     passed: int = 0
     lags: list[float] = field(default_factory=list)
-    """Seconds from the end of the vendor's reply to our status, one for each context."""
+    """The seconds from the end of each of the vendor's replies to our status."""
     loads: list[float] = field(default_factory=list)
-    """The machine's load at each lag that is not judged because of it."""
+    """The load of the machine at each delay that is ignored because of it."""
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
     omissions: dict[str, str] = field(default_factory=dict)
-    """Scenes, calls and checks that are left out, and why."""
+    """The scenes, calls and checks that are skipped, with the reasons."""
 
     def add(self, other: Score) -> None:
-        """Add what another scene has shown."""
+        """Add the results of another scene."""
         self.checks += other.checks
         self.passed += other.passed
         self.lags += other.lags
@@ -56,12 +56,12 @@ class Score:
 
 
 def record(item: pytest.Item, score: Score) -> None:
-    """Add a scene's score to the report of its test."""
+    """Attach the results of a scene to the report of its test."""
     item.user_properties.append((_SCORE, asdict(score)))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Collect the scores, of other processes too."""
+    """Collect the results, including those of other processes."""
     if report.when != "teardown":
         return
     for key, value in report.user_properties:
@@ -72,7 +72,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print a line for each agent, then what its scenes leave out."""
+    """Print a line for each agent, then everything that its scenes skip."""
     if not _scores:
         return
     terminalreporter.section("real agents")

@@ -1,4 +1,4 @@
-"""`token-sidecar serve` on one workspace, as an editor runs it: every status with its time."""
+"""Runs `token-sidecar serve` for one workspace, like an editor, and records each status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_SECONDS = 30
 
 
 class SidecarClient(StdioClient):
-    """A client whose thread reads all that the server sends, when it comes."""
+    """A client with a thread that reads all messages of the server."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(SERVER, stderr=subprocess.DEVNULL)
@@ -49,11 +49,11 @@ class SidecarClient(StdioClient):
     def context_shown_at(
         self, is_right: Callable[[int], bool], since: float, seconds: float
     ) -> float | None:
-        """When a status first showed a context of the right size, if it does within `seconds`.
+        """Return when a status first showed a context of the right size, or None after a timeout.
 
         Args:
-            is_right: whether this is the number of tokens.
-            since: the `time.monotonic()` from which statuses are considered.
+            is_right: Returns whether a number of tokens is right.
+            since: The `time.monotonic()` from which statuses count.
         """
 
         def shown() -> float | None:
@@ -69,39 +69,41 @@ class SidecarClient(StdioClient):
         return self._wait_for(shown, seconds)
 
     def context_text(self) -> str:
-        """The text of the context in the newest status; empty before there is one."""
+        """Return the text of the context in the newest status, or an empty text before there is
+        one.
+        """
         texts = [status["context"]["text"] for _, status in self.statuses if status.get("context")]
         return texts[-1] if texts else ""
 
     def usage(self) -> Any:
-        """How full the context of the shown session is."""
+        """Return how full the context of the shown session is."""
         return self.request("context/usage", {"workspace": self.root.as_uri()})
 
     def sessions(self) -> list[Any]:
-        """All sessions of the workspace."""
+        """Return all sessions of the workspace."""
         rows: list[Any] = self.request("context/sessions", {"workspace": self.root.as_uri()})
         return rows
 
     def count_recorded_calls(self) -> int:
-        """Calls in the ledger now: no request makes the server read the agents' files for it."""
+        """Return the number of calls in the ledger, without making the server read files."""
         path = Path(os.environ["TOKEN_SIDECAR_STATE"]) / "ledger.db"
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as ledger:
             return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
 
     def report_costs(self) -> Any:
-        """The server's report; the request may make the server read the agents' files."""
+        """Return the server's cost report. The request may make the server read the agents' files."""
         params = {"workspace": self.root.as_uri(), "by": ["model", "category"]}
         return self.request("cost/detail", params)
 
     def export_calls(self) -> list[dict[str, Any]]:
-        """Every call in the ledger, by the command line, which reads the agents' files itself."""
+        """Return every call in the ledger. The command line reads the agents' files itself."""
         command = [sys.executable, "-P", "-m", "sidecar", "cost", "export", "--format", "jsonl"]
         command += ["--workspace", str(self.root)]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return [json.loads(line) for line in printed.splitlines()]
 
     def stop(self) -> None:
-        """End the server as an editor does."""
+        """Stop the server as an editor does."""
         self.request("shutdown")
         self.notify("exit")
         self.process.wait(20)

@@ -1,4 +1,4 @@
-"""Real coding agents at work: our numbers equal what their vendor reported."""
+"""Tests with real coding agents that our numbers equal those that the vendor reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_tool_call(scene: Scene) -> None:
 
 
 def test_subagent(scene: Scene) -> None:
-    """A sub-agent is billed apart, and its context is not the session's."""
+    """A sub-agent is billed separately, and its context is not that of the session."""
     delegate = Reply("", (scene.agent.subagent(CELLAR),))
     scene.script.on(DELEGATE, delegate, Reply("It is empty.", after="subagent"))
     scene.script.on(CELLAR, Reply("Nothing there."), kind="subagent")
@@ -65,7 +65,7 @@ def test_refusal_and_retry(scene: Scene) -> None:
 
 
 def test_abort(scene: Scene) -> None:
-    """An aborted reply leaves the context as it was, and the session idle."""
+    """An aborted reply does not change the context, and leaves the session idle."""
     scene.script.on(GREET, Reply("Hello there."))
     scene.script.on(LONG, Reply("Let me", hangs=True))
     scene.turn(GREET)
@@ -81,7 +81,7 @@ def test_abort(scene: Scene) -> None:
 
 
 def test_resume(scene: Scene) -> None:
-    """A session that goes on stays one session, and no call of it counts again."""
+    """A resumed session stays one session, and none of its calls counts twice."""
     scene.turn(GREET)
     scene.turn(CONTINUE, resume=True)
     scene.turn(CONTINUE, resume=True)
@@ -92,7 +92,7 @@ def test_resume(scene: Scene) -> None:
 
 
 def test_compaction(scene: Scene) -> None:
-    """The summary is billed as one, and the context is that of the next turn."""
+    """The summary is billed as one call, and the context is that of the next turn."""
     agent = scene.agent
     read = (agent.shell("true"),) if agent.compacts_within_turn else ()
     scene.script.on(GREET, Reply("Hello there."))
@@ -109,7 +109,7 @@ def test_compaction(scene: Scene) -> None:
 
 
 def test_another_session(scene: Scene) -> None:
-    """The newest session is shown; the other one keeps its size."""
+    """The newest session is shown, and the size of the other one does not change."""
     scene.script.on(GREET, Reply("Hello there."))
     expected = {}
     for prompt in (GREET, WORK):
