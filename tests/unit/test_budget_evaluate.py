@@ -1,4 +1,4 @@
-"""Findings: which, how severe, what they say, and where they point."""
+"""The findings of budgets: their severity, message and range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Words(Tokenizer):
-    """A tokenizer whose tokens anybody can count: runs of letters, and blanks are free."""
+    """A tokenizer for which each word is a token, and blanks are not counted."""
 
     name = "words"
 
@@ -229,7 +229,7 @@ ENCODINGS = {
 PURPOSES: list[Purpose] = ["interactive", "reference"]
 ENGINES = [(name, purpose) for name in ENCODINGS for purpose in PURPOSES]
 for name, purpose in ENGINES:
-    engine(name, purpose).count("a")  # loads the ranks, outside of any time limit
+    engine(name, purpose).count("a")  # load the vocabulary before any time limit applies
 texts = st.text(
     st.one_of(st.sampled_from("ab e\n\r\t.,'/汉字é😀👩\u200d한नि"), st.characters(codec="utf-8")),
     max_size=200,

@@ -1,4 +1,4 @@
-"""Fixes: each one mends the finding it is for, and touches nothing else."""
+"""Each quick fix resolves its finding, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ OWNERS = {
     "setext section": ' of "Guide > Setext heading"',
     "region": " of lines 2 to 22",
 }
-"""Where several budgets are exceeded, each fix says whose it is."""
+"""If several budgets are exceeded, the title of a fix names its section or region."""
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

@@ -1,4 +1,4 @@
-"""The editor and the command line say the same of every file of a generated tree."""
+"""The editor and `token-sidecar check` report the same findings for a generated tree of files."""
 
 # token-budget: ignore (marks in the samples below are no budgets of this file)
 
@@ -81,7 +81,7 @@ def generated(random: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Texts by relative path; the tree itself is at `""`."""
+    """Return texts by relative path. The path of the tree itself is `""`."""
     root = tmp_path_factory.mktemp("tree")
     made = {"": str(root)}
     chance = random.Random(4)
@@ -98,7 +98,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Editor:
-    """Documents that were typed into until they had their texts, and their findings."""
+    """Type texts into documents, and return their findings."""
 
     def __init__(self, tree: Mapping[str, str]) -> None:
         from pathlib import Path
@@ -111,7 +111,7 @@ class Editor:
         self.texts = {path: text for path, text in tree.items() if path}
 
     def typed(self, text: str) -> TextDocument:
-        """A document with that text, made by edits that leave it in pieces of their own."""
+        """Return a document with a text that results from several edits."""
         cut = self.chance.randrange(len(text) + 1)
         if text[cut - 1 : cut + 1] == "\r\n":
             cut += 1
@@ -125,7 +125,7 @@ class Editor:
         return self.tokenizers.for_model(model or self.model).count(self.texts[path])
 
     def together(self) -> dict[str, dict[str, int]]:
-        """For each rule over several files: the tokens of each file that counts."""
+        """Return the tokens of each file, for each rule for a group of files."""
         return {
             rule.key: {
                 path: self.tokens(path, rule.budget.model)
@@ -170,7 +170,7 @@ def test_editor_and_command_line_agree_on_every_file(tree: dict[str, str]) -> No
         for finding in findings:
             kind = f"{finding.kind} {finding.code} {finding.rule}"
             seen[kind] = seen.get(kind, 0) + 1
-    # Every kind of rule has something to say in this tree, so that agreeing means something.
+    # Each kind of rule has a finding in this tree.
     assert {kind.split()[0] for kind in seen} == {"file", "section", "region"}
     assert {kind.split()[2] for kind in seen} >= {f"budget[{index}]" for index in range(4)}
     assert sum(seen.values()) > 1_000

@@ -91,7 +91,7 @@ def test_json_has_what_the_contract_says() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_sarif_is_valid_by_its_schema() -> None:
-    # The schema as @microsoft/sarif-multitool 5.7.0 carries it.
+    # The schema is from @microsoft/sarif-multitool 5.7.0.
     schema = json.loads((FIXTURES / "sarif-2.1.0.json").read_text())
     log = json.loads(run("--format", "sarif", ".").stdout)
     checker = jsonschema.Draft202012Validator
@@ -278,7 +278,7 @@ def test_sums_count_files_that_were_not_named(project: Path) -> None:
     (finding,) = files["AGENTS.md"]["findings"]
     assert finding["tokens"] == 55 + found("prompts")["prompts/a b/plan.md"]["tokens"]
     assert finding["message"].startswith("AGENTS.md and 1 other file together are ")
-    assert len(run(".").stdout.splitlines()) == 2  # said once, and the summary
+    assert len(run(".").stdout.splitlines()) == 2  # the finding once, and the summary
 
 
 def test_standard_input(project: Path) -> None:

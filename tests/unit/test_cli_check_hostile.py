@@ -1,4 +1,4 @@
-"""`check` on a hostile pull request: nothing in the checkout talks it into silence."""
+"""`check` of a hostile pull request: no file of the checkout can suppress its findings."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> N
     git("add", "sub/AGENTS.md")
     for ignored in ("AGENTS.md\n", "sub/\n", "*\n"):
         write(project / ".gitignore", ignored)
-        for _ in range(2):  # the second time from memory
+        for _ in range(2):  # the second run uses the cache
             done = check("--json", ".")
             assert done.returncode == 1
             assert "sub/AGENTS.md" in found(done)

@@ -1,4 +1,4 @@
-"""What `check` remembers: unchanged files are not read, changed ones never missed."""
+"""The cache of `check`: unchanged files are not read, and every change is noticed."""
 
 # token-budget: ignore (marks in the samples below are no budgets of this file)
 
@@ -40,7 +40,7 @@ LONG_AGO = time.time() - 3600
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that were read, in order."""
+    """Return a list to which each file is added when it is read."""
     seen: list[str] = []
     original = reading.FileReader.check_all
 
@@ -54,7 +54,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the texts that were tokenized as wholes, when they were."""
+    """Return a list to which the length of each tokenized text is added."""
     seen: list[int] = []
     original = FastEngine.count_many
 
@@ -68,7 +68,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # No file is "just written": each test says itself when one is.
+    # Treat no file as recent, unless a test does so.
     monkeypatch.setattr(cache, "RACY_NS", -(10**18))
     folder = tmp_path / "root"
     write(folder / ".token-sidecar.toml", CONFIGURATION)
@@ -127,7 +127,7 @@ def test_what_changed_is_read_again(root: Path, reads: list[str]) -> None:
 def test_the_same_size_and_time_are_not_enough(root: Path, reads: list[str]) -> None:
     check(root)
     reads.clear()
-    write(root / "a.md", "one two three four five six s e v")  # as many bytes, the time put back
+    write(root / "a.md", "one two three four five six s e v")  # the same size, and the old time
     assert check(root)["a.md"].tokens == 9
     assert reads == ["a.md"]
 
@@ -173,7 +173,7 @@ def test_gitignore_that_comes_changes_and_goes(root: Path) -> None:
     assert "sub/b.md" in check(root)
     write(root / ".gitignore", "b.md\n")
     assert "sub/b.md" not in check(root)
-    write(root / ".gitignore", "c.txt")  # as many bytes, in place
+    write(root / ".gitignore", "c.txt")  # the same size, written in place
     files = check(root)
     assert "sub/b.md" in files
     assert "c.txt" not in files

@@ -1,4 +1,4 @@
-"""`config init`, `show` and `check`."""
+"""`token-sidecar config init`, `show` and `check`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> Result:
 
 
 def uncommented(text: str) -> str:
-    """The sample as someone who wants all of it would have it."""
+    """Return the sample with all keys enabled."""
     keys = re.compile(r"^# (?=\[|[\w-]+ = )", re.MULTILINE)
     return keys.sub("", text)
 

@@ -1,4 +1,4 @@
-"""`token-sidecar doctor`: it names engines, values with their places, and mistakes."""
+"""`token-sidecar doctor` shows engines, settings with their sources, and problems."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there_is_said_to_be_and_how_to_write_it(
 
 
 def configured(tmp_path: Path, text: str) -> list[str]:
-    """The lines of doctor's part on endpoints, under this user configuration."""
+    """Return the lines about endpoints for a user configuration."""
     (tmp_path / "user-config.toml").write_text(text)
     shown = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)]).output
     return shown.split("\nEndpoints ")[1].split("\n\nAgents")[0].splitlines()

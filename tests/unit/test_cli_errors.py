@@ -1,4 +1,4 @@
-"""Whatever goes wrong on the command line is told in one form: the program's name, and why."""
+"""All errors of the command line have the same form: the program's name and the reason."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_name_that_no_file_can_have_is_told_in_one_line(
 
 
 def test_what_is_only_logged_is_told_so_too(tmp_path: Path) -> None:
-    """Of a process: here the log is pytest's."""
+    """A process is needed, because pytest captures the log here."""
     (tmp_path / "a.md").write_text("hello\n")
     settings = 'model = "llama3"\n[[tokenizer]]\nmodels = ["llama3"]\nfile = "nowhere.json"\n'
     (tmp_path / "config.toml").write_text(settings)
@@ -88,7 +88,7 @@ def test_a_full_device_is_told(tmp_path: Path) -> None:
 def test_a_state_folder_that_cannot_be_made_is_told(
     verb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what stands in its place stays as it was, its mode too."""
+    """The existing file and its mode stay unchanged."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "file").chmod(0o644)
     before = (tmp_path / "file").stat().st_mode
@@ -112,7 +112,7 @@ def test_a_reader_that_stops_early_ends_the_command_in_silence(tmp_path: Path) -
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.close()  # long before the first line is printed, or just after
+        process.stdout.close()  # long before the first line is printed, or shortly after it
         said = process.stderr.read()
     assert said == b""
     assert process.returncode == 1

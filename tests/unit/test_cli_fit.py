@@ -1,4 +1,4 @@
-"""`token-sidecar fit`: what it prints, reads and refuses."""
+"""`token-sidecar fit`: its input, output and errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_byte_order_mark_says_how_to_decode(tmp_path: Path, encoding: str) -> 
 def test_a_broken_configuration_is_told_and_the_text_is_cut(
     form: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """As `count` and `check` have it: a limit that was written wrong must not be passed over."""
+    """As for `count` and `check`, an invalid limit in the configuration is reported."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     (tmp_path / "a.txt").write_bytes(TEXT.encode())
     result = CliRunner().invoke(fit, ["a.txt", "--max-tokens", "70", *form])

@@ -1,4 +1,4 @@
-"""Every verb in a repository whose names are made to be obeyed: all that leaves it is text."""
+"""Commands in a repository with hostile names: no control character is printed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ ANNOTATION = re.compile(
 
 @pytest.fixture(autouse=True)
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files, keys, settings, a ledger and a kept session, each with a name of that kind."""
+    """Create files, settings, a ledger and a saved session with hostile names."""
     folder = tmp_path / "repository"
     folder.mkdir()
     for name in FILES:

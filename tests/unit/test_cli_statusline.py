@@ -1,4 +1,4 @@
-"""`token-sidecar statusline`, and `usage` and `cost files` of agents' sessions."""
+"""`token-sidecar statusline`, and `usage` and `cost files` for sessions of agents."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_size_that_is_not_known_is_not_made_up(window: Any) -> None:
     ],
 )
 def test_a_percentage_alone_is_shown_as_an_estimate(window: Any, shown: str) -> None:
-    """Claude Code rounds it, and says nothing of the tokens."""
+    """Claude Code sends a rounded percentage without tokens."""
     line = run("statusline", told=told("s", context_window=window, rate_limits=None))
     assert line == f"Opus 5 · ctx {shown} · $1.92"
 
@@ -172,7 +172,7 @@ def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> 
 def test_a_folder_of_the_project_is_the_project(
     root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As other verbs have it: the nearest folder above with a `.git` or a configuration."""
+    """As for other commands, the root is the nearest parent folder with `.git` or a configuration."""
     (root / ".git").mkdir()
     session = home.session(root)
     session.reply()
@@ -269,7 +269,7 @@ def test_usage_is_printed_again_at_each_change(root: Path, home: ClaudeHome) -> 
             session.reply()
             wanted = home.truth.context[session.id]
             while json.loads(process.stdout.readline())["tokens"] != wanted:
-                pass  # a line may stand between: the file is read while it is written
+                pass  # another line may be in between, because the file is read while it is written
         finally:
             process.terminate()
 
@@ -337,11 +337,11 @@ def test_what_prompt_files_cost(root: Path, home: ClaudeHome) -> None:
 
 
 def test_a_call_that_cannot_hold_a_file_did_not_carry_it(root: Path, home: ClaudeHome) -> None:
-    """A title, or a probe for the plan's limits, is asked for without what agents are told."""
+    """Requests for titles, or for the plan's limits, do not contain the prompt files."""
     _priced(root, home)
     prompts = sorted(tokens.prompt for _, tokens in home.truth.calls.values())
     assert prompts[0] + 1 < prompts[-1]
-    text = "word " * prompts[0] + "\n"  # a token each: one more than the smallest prompt
+    text = "word " * prompts[0] + "\n"  # one token per word, and one more than the smallest prompt
     (root / "CLAUDE.md").write_text(text)
     (root / "CLAUDE.local.md").write_text("short\n")
     rows = {row["uri"]: row for row in json.loads(run("cost", "files", "--json"))["files"]}
@@ -395,7 +395,7 @@ HOSTILE_LINES = (
 
 @pytest.mark.parametrize("fields", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
 def test_a_hostile_input_is_one_short_line_of_text(root: Path, fields: dict[str, Any]) -> None:
-    """No colours either: they are meant only in the line of --chain."""
+    """Only the line of --chain can contain colours."""
     assert root.exists()
     line = run("statusline", told=told("s", **fields))
     assert len(line) < 300

@@ -1,4 +1,4 @@
-"""`token-sidecar usage`: the kept session of a workspace, by its counts."""
+"""`token-sidecar usage` shows the saved session of a workspace."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_listing_all_sessions_reads_a_bounded_amount(
 
 @pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])
 def test_a_broken_configuration_is_told(verb: tuple[str, ...], tmp_path: Path) -> None:
-    """As `count` and `check` have it: what is asked for is printed all the same."""
+    """As for `count` and `check`, the result is printed in any case."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     done = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])
     assert done.exit_code == 2
@@ -110,14 +110,14 @@ def test_a_broken_configuration_is_told(verb: tuple[str, ...], tmp_path: Path) -
 
 
 def hear_interrupts() -> None:
-    """In a child: a background job's children inherit that SIGINT is ignored."""
+    """A child process is needed, because children of background jobs ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process alone")
 @pytest.mark.parametrize("used", [True, False], ids=["watched", "waited for"])
 def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
-    """Of a process, where files of an agent are watched and where there are none yet."""
+    """With and without existing files of an agent."""
     if used:
         ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
     variables = os.environ | {"HOME": str(tmp_path), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}

@@ -1,4 +1,4 @@
-"""Requests in any order: the number stays one number, and what is taken back is as it was."""
+"""Requests in any order keep the occupancy consistent, and undoing restores it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ usages = st.none() | reports
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A session that is asked for anything at any time."""
+    """A session that receives random requests in any order."""
 
     def __init__(self) -> None:
         super().__init__()

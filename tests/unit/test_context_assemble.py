@@ -1,4 +1,4 @@
-"""Assembling a request: caches, trimming in steps, packs."""
+"""Assembling a request: reuse of parts, trimming in steps, and presets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FULL: dict[str, Any] = {
 
 
 class Bench:
-    """An assembler with its counter."""
+    """An assembler with its fake counter."""
 
     def __init__(self, *sections: Section) -> None:
         self.counter = FakeCounter()
@@ -46,7 +46,7 @@ class Bench:
 
     @property
     def counted(self) -> int:
-        """How many texts were counted since this was last asked."""
+        """Return the number of texts that were counted since the last call."""
         number = len(self.counter.asked)
         self.counter.asked.clear()
         return number

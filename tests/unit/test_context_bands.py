@@ -1,4 +1,4 @@
-"""The band of an occupancy, by conversations of held-out documents with a vocabulary's own counts."""
+"""The error band of the occupancy, tested with conversations of held-out documents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PHASES = (("prose", "code"), ("json", "log", "numbers", "base64"), ("cjk", "lati
 
 
 class Dialogue:
-    """A conversation whose client hides a prompt, and whose template adds six tokens a message."""
+    """A conversation with a hidden prompt, whose template adds six tokens per message."""
 
     def __init__(self, model: str, generation: str, learned: Calibrations, hidden: int) -> None:
         tokenizer = Tokenizers().for_model(model)
@@ -125,7 +125,7 @@ def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
 
 
 def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
-    """Texts of a vocabulary that is run here: all that is not known is the template's part."""
+    """With a local vocabulary, only the template's tokens are unknown."""
     session = Conversation("s", Counter("gpt-4o", Tokenizers().for_model("gpt-4o")))
     calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
     real, missed = 9, []
@@ -164,7 +164,7 @@ def test_a_little_doubt_in_a_long_conversation_is_not_told_as_none() -> None:
 def test_a_band_holds_when_a_conversation_turns_to_code_of_another_source(
     model: str, generation: str
 ) -> None:
-    """To the source whose code differs most from what the estimate expects."""
+    """Switch to the source whose code differs most from the estimate."""
     source = "scss"
     by_source: dict[str, list[dict[str, Any]]] = {}
     for document in DOCUMENTS:

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/context.md, run as they stand there."""
+"""The examples of docs/reference/context.md give the results that the page shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK = re.compile(
 
 
 class Played:
-    """The requests of the page, answered by the room that the server asks."""
+    """Answers the requests of the page with the functions that the server calls."""
 
     def __init__(self) -> None:
         self._known: dict[str, Conversation] = {}

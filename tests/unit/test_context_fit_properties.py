@@ -1,4 +1,4 @@
-"""Any plan, for any conversation: `context/fit` as a whole."""
+"""Properties of every pruning plan for generated conversations (`context/fit`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fit_case(case: Case) -> FitResult:
-    """Plan, apply, plan again, apply again, undo; everything that must hold is asserted."""
+    """Plan, apply, plan again, apply again and undo, and check all properties of the results."""
     session = Conversation("s", FakeCounter())
     session.set_system(case.system)
     usage = None
@@ -47,7 +47,7 @@ def fit_case(case: Case) -> FitResult:
 
 
 def _again(case: Case, session: Conversation, plans: Planner) -> None:
-    """What was pruned is not pruned again."""
+    """A pruned conversation is not pruned again."""
     turns = list(session.turns)
     again = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
     assert again.removed == []
@@ -64,5 +64,5 @@ def _all_messages(case: Case) -> list[Turn]:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases)
 def test_any_plan(case: Case) -> None:
-    """A small part of `python -m tests.fuzz.context_soak`."""
+    """Run a small part of `python -m tests.fuzz.context_soak`."""
     fit_case(case)

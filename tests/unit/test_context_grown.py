@@ -1,4 +1,4 @@
-"""Which kind of text learns from what a prompt has grown by: that of nearly all of it, or none."""
+"""The calibration of a kind of text learns only if nearly all added text is of that kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODE = "if (x == 1) { y[2] += f(x); }\n"
 
 
 class Told:
-    """A conversation whose every prompt is reported as `ratio` of what it is estimated at."""
+    """A conversation in which each reported prompt is `ratio` times its estimate."""
 
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)
@@ -35,7 +35,7 @@ class Told:
         self.calibration = ConversationCalibration(self.shared, MODEL, tokenizer.name)
 
     def say(self, *turns: Turn) -> None:
-        """These turns, and a short reply with its usage."""
+        """Append turns, and a short reply with its usage."""
         self.session.append(turns)
         prompt = round(300 + self.ratio * self.session.count_without_reports().tokens())
         usage = Usage(input_tokens=prompt, prompt_tokens=prompt, output_tokens=2)
@@ -44,14 +44,14 @@ class Told:
         sample.apply_to(self.calibration, self.session.model_counts())
 
     def factors(self) -> dict[str, float]:
-        """What documents have learned, by kind."""
+        """Return the learned factors of documents by kind."""
         keys = {kind: document_key(MODEL, self.name, kind) for kind in ("prose", "json", "code")}
         found = {kind: self.shared.learned(key) for kind, key in keys.items()}
         return {kind: round(one.factor(), 2) for kind, one in found.items() if one}
 
 
 def results(count: int = 6, text: str = JSON * 20) -> list[Turn]:
-    """One turn with calls, and what each gave."""
+    """Return a turn with tool calls, and their results."""
     names = [f"c{number}" for number in range(count)]
     return [calls(*names), *(output(name, text) for name in names)]
 

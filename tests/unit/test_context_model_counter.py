@@ -1,4 +1,4 @@
-"""Sessions counted by real tokenizers: the same numbers as `tokens/count` with messages."""
+"""Conversations have the same counts by real tokenizers as `tokens/count` with messages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_pruning_by_a_real_tokenizer(summarize: bool) -> None:
 
 
 def test_reports_teach_and_correct_what_comes_after_them() -> None:
-    """A model that takes 1.4 times the estimate, and a hidden prompt of 900 tokens."""
+    """The model needs 1.4 times the estimate, and a hidden prompt has 900 tokens."""
     session = Conversation("s", counter("unknown-9"))
     learned = ConversationCalibration(Calibrations(), "unknown-9", session.counter.tokenizer)
     off = []

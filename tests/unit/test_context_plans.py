@@ -1,4 +1,4 @@
-"""Plans by example: what goes first, what stays, what it costs, and taking it back."""
+"""Examples of pruning plans: what is removed first, what stays, the cost, and undoing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Forgetful(FakeCounter):
-    """Keeps no record of what it was asked."""
+    """A counter that does not record its calls."""
 
     def text(self, text: str) -> Measure:
         made = super().text(text)
@@ -47,7 +47,7 @@ class Forgetful(FakeCounter):
 
 
 def exchange(number: int, size: int = 100) -> list[Turn]:
-    """A question, a tool call, its result, an answer."""
+    """Return a question, a tool call with its result, and an answer."""
     name = f"c{number}"
     return [
         user(f"q{number}" + "?" * size),
@@ -144,7 +144,7 @@ def test_a_result_in_two_parts_is_no_orphan() -> None:
 
 
 def test_calls_without_ids_are_paired_by_order_and_name() -> None:
-    """Gemini and Ollama send none."""
+    """Gemini and Ollama send no ids."""
     asks = [
         {"functionCall": {"name": "a", "args": {}}},
         {"functionCall": {"name": "b", "args": {}}},
@@ -181,7 +181,7 @@ def test_the_messages_are_as_they_were_sent() -> None:
 
 
 class TestApply:
-    """Applying, applying again, taking back."""
+    """Applying a plan, applying it again, and undoing it."""
 
     def test_the_number_after_is_the_one_that_was_shown(self) -> None:
         plans = long_session()
@@ -302,7 +302,7 @@ def test_estimates_are_pruned_by_what_they_really_take() -> None:
 
 
 class TestSummary:
-    """The strategy `summarize`."""
+    """Plans with the strategy `summarize`."""
 
     def long(self) -> Planner:
         made = session()

@@ -1,8 +1,8 @@
-"""Cumulative usage is never occupancy: sessions replayed as the vendors report them.
+"""Replayed sessions: the occupancy is the size of the next request, not cumulative usage.
 
-A model server is played: it keeps the whole chat, caches prompts, hides reasoning, and reports
-usage as its vendor does. Before each request the session's number is compared with what that
-request's own report then says was sent.
+A simulated model server keeps the chat, caches prompts, hides reasoning, and reports usage as its
+vendor does. Before each request, the occupancy is compared with the prompt that the server then
+reports.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from sidecar.messages.turns import Turn
 
 MARKS = 4
-"""Tokens of the server's chat template that no report holds: they close a reply."""
+"""Tokens of the server's chat template that end a reply and are in no report."""
 
 
 class Server:
-    """A model server that counts by its own tokenizer, 1.2 tokens a character."""
+    """A simulated model server whose tokenizer has 1.2 tokens per character."""
 
     def __init__(self, shape: Callable[[int, int, int, int], dict[str, Any]]) -> None:
         self._shape = shape
@@ -43,7 +43,7 @@ class Server:
         return int(1.2 * message_size(turn)) + 5
 
     def answer(self, made: Turn, reasoning: int) -> tuple[int, dict[str, Any]]:
-        """The tokens that were really sent, and the usage as the vendor reports it."""
+        """Return the tokens of the request, and the usage in the form of the vendor."""
         prompt = self.size()
         cached = min(self._cached, prompt)
         self._cached = prompt

@@ -1,4 +1,4 @@
-"""A session's number: what it is made of, what anchors it, and how little is counted for it."""
+"""The occupancy of a session: its parts, reported usage, and the amount of counting."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def set_params(**values: object) -> SetParams:
 def count_chat(
     made: Conversation, total: int, turns: list[Turn], usage: Usage | None = None
 ) -> None:
-    """Append, and take the endpoint's count of the whole chat."""
+    """Append turns, and apply an endpoint's count of the whole chat."""
     first = len(made.turns)
     made.append(turns, usage)
     made.apply_chat_count(total, first)
@@ -209,7 +209,7 @@ def test_the_estimate_before_sending_takes_no_number_of_the_vendors() -> None:
 
 
 class TestChatTotals:
-    """Where the endpoint counts whole chats."""
+    """Conversations that an endpoint counts as a whole."""
 
     def test_the_total_is_the_number_at_every_append(self) -> None:
         made = session()
@@ -270,7 +270,7 @@ class TestChatTotals:
 
 
 def test_the_band_of_a_session_outlives_a_restart() -> None:
-    """It depends on what kind of text came last, and texts are not kept."""
+    """The error band depends on the kind of the last text, and texts are not saved."""
     made = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
     restored = restore(save(made), FakeCounter())
     assert restored.newest_kind() == made.newest_kind() == "code"
@@ -359,7 +359,7 @@ def test_reset_clears_all_but_the_model() -> None:
 
 
 class TestRestart:
-    """What outlives a restart."""
+    """Saved and restored conversations."""
 
     def made(self) -> bytes:
         made = session(turns=[user("SECRET question")])

@@ -1,4 +1,4 @@
-"""Warnings once per crossing, the verdict before sending, and which session is the current one."""
+"""Warnings about thresholds, the verdicts of `context/preflight`, and the current session."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MODELS = [
 
 
 class TestThresholds:
-    """80 and 95 % of the usable window."""
+    """Thresholds at 80 and 95 % of the usable window."""
 
     @pytest.mark.parametrize(
         ("tokens", "reached", "shown"),
@@ -114,7 +114,7 @@ def ask(made: Conversation, limit: int = 1_000, **params: Any) -> PreflightResul
 
 
 class TestPreflight:
-    """Whether what is about to be sent fits."""
+    """The verdict on a request before it is sent."""
 
     def test_what_is_to_be_sent_is_added_to_the_occupancy(self) -> None:
         made = session(turns=[user("x" * 100)])
@@ -196,7 +196,7 @@ class TestPreflight:
 
 
 class TestWhichSession:
-    """The most recently updated."""
+    """The current session is the most recently updated one."""
 
     def test_the_most_recently_updated(self, sessions: SessionRegistry) -> None:
         clock = Clock()
@@ -237,7 +237,7 @@ def sessions(tmp_path: Path) -> Iterator[SessionRegistry]:
 
 
 class TestAlternatives:
-    """What a full context is offered."""
+    """The models that are suggested when a context is full."""
 
     def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
         usage = ContextUsage(tokens=limit, limit=limit, reserve=0)
@@ -266,7 +266,7 @@ class TestAlternatives:
         ],
     )
     def test_only_what_can_be_called_in_its_place(self, model: str) -> None:
-        """The list names fine-tunes and regions by what their ids begin with."""
+        """The list contains fine-tuned and regional models by the prefix of their ids."""
         catalogue.warm()
         known = AlternativeModels(model, FakeCounter(model), None, ()).all()
         names = [one.model for one in known]
@@ -278,7 +278,7 @@ class TestAlternatives:
 
     @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "gpt-4o", "gemini-2.5-flash", "gpt-4"])
     def test_what_its_maker_has_retired_is_not_offered(self, model: str) -> None:
-        """The price list keeps what was once to be had."""
+        """The price list contains models that are no longer available."""
         catalogue.warm()
         names = {one.model for one in AlternativeModels(model, FakeCounter(model), None, ()).all()}
         retired = {"claude-2", "claude-3-5-sonnet", "gpt-4-32k", "o1-preview", "gemini-1.5-pro"}
@@ -288,7 +288,7 @@ class TestAlternatives:
         assert names & {"claude-sonnet-4-5", "gpt-4.1", "gemini-2.5-pro"}
 
     def test_a_makers_guests_are_not_offered(self) -> None:
-        """Claude at Google and GLM at Mistral are called by another API."""
+        """Claude at Google and GLM at Mistral have another API."""
         catalogue.warm()
         for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
             known = AlternativeModels(model, FakeCounter(model), None, ()).all()

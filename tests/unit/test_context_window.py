@@ -1,4 +1,4 @@
-"""Limit, usable and percent, as the contract defines them."""
+"""The limit, the usable window and the percentage of a context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ limits = st.integers(1, 10**7)
     ("limit", "reserve", "expected"),
     [
         (16_384, 500, 15_884),
-        (1_000, 500, 750),  # a reserve takes a quarter at most
+        (1_000, 500, 750),  # at most a quarter is reserved
         (2_000, 500, 1_500),
         (4, 500, 3),
         (3, 500, 3),

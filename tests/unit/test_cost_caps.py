@@ -1,4 +1,4 @@
-"""Caps compare spend so far plus the estimate, and never guess a price."""
+"""Caps apply to past spending plus the estimate. Unknown prices are not guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`token-sidecar cost`: what it prints where, and how it ends."""
+"""`token-sidecar cost`: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[CostBook]:
-    """Three calls: yesterday in one workspace, today in another, one of them unpriced."""
+    """Record three calls on two days in two workspaces. One of them has no price."""
     book = CostBook(state_dir())
     now = datetime.now(UTC)
     usage = {"prompt_tokens": 179, "completion_tokens": 8}
@@ -243,7 +243,7 @@ def test_what_looks_like_a_formula_is_quoted(book: CostBook) -> None:
 
 @pytest.fixture
 def list_server() -> Iterator[str]:
-    """Serves a price list at /prices.json, and something else at every other path."""
+    """Serves a price list at /prices.json, and another text at every other path."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -277,7 +277,7 @@ def test_prices_are_updated_on_request(list_server: str, book: CostBook) -> None
 
 def test_newer_prices_bring_newer_windows(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
-    # The catalogue is loaded once a process: another one shows what is in force now.
+    # The catalogue is loaded once per process, so another process must show the new prices.
     command = [sys.executable, "-P", "-m", "sidecar", "count", "-", "--model", "house-1", "--json"]
     done = subprocess.run(command, input="hello", capture_output=True, text=True, check=True)
     [file] = json.loads(done.stdout)["files"]
@@ -323,7 +323,7 @@ def test_reported_costs_are_marked(book: CostBook) -> None:
 def test_aiders_calls_of_the_project_it_runs_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """aider keeps its history in the project alone, which no other place names."""
+    """aider stores its history only in the project, and no other file contains its path."""
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
     (project / "src").mkdir()

@@ -1,4 +1,4 @@
-"""Ranges of time as people write them: bare dates, words and moments."""
+"""Parsing of time ranges: dates, words and times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 @pytest.fixture
 def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This machine's time zone, for what takes none."""
+    """Set this machine's time zone, for functions without a parameter for it."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     yield
@@ -46,7 +46,7 @@ def ms(text: str) -> int:
 @pytest.mark.parametrize("zone", [BERLIN, None])
 @pytest.mark.usefixtures("in_berlin")
 def test_a_bare_date_is_a_local_day(text: str, found: str, zone: ZoneInfo | None) -> None:
-    now = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)  # already the 21st in Berlin
+    now = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)  # it is already the 21st in Berlin
     assert time_range(text, text, zone, now) == TimeRange(day(found), day(found))
 
 

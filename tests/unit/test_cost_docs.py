@@ -1,4 +1,4 @@
-"""The examples of the cost pages, run as they stand there."""
+"""The examples of the cost pages give the results that the pages show."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONSOLE = re.compile(r"^\$ token-sidecar cost ?(.*)$", re.M)
 
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The examples are read in this time zone."""
+    """The time zone of the examples."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -85,7 +85,7 @@ def test_the_commands_are_understood(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if "update-prices" in line:
-        line += " --url http://127.0.0.1:9/"  # no test asks the internet
+        line += " --url http://127.0.0.1:9/"  # tests do not use the internet
     arguments = line.partition("|")[0].partition(">")[0].split()
     result = CliRunner().invoke(cost, arguments)
     assert result.exit_code == (2 if "update-prices" in line else 0), result.output

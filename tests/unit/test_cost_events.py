@@ -1,4 +1,4 @@
-"""From a vendor's usage to disjoint buckets, a service tier and a workspace with one spelling."""
+"""Conversion of a vendor's usage to buckets, and of workspaces to keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sidecar.messages.usage import normalise_usage
 if TYPE_CHECKING:
     from pathlib import Path
 
-# One call: 100 fresh tokens, 40 read from a cache, 30 out, 10 of them reasoning.
+# A call with 100 uncached and 40 cached tokens, and 30 output tokens, 10 of them reasoning.
 SAME_CALL: dict[str, dict[str, Any]] = {
     "openai chat": {
         "prompt_tokens": 140,

@@ -1,4 +1,4 @@
-"""The ledger keeps every call once, its rollups always agree with its events, and it holds no text."""
+"""The ledger keeps each call once, its daily sums are correct, and it contains no text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sidecar.cost.events import REPORTED, THRESHOLDS, Buckets, LedgerEvent, band
 from sidecar.cost.ledger import SUMS, Ledger, LedgerError, ReadCancelledError
 
 OLD_LEDGER = Path(__file__).parents[1] / "fixtures" / "ledger-seven-migrations.sql"
-"""Ten calls, in the schema that seven migrations had made."""
+"""Ten calls in the schema of the last development version."""
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 def call(
     number: int = 0, *, request: str | None = None, output: int = 5, cost: str | None = None
 ) -> LedgerEvent:
-    """A call `number` minutes after the start."""
+    """Return a call that is `number` minutes after the start."""
     return LedgerEvent(
         at=START + timedelta(minutes=number),
         model="gpt-5",

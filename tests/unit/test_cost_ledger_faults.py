@@ -1,4 +1,4 @@
-"""A ledger that cannot be used says so, and what it holds is not lost by it."""
+"""An unusable ledger is reported, and its calls are not lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def calls(ledger: Ledger) -> int:
 
 
 def record(ledger: Ledger, numbers: range) -> int:
-    """How many are kept before the ledger fails."""
+    """Record calls until the ledger fails, and return their number."""
     for done, number in enumerate(numbers):
         try:
             ledger.record(call(number))
@@ -89,7 +89,7 @@ def test_a_file_that_another_process_locks(ledger: Ledger, monkeypatch: pytest.M
 
 
 def test_a_full_disk(ledger: Ledger) -> None:
-    """No file may grow any more: what was acknowledged stays, and later calls are kept again."""
+    """When no file can grow, recorded calls stay, and later calls are recorded after that."""
     kept = record(ledger, range(50))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     largest = max(file.stat().st_size for file in ledger.path.parent.iterdir())

@@ -1,4 +1,4 @@
-"""A cost report to look at: the table and charts hold the ledger's numbers, each once."""
+"""The table and charts of a cost report contain the numbers of the ledger."""
 
 from __future__ import annotations
 

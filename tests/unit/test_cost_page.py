@@ -1,4 +1,4 @@
-"""The page of costs: complete in itself, escaped, and true to the report."""
+"""The page of costs is self-contained and escaped, and it shows the numbers of the report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fill(book: CostBook, model: str = "gpt-5", session: str = "s", workspace: st
 
 
 class Outline(HTMLParser):
-    """Collects tags and checks that they are closed in their order."""
+    """Collects tags, and checks that they are closed in order."""
 
     VOID = frozenset({"meta", "input"})
 
@@ -82,13 +82,13 @@ def outline(html: str) -> Outline:
 
 
 def made(book: CostBook, scope: Scope | None = None, **labels: str) -> str:
-    """The page for a file."""
+    """Return the page that is written to a file."""
     with book.ledger.reader() as connection:
         return whole_page(source(book, connection, scope, **labels), {})
 
 
 def panel_of(book: CostBook, choice: Choice, scope: Scope | None = None, **labels: str) -> str:
-    """The content of a panel."""
+    """Return the content of a panel."""
     with book.ledger.reader() as connection:
         return panel(source(book, connection, scope, **labels), choice).html
 
@@ -101,7 +101,7 @@ def source(
 
 
 def cells(html: str) -> list[list[str]]:
-    """The last table's texts by row."""
+    """Return the texts of the last table by row."""
     table = html.rsplit("<table", 1)[1]
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
     return [
@@ -110,7 +110,7 @@ def cells(html: str) -> list[list[str]]:
 
 
 def csv_rows(html: str) -> list[dict[str, str]]:
-    """The last table as CSV."""
+    """Return the last table as CSV."""
     data = re.findall(r'href="data:text/csv;charset=utf-8,([^"]*)"', html)[-1]
     return list(csv.DictReader(StringIO(unquote(data))))
 

@@ -1,4 +1,4 @@
-"""Prices: a table worked out by hand, an oracle for what the table leaves out, and whose word wins."""
+"""Prices of calls, compared with a table that was computed by hand, and their precedence."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NOW = "2026-11-01T12:00:00+00:00"
 
 
 def prices(**quoted: str) -> dict[str, str]:
-    """USD for a million of each bucket, as genai-prices 0.2.3 has them."""
+    """USD per million tokens of each bucket, as in genai-prices 0.2.3."""
     return quoted
 
 
 class Case(NamedTuple):
-    """A call, the unit prices that hold for it, and what it costs; None: unpriced."""
+    """A call with its unit prices and its cost, which is None without a price."""
 
     name: str
     provider: str
@@ -558,7 +558,7 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
-    """Rollups can only be priced where no threshold cuts a band in two."""
+    """Sums can only be priced if no price threshold is inside a band."""
     for provider in price_list().providers:
         for model in provider.models:
             if model.prices:

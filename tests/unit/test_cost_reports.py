@@ -1,4 +1,4 @@
-"""Reports: sums over rollups come to what the calls cost one by one, and read as people expect."""
+"""Reports: sums equal the costs of the single calls, and texts have the documented form."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def _calls(draw: st.DrawFn) -> LedgerEvent:
     )
 
 
-# Prices with a threshold that no band knows, which are read call by call.
+# These prices have a threshold inside a band, so calls are read one by one.
 HOUSE = [
     {
         "id": "house",
@@ -371,7 +371,7 @@ def test_sums_cost_what_their_calls_cost(
     zone: ZoneInfo,
     session: str | None,
 ) -> None:
-    """The one thing that rollups must not change: what each call costs, at any grouping of time."""
+    """Daily sums do not change the cost of calls, however they are grouped."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 5)
     folder = tmp_path_factory.mktemp("ledger")
     ledger, prices = Ledger(folder / "ledger.db", zone), _prices_with_house(folder)
@@ -397,7 +397,7 @@ def test_sums_cost_what_their_calls_cost(
 
 
 def _prices_with_house(folder: Path) -> Prices:
-    """The package's list, and one model with a threshold of its own."""
+    """Return the price list of the package, with a model that has a threshold of its own."""
     from sidecar.config import stored_prices
     from sidecar.models.price_list import _loaded, parse_list, price_list
 

@@ -1,7 +1,7 @@
-"""What a vendor's own usage costs, worked out by hand: caches, audio, pictures, searches, places.
+"""The cost of vendors' usage objects, computed by hand: caches, audio, images and searches.
 
-With the table of `test_cost_prices` more than 60 calls. `parts` are tokens with USD for a million of
-them, and `each` searches with USD for one; what neither has is unpriced.
+`parts` contains tokens with USD per million of them, and `each` searches with USD for one. All other
+tokens and searches are unpriced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Parts = tuple[tuple[int, str], ...]
 
 
 class Case(NamedTuple):
-    """A usage as it comes, and its bill."""
+    """A vendor's usage object, and its cost."""
 
     name: str
     provider: str
@@ -36,13 +36,13 @@ class Case(NamedTuple):
     each: Parts
     cost: str | None
     unpriced_tokens: int | None = None
-    """None: everything has a price."""
+    """The unpriced tokens, or None if everything has a price."""
 
 
 def responses(
     fresh: int, read: int, write: int, output: int, items: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """A reply of OpenAI's Responses with the output items of these types."""
+    """Return a reply of OpenAI's Responses API with output items of these types."""
     kinds = [item.partition(":") for item in items]
     return {
         "object": "response",
@@ -60,7 +60,7 @@ def responses(
 
 
 def gemini(prompt: dict[str, int], output: dict[str, int], **more: Any) -> dict[str, Any]:
-    """A reply of Gemini's with tokens by modality; cached ones as `cached={…}`."""
+    """Return a reply of Gemini with tokens by modality. Cached tokens are in `cached`."""
     cached = more.pop("cached", {})
     usage: dict[str, Any] = {
         "promptTokenCount": sum(prompt.values()),
@@ -83,7 +83,7 @@ def grounded(*queries: str) -> list[dict[str, Any]]:
 
 
 def mapped(*queries: str, web: bool = False) -> list[dict[str, Any]]:
-    """Grounding with Google Maps, which reports its queries where the web's stand."""
+    """Return a reply with grounding by Google Maps, whose queries are reported like web queries."""
     (candidate,) = grounded(*queries)
     chunks = [{"maps": {"uri": "https://maps.example/1", "title": "A place"}}]
     chunks += [{"web": {"uri": "https://a.example", "title": "A page"}}] if web else []
@@ -121,7 +121,7 @@ def realtime(
 
 
 def chat(prompt: dict[str, int], output: dict[str, int], **more: Any) -> dict[str, Any]:
-    """A chat completion with details of both directions."""
+    """Return a chat completion with details of its input and output."""
     return {
         "choices": [{"message": more.pop("message", {})}],
         "usage": {
@@ -155,7 +155,7 @@ CASES = [
         "responses: writes where none are sold apart", "openai", "gpt-5",
         responses(1_000, 0, 1_000, 100), ((2_000, "1.25"), (100, "10")), (), "0.0035",
     ),
-    # Searches of OpenAI's tools.
+    # Searches by OpenAI's tools.
     Case(
         "responses: a web search", "openai", "gpt-5",
         responses(1_000, 0, 0, 100, ("web_search_call:search", "message")),
@@ -247,7 +247,7 @@ CASES = [
         gemini({"TEXT": 100}, {"TEXT": 10, "IMAGE": 1_290}),
         ((100, "0.3"), (10, "2.5"), (1_290, "30")), (), "0.038755",
     ),
-    # Grounding: before Gemini 3 by the prompt, since by the query.
+    # Grounding is billed per prompt before Gemini 3, and per query since.
     Case(
         "gemini 2.5: grounding", "google", "gemini-2.5-flash",
         gemini({"TEXT": 1_000}, {"TEXT": 100}, candidates=grounded("a", "b", "c")),
@@ -263,7 +263,7 @@ CASES = [
         gemini({"TEXT": 1_000}, {"TEXT": 100}, candidates=grounded()),
         ((1_000, "0.3"), (100, "2.5")), (), "0.00055",
     ),
-    # Tools that no list prices: the rest is priced, and the row is marked.
+    # Tools without a list price: the rest of the call is priced, and the row is marked.
     Case(
         "responses: a code interpreter and a search", "openai", "gpt-5",
         responses(1_000, 0, 0, 100, ("code_interpreter_call", "web_search_call:search")),
@@ -392,7 +392,7 @@ def test_there_are_sixty_cases() -> None:
 
 
 def test_a_stream_is_billed_as_its_reply() -> None:
-    """The tools' calls are items of the stream, the usage and the tier are in its last event."""
+    """Tool calls are items of the stream, and its last event contains the usage and the tier."""
     reply = responses(1_000, 0, 0, 100, ("web_search_call:search",)) | {"service_tier": "flex"}
     item = reply["output"][0]
     stream: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""How much work a report of costs does, counted: connections, questions, sums."""
+"""The amount of work for a cost report: connections, statements and sums."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60
 QUESTIONS = 6
-"""Kinds, the ends of the ledger, days, how far they are, calls after that, and whose."""
+"""The number of statements for a report of whole days."""
 
 
 def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
-    """Two models' calls, some a day, each day a session."""
+    """Yield calls of two models, with a session for each day."""
     for number in range(count):
         yield LedgerEvent(
             at=START + timedelta(hours=number * 5),
@@ -40,7 +40,7 @@ def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    """Every connection that is opened to read."""
+    """Return a list to which each new connection for reading is added."""
     made: list[sqlite3.Connection] = []
     connect = ledger_file.connect_reader
 
@@ -58,7 +58,7 @@ def ledger(
     monkeypatch: pytest.MonkeyPatch,
     opened: list[sqlite3.Connection],
 ) -> Iterator[Ledger]:
-    """All but a few calls are in the rollup of days."""
+    """Yield a ledger in which all but a few calls are in the daily sums."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 25)
     made = Ledger(tmp_path / "ledger.db", UTC)
     made.record_many(calls())

@@ -1,4 +1,4 @@
-"""The ledger among processes: killed at any moment, and several at once."""
+"""The ledger with several processes, and with processes that are killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def kept(path: Path) -> tuple[list[str], int, int, int]:
-    """Request ids, and calls and input as the rollups have them, and the events' input."""
+    """Return the request ids, and the calls and input tokens by sums and by single calls."""
     ledger = Ledger(path)
     with ledger.reader() as connection:
         ids = [row[0] for row in connection.execute("SELECT request FROM event")]
@@ -43,7 +43,7 @@ def kept(path: Path) -> tuple[list[str], int, int, int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int) -> None:
-    """Killed at random points of 1,000 writes, and begun again each time from the start."""
+    """The writer of 1,000 calls is killed at random, and begins again each time."""
     path = tmp_path / "state" / "ledger.db"
     rng = random.Random(seed)
     acknowledged: set[str] = set()
@@ -67,7 +67,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
 
 
 def test_two_writers_killed_together_lose_nothing(tmp_path: Path) -> None:
-    """Both at once, again and again, in the middle of each other's writes."""
+    """Two processes write at the same time, repeatedly."""
     path = tmp_path / "state" / "ledger.db"
     rng = random.Random(7)
     acknowledged: set[str] = set()
@@ -91,7 +91,7 @@ def test_two_writers_killed_together_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_four_processes_write_at_once(tmp_path: Path) -> None:
-    """Begun together on a ledger that none of them found, two of them with the same calls."""
+    """Several processes create the ledger at once, and two of them write the same calls."""
     path = tmp_path / "state" / "ledger.db"
     writers = [start(path, name, 300) for name in ("a", "b", "c", "c")]
     outputs = [writer.communicate()[0].split() for writer in writers]

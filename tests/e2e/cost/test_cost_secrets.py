@@ -1,4 +1,4 @@
-"""Nothing that a vendor or a person said is in the ledger, the page, the export or the log."""
+"""No message text is in the ledger, the page, the export or the log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRETS = ("sk-ant-PLANTED", "Dear-diary-PLANTED", "Bearer-PLANTED")
 
 @pytest.fixture
 def book() -> CostBook:
-    """A ledger that saw whole replies, with keys and text where vendors put them."""
+    """Create a ledger from complete replies with keys and texts."""
     key, text, header = SECRETS
     book = CostBook(state_dir())
     replies: tuple[dict[str, Any], ...] = (
