@@ -65,7 +65,7 @@ def test_warn_at_is_not_off_by_a_binary_fraction(budget: int, warn_at: float, fi
     assert severity_of(first - 1, budget, warn_at) is None
 
 
-def test_over_points_from_the_first_token_past_the_budget_to_the_end() -> None:
+def test_exceeded_budget_is_underlined_from_the_excess() -> None:
     (finding,) = check(words(2431), Budget(files=("AGENTS.md",), max_tokens=2000))
     assert finding.message == (
         "AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (gpt-5, exact)"
@@ -75,13 +75,13 @@ def test_over_points_from_the_first_token_past_the_budget_to_the_end() -> None:
     assert (finding.scope_start, finding.scope_end) == (0, 4862)
 
 
-def test_near_points_at_the_first_line() -> None:
+def test_near_budget_is_underlined_at_the_first_line() -> None:
     (finding,) = check("\ufeffone\r\n" + words(93), Budget(files=("AGENTS.md",), max_tokens=100))
     assert finding.message == "AGENTS.md is 94 tokens, 94 % of its budget of 100 (gpt-5, exact)"
     assert (finding.code, finding.over, finding.start, finding.end) == ("budget-near", 0, 0, 4)
 
 
-def test_an_estimate_says_so() -> None:
+def test_message_says_that_a_count_is_an_estimate() -> None:
     rules = Rules(Settings(budgets=(Budget(files=("a",), max_tokens=2),))).of("a")
     counter = TextCounter(words(1500), lambda _: Words("estimate", 25.0))
     (finding,) = evaluate("a", words(1500), rules, counter, "qwen-x")
@@ -156,7 +156,7 @@ def test_a_region_of_one_line_is_named_so() -> None:
     assert finding.message.startswith("line 2 in AGENTS.md is 4 tokens, 1 over its budget of 3")
 
 
-def test_what_is_ignored() -> None:
+def test_ignore_marks_apply() -> None:
     budget = Budget(files=("*.md",), max_tokens=1, sections={"A": 1, "B": 1})
     assert check("# token-budget: ignore\n# A\nx\n", budget) == []
     text = "\n" * 10 + "# A\nx\n// token-budget: ignore\n## B\ny z\n# B\ny z\n"
@@ -164,7 +164,7 @@ def test_what_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(("own", "others", "start"), [(5, 6, 4), (5, 20, 0), (5, 10, 0)])
-def test_a_sum_leaves_what_the_other_files_do_not_use(own: int, others: int, start: int) -> None:
+def test_group_budget_leaves_what_other_files_do_not_use(own: int, others: int, start: int) -> None:
     budget = Budget(files=("*.md",), max_tokens=10, sum=True)
     rules = Rules(Settings(budgets=(budget,))).of("a.md")
     counter = TextCounter(words(own), lambda _: Words())
@@ -194,7 +194,7 @@ def test_a_sum_leaves_what_the_other_files_do_not_use(own: int, others: int, sta
         ("agents.py", []),
     ],
 )
-def test_which_rules_a_file_has(path: str, keys: list[str]) -> None:
+def test_rules_of_a_file(path: str, keys: list[str]) -> None:
     budgets = (
         Budget(files=("AGENTS.md",), max_tokens=1),
         Budget(files=("sub/*.md",), sections={"A": 1}),
@@ -237,7 +237,7 @@ texts = st.text(
 
 
 @given(texts, st.integers(0, 120), st.sampled_from([1, 40]), st.sampled_from(ENGINES))
-def test_the_seam_is_where_the_token_past_the_budget_begins(
+def test_excess_starts_at_the_first_token_past_the_budget(
     text: str, allowance: int, times: int, chosen: tuple[str, Purpose]
 ) -> None:
     text *= times
@@ -249,7 +249,9 @@ def test_the_seam_is_where_the_token_past_the_budget_begins(
 
 
 @given(st.text("ab \n", max_size=60), st.integers(-1, 40))
-def test_without_an_encoding_the_seam_is_the_longest_prefix(text: str, allowance: int) -> None:
+def test_without_token_offsets_excess_starts_after_the_longest_prefix(
+    text: str, allowance: int
+) -> None:
     tokenizer = Words()
     at = TextCounter(text, lambda _: tokenizer).excess_start("x", 0, len(text), allowance)
     assert tokenizer.count(text[:at]) <= max(0, allowance)

@@ -80,7 +80,7 @@ OWNERS = {
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("name", BUDGETS)
-def test_fitting_brings_it_under_and_leaves_the_rest(name: str, newline: str) -> None:
+def test_fit_fix_shortens_only_its_scope(name: str, newline: str) -> None:
     text, budget = BUDGETS[name]
     text = text.replace("\n", newline)
     (finding,) = find(text, budget)
@@ -110,7 +110,7 @@ def test_fitting_brings_it_under_and_leaves_the_rest(name: str, newline: str) ->
     st.integers(1, 60),
     st.sampled_from(["", "\n", "\r\n"]),
 )
-def test_fitting_never_leaves_it_over(text: str, limit: int, ending: str) -> None:
+def test_fit_fix_always_reaches_the_budget(text: str, limit: int, ending: str) -> None:
     text += ending
     for finding in find(text, Budget(files=("*.md",), max_tokens=limit)):
         for fix in fit_fixes(text, finding, TOKENIZER):
@@ -120,14 +120,14 @@ def test_fitting_never_leaves_it_over(text: str, limit: int, ending: str) -> Non
             assert all(text[edit.start - 1 : edit.start + 1] != "\r\n" for edit in fix.edits)
 
 
-def test_a_sum_is_fitted_to_what_the_others_leave() -> None:
+def test_group_member_is_fitted_to_the_remaining_budget() -> None:
     budget = Budget(files=("*.md",), max_tokens=500, sum=True)
     (finding,) = find(LINES, budget, others=400)
     fix = next(fit_fixes(LINES, finding, TOKENIZER))
     assert TOKENIZER.count(applied(LINES, fix)) <= 100
 
 
-def test_nothing_to_fit_while_it_is_only_near() -> None:
+def test_near_budget_has_no_fit_fix() -> None:
     tokens = TOKENIZER.count(LINES)
     (finding,) = find(LINES, Budget(files=("*.md",), max_tokens=tokens))
     assert finding.code == "budget-near"
@@ -175,7 +175,7 @@ def test_tokens_of_a_dropped_section_are_marked_where_they_are_estimated(name: s
     assert re.fullmatch(r'Drop the section "[^"]+" \(~[\d,]+ tokens\)', fix.title)
 
 
-def test_dropping_the_lightest_section_that_is_enough() -> None:
+def test_drop_fix_removes_the_smallest_sufficient_section() -> None:
     whole = TOKENIZER.count(SECTIONS)
     budget = Budget(files=("*.md",), max_tokens=whole - 50, warn_at=1)
     (finding,) = find(SECTIONS, budget)
@@ -229,7 +229,7 @@ def test_raising_a_regions_mark() -> None:
     ("tokens", "number"),
     [(5, 6), (99, 100), (431, 440), (2431, 2500), (2500, 2600), (43_100, 44_000)],
 )
-def test_raised_to_a_round_number(tokens: int, number: int) -> None:
+def test_raised_limit_is_a_round_number(tokens: int, number: int) -> None:
     assert raised_limit(tokens) == number
 
 
@@ -261,7 +261,7 @@ def test_ignoring_a_file(name: str, language: str, top: str, line: str) -> None:
     assert evaluate(name, after, rules, counter(after), "gpt-5") == []
 
 
-def test_json_has_no_remarks() -> None:
+def test_json_has_no_ignore_fix() -> None:
     (finding,) = find(LINES, Budget(files=("*.md",), max_tokens=10))
     assert ignore_fix("a.json", "json", LINES, finding) is None
 
@@ -283,7 +283,7 @@ def test_ignoring_a_section_under_its_heading(newline: str) -> None:
 
 
 @given(st.text("ab\r\n"), st.text("ab\r\n"), st.integers(0, 5))
-def test_the_smallest_edit_makes_the_one_into_the_other(old: str, new: str, start: int) -> None:
+def test_minimal_edit_produces_the_new_text(old: str, new: str, start: int) -> None:
     edit = minimal_edit(start, old, new)
     begin, end = edit.start - start, edit.end - start
     assert 0 <= begin <= end <= len(old)

@@ -177,7 +177,7 @@ REMOVED = {
 
 
 @pytest.mark.parametrize(("reads", "name"), REMOVED.values(), ids=REMOVED)
-def test_what_is_removed_during_a_run_is_missing_in_the_next(
+def test_file_removed_during_a_run_is_missing_in_the_next(
     reads: str,
     name: str,
     root: Path,
@@ -199,7 +199,7 @@ def test_what_is_removed_during_a_run_is_missing_in_the_next(
     assert outcome() == whole()
 
 
-def test_a_budget_that_is_for_no_file_is_told_again_until_there_is_one(
+def test_rule_without_files_is_reported_until_a_file_matches(
     root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
 ) -> None:
     more = '[[budget]]\nfiles = "/rules/*"\nmax-tokens = 1\n'

@@ -70,7 +70,7 @@ def test_text() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_json_has_what_the_contract_says() -> None:
+def test_json_has_the_documented_fields() -> None:
     files = found(".")
     assert set(files) == {".token-sidecar.toml", "AGENTS.md", "fine.txt", "prompts/a b/plan.md"}
     agents = files["AGENTS.md"]
@@ -119,7 +119,7 @@ def test_github_annotations(project: Path) -> None:
     )
 
 
-def test_nothing_is_annotated_when_all_is_fine(project: Path) -> None:
+def test_no_annotations_without_findings(project: Path) -> None:
     result = run("--format", "github", "fine.txt")
     assert (result.exit_code, result.stdout) == (0, "")
     assert run("fine.txt").stdout == "1 file checked: no budget matches it\n"
@@ -136,7 +136,7 @@ def test_without_a_budget_the_summary_says_how_to_set_one(tmp_path: Path) -> Non
     assert shown.output.endswith(" creates a sample .token-sidecar.toml.\n")
 
 
-def test_near_is_no_failure(project: Path) -> None:
+def test_near_budget_exits_with_0(project: Path) -> None:
     write(project, "AGENTS.md", "a b c d e f g h i j k l m n o p q r s")
     result = run("AGENTS.md")
     assert result.exit_code == 0
@@ -159,7 +159,7 @@ def test_misspelt_models_of_budgets_and_settings_are_reported_once(project: Path
 
 
 @pytest.mark.parametrize("arguments", [["no-such-file"], [], ["--format", "xml", "."]])
-def test_wrong_use(project: Path, arguments: list[str]) -> None:
+def test_invalid_arguments_exit_with_2(project: Path, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
@@ -196,9 +196,7 @@ def test_a_report_says_that_the_configuration_is_broken(project: Path) -> None:
 
 @pytest.mark.parametrize("name", [".token-sidecar.toml", "pyproject.toml"])
 @pytest.mark.parametrize("broken", [b"[context", b"# \xff"], ids=["syntax", "bytes"])
-def test_a_broken_configuration_is_exit_2_and_its_rest_does_not_apply(
-    project: Path, name: str, broken: bytes
-) -> None:
+def test_broken_configuration_exits_with_2(project: Path, name: str, broken: bytes) -> None:
     (project / ".token-sidecar.toml").unlink()
     rule = b'[[tool.token-sidecar.budget]]\nfiles = "*"\nmax-tokens = 1\n'
     if name == ".token-sidecar.toml":
@@ -210,7 +208,7 @@ def test_a_broken_configuration_is_exit_2_and_its_rest_does_not_apply(
     assert "nothing in this file applies" in result.stderr
 
 
-def test_what_is_no_text_is_named(project: Path) -> None:
+def test_binary_files_are_reported(project: Path) -> None:
     write(project, "picture.png", b"\x89PNG\0\0")
     result = run("picture.png", "fine.txt")
     assert (result.exit_code, result.stdout) == (
@@ -220,7 +218,7 @@ def test_what_is_no_text_is_named(project: Path) -> None:
     assert "picture.png: binary file, skipped" in result.stderr
 
 
-def test_a_budget_that_is_for_no_file_is_told_where_all_were_checked(
+def test_rule_without_files_is_reported_for_a_whole_check(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = write(
@@ -238,7 +236,7 @@ def test_a_budget_that_is_for_no_file_is_told_where_all_were_checked(
     assert run(".").stderr == ""
 
 
-def test_a_budget_of_the_users_may_be_for_other_projects(
+def test_unmatched_rule_of_the_user_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = write(tmp_path, "user.toml", CONFIGURATION)
@@ -248,13 +246,13 @@ def test_a_budget_of_the_users_may_be_for_other_projects(
     assert run(".").stderr == ""
 
 
-def test_gitignore_is_honoured_but_not_for_what_is_named(project: Path) -> None:
+def test_gitignore_does_not_apply_to_named_files(project: Path) -> None:
     write(project, ".gitignore", "AGENTS.md\n/prompts/\n")
     assert set(found(".")) == {".gitignore", ".token-sidecar.toml", "fine.txt"}
     assert set(found("AGENTS.md", "fine.txt", "./fine.txt")) == {"AGENTS.md", "fine.txt"}
 
 
-def test_the_root_above_decides(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_above_a_path_is_used(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project / "prompts")
     files = found("a b", "../AGENTS.md")
     assert set(files) == {"a b/plan.md", "../AGENTS.md"}
@@ -269,7 +267,7 @@ def test_each_path_has_its_own_root(project: Path, tmp_path: Path) -> None:
     assert [len(files[name]["findings"]) for name in ("fine.txt", str(path))] == [0, 1]
 
 
-def test_sums_count_files_that_were_not_named(project: Path) -> None:
+def test_group_budgets_include_other_files(project: Path) -> None:
     write(
         project, ".token-sidecar.toml", '[[budget]]\nfiles = "*.md"\nmax-tokens = 60\nsum = true\n'
     )
@@ -295,7 +293,7 @@ def test_a_byte_order_mark_is_not_counted(project: Path) -> None:
     assert found("fine.txt")["fine.txt"]["tokens"] == plain
 
 
-def test_a_name_that_is_not_utf8_is_no_reason_to_fail(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_is_accepted(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "*.md"\nmax-tokens = 1\n')
     with open(os.fsencode(tmp_path) + b"/b\xffad.md", "wb") as file:  # a Path would do as well
         file.write(b"more than one token")

@@ -69,13 +69,13 @@ def test_shrinking_and_one_token(repository: Path) -> None:
     assert message == "this change removes 1 token from CLAUDE.md"
 
 
-def test_only_what_was_asked_for(repository: Path) -> None:
+def test_growth_is_reported_for_given_paths_only(repository: Path) -> None:
     Path("CLAUDE.md").write_text("changed\n")
     assert grown("--diff", "main", "same.md") == {}
     assert "growth" not in json.loads(run("--json", ".").stdout)
 
 
-def test_in_a_folder_below_the_repository(repository: Path) -> None:
+def test_growth_in_a_subfolder_of_the_repository(repository: Path) -> None:
     sub = repository / "sub"
     sub.mkdir()
     (sub / ".token-sidecar.toml").write_text("")
@@ -85,7 +85,7 @@ def test_in_a_folder_below_the_repository(repository: Path) -> None:
     }
 
 
-def test_github_and_sarif_say_it_too(repository: Path) -> None:
+def test_github_and_sarif_report_growth(repository: Path) -> None:
     Path("CLAUDE.md").write_text("one two three four\n")
     assert run("--format", "github", "--diff", "main", ".").stdout == (
         "::notice file=CLAUDE.md,title=Token budget::this change adds 1 token to CLAUDE.md\n"
@@ -96,7 +96,7 @@ def test_github_and_sarif_say_it_too(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("base", ["no-such-branch", "--output=planted", "main:CLAUDE.md", ""])
-def test_what_is_no_revision(repository: Path, base: str) -> None:
+def test_unknown_revision_is_an_error(repository: Path, base: str) -> None:
     result = run(f"--diff={base}", ".")
     assert result.exit_code == 2
     assert "--diff" in result.stderr

@@ -58,7 +58,7 @@ def found(done: Done) -> dict[str, Any]:
         ("pyproject.toml", "[tool.token-sidecar]\n"),
     ],
 )
-def test_no_marker_in_a_folder_takes_a_named_file_out(
+def test_root_marker_in_a_subfolder_does_not_hide_a_file(
     project: Path, marker: str, text: str
 ) -> None:
     write(project / "sub" / marker, text)
@@ -72,7 +72,7 @@ def test_no_marker_in_a_folder_takes_a_named_file_out(
     assert check("AGENTS.md", "--root", "..", cwd=project / "sub").returncode == 1
 
 
-def test_a_comment_makes_no_root(project: Path) -> None:
+def test_comment_in_pyproject_does_not_make_a_root(project: Path) -> None:
     write(project / "sub/pyproject.toml", '"x" = "[tool.token-sidecar]" # [tool.token-sidecar]\n')
     write(project / "sub/AGENTS.md", LONG)
     assert check(project / "sub/AGENTS.md", cwd=project.parent).returncode == 1
@@ -86,9 +86,7 @@ def test_a_path_outside_of_the_root_is_wrong_use(project: Path, tmp_path: Path) 
     assert check("--root", tmp_path / "gone", ".").returncode == 2
 
 
-def test_a_configuration_of_ones_own_stands_for_the_checkouts(
-    project: Path, tmp_path: Path
-) -> None:
+def test_given_configuration_replaces_that_of_the_checkout(project: Path, tmp_path: Path) -> None:
     trusted = write(tmp_path / "trusted.toml", BUDGET)
     write(project / ".token-sidecar.toml", "")
     write(project / "pyproject.toml", "[tool.token-sidecar]\nmodel = 'gpt-4'\n")
@@ -130,13 +128,13 @@ def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> N
         assert set(found(check("--json", "sub"))) >= {"sub/AGENTS.md"}
 
 
-def test_it_is_told_where_git_does_not_say_what_is_tracked(project: Path) -> None:
+def test_missing_git_index_is_reported(project: Path) -> None:
     write(project / ".git", "gitdir: gone\n")
     assert "git cannot list tracked files" in check(".").stderr
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-8-sig"])
-def test_an_encoding_hides_nothing(project: Path, encoding: str) -> None:
+def test_other_encodings_are_checked(project: Path, encoding: str) -> None:
     mark = "" if encoding in ("utf-16", "utf-32", "utf-8-sig") else "\ufeff"
     write(project / "AGENTS.md", (mark + LONG).encode(encoding))
     done = check("--json", "AGENTS.md")
@@ -145,7 +143,7 @@ def test_an_encoding_hides_nothing(project: Path, encoding: str) -> None:
     assert found(done) == found(check("--json", plain.name))
 
 
-def test_a_file_with_a_budget_that_is_no_text_is_a_finding(project: Path) -> None:
+def test_binary_file_with_a_budget_is_a_finding(project: Path) -> None:
     write(project / "AGENTS.md", b"\0" + LONG.encode())
     write(project / "picture.png", b"\0")
     line = "AGENTS.md: binary file, not counted although it has a budget"
@@ -163,7 +161,7 @@ def test_a_file_with_a_budget_that_is_no_text_is_a_finding(project: Path) -> Non
     assert done.returncode == 1
 
 
-def test_a_member_of_a_sum_that_is_no_text_is_a_finding(project: Path) -> None:
+def test_binary_member_of_a_group_is_a_finding(project: Path) -> None:
     text = '[[budget]]\nfiles = "*.md"\nmax-tokens = 100\nsum = true\n'
     write(project / ".token-sidecar.toml", text)
     write(project / "a.md", "word")
@@ -196,7 +194,7 @@ def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: P
     assert check("no-budget.txt").returncode == 0
 
 
-def test_a_folder_with_budgets_that_is_a_link_is_named(project: Path, tmp_path: Path) -> None:
+def test_linked_folder_with_budgets_is_reported(project: Path, tmp_path: Path) -> None:
     text = '[[budget]]\nfiles = "prompts/**/*.md"\nmax-tokens = 10\n'
     write(project / ".token-sidecar.toml", text)
     write(tmp_path / "outside/a.md", LONG)
@@ -222,7 +220,7 @@ def test_a_link_to_another_member_counts_once_in_a_sum(project: Path) -> None:
     assert check(".").returncode == 1
 
 
-def test_names_with_newlines_shift_no_answer_of_git(project: Path) -> None:
+def test_names_with_newlines_do_not_confuse_git(project: Path) -> None:
     git("init", "-q")
     names = ["a\nb.txt", "c\n\nd.txt", "e.txt", "f\tg.txt", "ä.txt"]
     for index, name in enumerate(names):
@@ -242,7 +240,7 @@ def test_names_with_newlines_shift_no_answer_of_git(project: Path) -> None:
 
 
 @pytest.mark.parametrize("base", ["--output=stolen", "--output stolen", "-O stolen"])
-def test_a_revision_is_no_option(project: Path, base: str) -> None:
+def test_revision_is_not_parsed_as_an_option(project: Path, base: str) -> None:
     git("init", "-q")
     done = check(f"--diff={base}", ".")
     assert done.returncode == 2
@@ -263,7 +261,7 @@ def test_sarif_with_hostile_names_is_valid(project: Path) -> None:
     assert len(log["runs"][0]["results"]) == 2 * len(names)
 
 
-def test_a_linked_folder_leads_no_tracked_file_out_of_the_root(project: Path) -> None:
+def test_linked_folder_does_not_lead_out_of_the_root(project: Path) -> None:
     git("init", "-q")
     write(project / ".gitignore", "d\n")
     write(project / "d/AGENTS.md", LONG)
@@ -288,7 +286,7 @@ def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) 
     assert "AGENTS.md: not a regular file, not counted although it has a budget" in done.stderr
 
 
-def test_a_fifo_for_a_gitignore_holds_nobody_up(project: Path) -> None:
+def test_fifo_as_gitignore_does_not_block(project: Path) -> None:
     """It fails where git is asked what that file ignores: git waits for it two minutes here."""
     git("init", "-q")
     write(project / "sub/AGENTS.md", LONG)

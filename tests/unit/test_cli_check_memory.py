@@ -93,7 +93,7 @@ def check(root: Path) -> dict[str, FileReport]:
     return {os.path.relpath(file.path, root): file for file in report.files}
 
 
-def test_a_second_run_reads_nothing_and_says_the_same(root: Path, reads: list[str]) -> None:
+def test_second_run_reads_no_file_and_reports_the_same(root: Path, reads: list[str]) -> None:
     first = check(root)
     assert len(reads) == 6
     reads.clear()
@@ -108,7 +108,7 @@ def test_a_second_run_reads_nothing_and_says_the_same(root: Path, reads: list[st
     }
 
 
-def test_nothing_is_written_when_nothing_is_new(root: Path) -> None:
+def test_unchanged_cache_is_not_written(root: Path) -> None:
     check(root)
     (file,) = (cache_dir() / "check").iterdir()
     before = file.stat().st_mtime_ns, file.stat().st_ino
@@ -116,7 +116,7 @@ def test_nothing_is_written_when_nothing_is_new(root: Path) -> None:
     assert (file.stat().st_mtime_ns, file.stat().st_ino) == before
 
 
-def test_what_changed_is_read_again(root: Path, reads: list[str]) -> None:
+def test_changed_files_are_read_again(root: Path, reads: list[str]) -> None:
     check(root)
     reads.clear()
     write(root / "a.md", "one")
@@ -124,7 +124,7 @@ def test_what_changed_is_read_again(root: Path, reads: list[str]) -> None:
     assert reads == ["a.md"]
 
 
-def test_the_same_size_and_time_are_not_enough(root: Path, reads: list[str]) -> None:
+def test_same_size_and_time_do_not_hide_a_change(root: Path, reads: list[str]) -> None:
     check(root)
     reads.clear()
     write(root / "a.md", "one two three four five six s e v")  # the same size, and the old time
@@ -142,7 +142,7 @@ def test_a_file_read_just_after_it_was_written_is_read_again(
     assert "a.md" in reads
 
 
-def test_what_was_only_touched_or_moved_is_not_counted_again(
+def test_touched_or_moved_files_are_not_counted_again(
     root: Path, reads: list[str], counts: list[int]
 ) -> None:
     first = check(root)
@@ -155,7 +155,7 @@ def test_what_was_only_touched_or_moved_is_not_counted_again(
     assert counts == []
 
 
-def test_names_that_come_and_go(root: Path, reads: list[str]) -> None:
+def test_added_and_removed_files_are_noticed(root: Path, reads: list[str]) -> None:
     check(root)
     reads.clear()
     write(root / "sub" / "new.md", "x")
@@ -169,7 +169,7 @@ def test_names_that_come_and_go(root: Path, reads: list[str]) -> None:
     assert check(root)["sub/b.md"].tokens == 1
 
 
-def test_gitignore_that_comes_changes_and_goes(root: Path) -> None:
+def test_changes_of_gitignore_are_noticed(root: Path) -> None:
     assert "sub/b.md" in check(root)
     write(root / ".gitignore", "b.md\n")
     assert "sub/b.md" not in check(root)
@@ -211,14 +211,14 @@ def test_sums_follow_one_file(root: Path, reads: list[str]) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x80", b"garbage"])
-def test_a_damaged_memory_is_no_harm(root: Path, damage: bytes) -> None:
+def test_damaged_cache_is_ignored(root: Path, damage: bytes) -> None:
     first = check(root)
     (file,) = (cache_dir() / "check").iterdir()
     file.write_bytes(damage)
     assert check(root) == first
 
 
-def test_a_memory_that_cannot_be_kept_is_no_harm(
+def test_unwritable_cache_is_ignored(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "taken").write_text("")
@@ -226,7 +226,7 @@ def test_a_memory_that_cannot_be_kept_is_no_harm(
     assert check(root) == check(root)
 
 
-def test_no_word_of_a_file_is_kept(root: Path) -> None:
+def test_cache_contains_no_text(root: Path) -> None:
     text = "# planted-heading\n<!-- token-budget: 1 -->\nplanted-text\n"
     write(root / "a.md", text)
     write(
@@ -241,7 +241,7 @@ def test_no_word_of_a_file_is_kept(root: Path) -> None:
     assert b"planted" not in kept
 
 
-def test_findings_with_words_are_found_again(root: Path, reads: list[str]) -> None:
+def test_findings_with_headings_are_computed_again(root: Path, reads: list[str]) -> None:
     write(root / "a.md", "# Words\n<!-- token-budget: 1 -->\n")
     first = check(root)
     assert [finding.section for finding in first["a.md"].findings] == [None, "lines 2 to 3"]
@@ -250,7 +250,7 @@ def test_findings_with_words_are_found_again(root: Path, reads: list[str]) -> No
     assert reads == ["a.md"]
 
 
-def test_two_at_once_leave_a_whole_memory(root: Path) -> None:
+def test_two_runs_at_once_leave_a_valid_cache(root: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(4) as pool:
@@ -259,7 +259,7 @@ def test_two_at_once_leave_a_whole_memory(root: Path) -> None:
     assert [path.suffix for path in (cache_dir() / "check").iterdir()] == [".msgpack"]
 
 
-def test_another_models_run_over_a_part_leaves_no_number_of_the_first(root: Path) -> None:
+def test_run_for_another_model_replaces_all_cached_counts(root: Path) -> None:
     first = check(root)
     of_one, _ = run([str(root / "a.md")], "gpt-4")
     both, _ = run([str(root)], "gpt-4")
@@ -270,7 +270,7 @@ def test_another_models_run_over_a_part_leaves_no_number_of_the_first(root: Path
     assert check(root) == first
 
 
-def test_what_was_learned_since_is_heeded(root: Path, tmp_path: Path) -> None:
+def test_changed_calibration_invalidates_estimates(root: Path, tmp_path: Path) -> None:
     model = "unheard-of"
     before, _ = run([str(root)], model)
     learned = Calibrations()

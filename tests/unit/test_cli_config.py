@@ -30,9 +30,7 @@ def uncommented(text: str) -> str:
 
 
 @pytest.mark.parametrize("user", [False, True])
-def test_the_sample_changes_nothing_and_each_line_of_it_is_right(
-    user: bool, tmp_path: Path
-) -> None:
+def test_sample_is_valid_and_changes_no_setting(user: bool, tmp_path: Path) -> None:
     arguments = ["--workspace", str(tmp_path), *(["--user"] if user else [])]
     if user:
         config_file().unlink(missing_ok=True)
@@ -48,7 +46,7 @@ def test_the_sample_changes_nothing_and_each_line_of_it_is_right(
     assert bool(keys & TRUSTED) == user
 
 
-def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / PROJECT_FILE).write_text("# mine\n")
     found = run("init", "--workspace", str(tmp_path))
     assert found.exit_code == 2
@@ -56,7 +54,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     assert (tmp_path / PROJECT_FILE).read_text() == "# mine\n"
 
 
-def test_each_value_is_shown_with_its_place(tmp_path: Path) -> None:
+def test_each_value_is_shown_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / PROJECT_FILE
     file.write_text('model = "gpt-4o"\n[context]\nreserve = 7\n')
     shown = run("show", "--workspace", str(tmp_path))
@@ -69,7 +67,7 @@ def test_each_value_is_shown_with_its_place(tmp_path: Path) -> None:
     assert {"key": "context.reserve", "value": "7", "from": f"{file}:3"} in rows
 
 
-def test_what_is_wrong_is_told_and_is_exit_2(tmp_path: Path) -> None:
+def test_problems_are_reported_with_exit_code_2(tmp_path: Path) -> None:
     assert run("check", "--workspace", str(tmp_path)).exit_code == 0
     (tmp_path / PROJECT_FILE).write_text("[context]\nreserve = -1\n")
     found = run("check", "--workspace", str(tmp_path))

@@ -69,7 +69,7 @@ def test_standard_input(folder: Path) -> None:
     assert result.stdout == "2 -\n2 a.md\n4 total\n"
 
 
-def test_a_file_that_is_named_twice_is_counted_once(folder: Path) -> None:
+def test_file_named_twice_is_counted_once(folder: Path) -> None:
     result = run("a.md", "a.md", "./a.md", folder / "a.md")
     assert (result.stdout, result.stderr) == ("2 a.md\n", "")
     assert run("sub", "a.md", ".").stdout.count("a.md") == 1
@@ -77,7 +77,7 @@ def test_a_file_that_is_named_twice_is_counted_once(folder: Path) -> None:
     assert run("-", "-", stdin="hello world").stdout == "2 -\n"
 
 
-def test_a_binary_file_that_is_named_is_told(folder: Path) -> None:
+def test_named_binary_file_is_reported(folder: Path) -> None:
     result = run("picture.png")
     told = "token-sidecar: picture.png: binary file, skipped\n"
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", told)
@@ -124,7 +124,7 @@ def test_a_name_like_no_known_model_is_reported_as_unknown(folder: Path) -> None
     assert json.loads(result.stdout)["files"][0]["similarModels"] == []
 
 
-def test_a_model_that_the_configuration_names_is_no_slip(
+def test_model_in_the_configuration_is_not_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = folder.parent / "user.toml"
@@ -182,19 +182,19 @@ def test_json_of_nothing(folder: Path) -> None:
     assert data["total"] == {"tokens": 0, "files": 0, "method": "exact"}
 
 
-def test_what_cannot_be_read_is_an_error_and_the_rest_is_counted(folder: Path) -> None:
+def test_unreadable_file_is_an_error_and_the_rest_is_counted(folder: Path) -> None:
     result = run("nope", "a.md")
     assert result.exit_code == 2
     assert result.stdout == "2 a.md\n"
     assert result.stderr == "token-sidecar: nope: no such file or directory, skipped\n"
 
 
-def test_wrong_use() -> None:
+def test_invalid_arguments_exit_with_2() -> None:
     assert run().exit_code == 2
     assert run("--no-such-option", "x").exit_code == 2
 
 
-def test_a_wrong_configuration_is_said_and_the_count_made(folder: Path) -> None:
+def test_invalid_configuration_is_reported_and_files_are_counted(folder: Path) -> None:
     (folder / ".token-sidecar.toml").write_text("model = 3\n")
     result = run("a.md")
     assert (result.exit_code, result.stdout) == (2, "2 a.md\n")
@@ -278,7 +278,7 @@ print([name for name in heavy if name in sys.modules])
     assert done.stdout == "2 a.md\n[]\n"
 
 
-def test_a_byte_order_mark_says_how_to_decode(folder: Path) -> None:
+def test_byte_order_mark_selects_the_encoding(folder: Path) -> None:
     for encoding in ("utf-16", "utf-32", "utf-8-sig"):
         (folder / "plain.txt").write_text("größe, and more\n", encoding="utf-8")
         (folder / "marked.txt").write_text("größe, and more\n", encoding=encoding)
@@ -287,7 +287,7 @@ def test_a_byte_order_mark_says_how_to_decode(folder: Path) -> None:
         assert plain == marked
 
 
-def test_threads_that_come_at_once_load_a_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_load_a_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading a vocabulary takes half a second, during which the other threads would wait."""
     loads: list[str] = []
     counted = FastEngine.count

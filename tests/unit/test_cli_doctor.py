@@ -14,7 +14,7 @@ from sidecar.cli import main
 from sidecar.cli.doctor import _EXTRAS
 
 
-def test_says_where_a_value_came_from(tmp_path: Path) -> None:
+def test_doctor_shows_the_source_of_a_value(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('\nmodel = "gpt-4"\n')
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
@@ -25,7 +25,7 @@ def test_says_where_a_value_came_from(tmp_path: Path) -> None:
     assert {entry["name"] for entry in report["vocabularies"]} >= {"o200k_base", "cl100k_base"}
 
 
-def test_a_mistake_is_shown_and_is_exit_2(tmp_path: Path) -> None:
+def test_doctor_shows_problems_and_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
     assert done.exit_code == 2
@@ -40,7 +40,7 @@ def test_an_extra_that_is_not_installed_is_named_as_pip_wants_it(
     assert "not installed: token-sidecar[otel]" in done.output
 
 
-def test_an_endpoint_that_is_down_is_said_to_be(tmp_path: Path) -> None:
+def test_unreachable_endpoint_is_reported(tmp_path: Path) -> None:
     (tmp_path / "user-config.toml").write_text(
         'model = "qwen-tiny"\n[tokenize]\nuse-endpoint = true\n'
         '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen-*"]\n'
@@ -50,7 +50,7 @@ def test_an_endpoint_that_is_down_is_said_to_be(tmp_path: Path) -> None:
     assert (row["model"], row["text"], row["limit"]) == ("qwen-tiny", "unreachable", None)
 
 
-def test_agents_are_named_with_what_is_not_understood(
+def test_agents_are_listed_with_skipped_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -79,7 +79,7 @@ def test_agents_that_are_disabled_or_unknown(
     assert "agents.sources: has unknown agents at position 1; did you mean codex?" in problem
 
 
-def test_a_file_that_is_not_there_is_said_to_be_and_how_to_write_it(
+def test_missing_user_file_is_reported_with_the_command_to_create_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "new" / "config.toml"))
@@ -98,7 +98,7 @@ def configured(tmp_path: Path, text: str) -> list[str]:
     return shown.split("\nEndpoints ")[1].split("\n\nAgents")[0].splitlines()
 
 
-def test_a_model_that_no_endpoint_is_for_is_said(tmp_path: Path) -> None:
+def test_model_without_an_endpoint_is_reported(tmp_path: Path) -> None:
     endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen*"]\n'
     lines = configured(tmp_path, f'model = "llama3"\n[tokenize]\nuse-endpoint = true\n{endpoint}')
     assert lines[2] == (
@@ -107,7 +107,7 @@ def test_a_model_that_no_endpoint_is_for_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_an_endpoint_that_is_written_wrong_is_not_said_to_be_missing(tmp_path: Path) -> None:
+def test_invalid_endpoint_is_not_reported_as_missing(tmp_path: Path) -> None:
     lines = configured(tmp_path, '[[endpoint]]\nurl = "127.0.0.1:9"\n')
     assert lines[1] == "  No usable endpoint; see the problems below."
 
@@ -120,7 +120,7 @@ def test_an_endpoint_for_the_window_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["folder", "ledger"])
-def test_a_state_that_cannot_be_used_is_told_and_is_no_mistake_of_the_configuration(
+def test_unusable_state_folder_is_not_a_configuration_error(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "kept"

@@ -29,9 +29,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_told_in_one_form(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_have_one_form(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, told = WRONG[case]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
@@ -46,7 +44,7 @@ def test_what_is_wrong_is_told_in_one_form(
 
 @pytest.mark.parametrize("verb", ["count", "check"])
 @pytest.mark.parametrize("below", ["", "/below"])
-def test_a_name_that_no_file_can_have_is_told_in_one_line(
+def test_impossible_file_name_is_reported_in_one_line(
     verb: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
@@ -59,7 +57,7 @@ def test_a_name_that_no_file_can_have_is_told_in_one_line(
     assert told.endswith(", skipped")
 
 
-def test_what_is_only_logged_is_told_so_too(tmp_path: Path) -> None:
+def test_log_messages_have_the_same_form(tmp_path: Path) -> None:
     """A process is needed, because pytest captures the log here."""
     (tmp_path / "a.md").write_text("hello\n")
     settings = 'model = "llama3"\n[[tokenizer]]\nmodels = ["llama3"]\nfile = "nowhere.json"\n'
@@ -71,7 +69,7 @@ def test_what_is_only_logged_is_told_so_too(tmp_path: Path) -> None:
     assert done.stderr.startswith("token-sidecar: tokenizer nowhere.json: ")
 
 
-def test_a_full_device_is_told(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no device here is always full")
     (tmp_path / "a.md").write_text("hello\n")
@@ -85,7 +83,7 @@ def test_a_full_device_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["", "files", "export"])
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_state_folder_that_cannot_be_made_is_told(
+def test_unusable_state_folder_is_reported(
     verb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The existing file and its mode stay unchanged."""
@@ -102,7 +100,7 @@ def test_a_state_folder_that_cannot_be_made_is_told(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a closed pipe is no error there")
-def test_a_reader_that_stops_early_ends_the_command_in_silence(tmp_path: Path) -> None:
+def test_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("hello\n")
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "sidecar", "count", "a.md"],

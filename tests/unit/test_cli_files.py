@@ -53,7 +53,9 @@ def git(root: Path, *arguments: str) -> str:
     st.lists(st.sampled_from(PATTERNS), max_size=3),
     st.lists(st.sampled_from(PATTERNS), max_size=3),
 )
-def test_folders_hold_what_git_sees(top: list[str], src: list[str], deep: list[str]) -> None:
+def test_folders_contain_the_files_that_git_sees(
+    top: list[str], src: list[str], deep: list[str]
+) -> None:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         make(root)
@@ -73,7 +75,7 @@ def test_folders_hold_what_git_sees(top: list[str], src: list[str], deep: list[s
         ("src/**\n!src/deep/", "", "src/deep/b.md"),
     ],
 )
-def test_a_line_about_a_folder_says_nothing_of_what_is_in_it(
+def test_folder_pattern_does_not_match_its_contents(
     root: Path, top: str, src: str, hidden: str
 ) -> None:
     make(root, ("src/build/gen.py", "src/deep/a.txt", "src/deep/b.md", "src/main.py"))
@@ -85,7 +87,7 @@ def test_a_line_about_a_folder_says_nothing_of_what_is_in_it(
     assert sorted(os.path.relpath(path, root) for path in found(root)) == sorted(seen)
 
 
-def test_rules_of_parents_hold_in_a_folder_of_a_repository(tmp_path: Path) -> None:
+def test_gitignore_of_parent_folders_applies(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / ".gitignore").write_text("*.txt\n")
     (tmp_path / ".git").mkdir()
@@ -94,7 +96,7 @@ def test_rules_of_parents_hold_in_a_folder_of_a_repository(tmp_path: Path) -> No
     ]
 
 
-def test_outside_a_repository_parents_say_nothing(tmp_path: Path) -> None:
+def test_gitignore_of_parents_is_ignored_outside_a_repository(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / ".gitignore").write_text("*\n")
     (tmp_path / "docs" / ".gitignore").write_text("build/\n")
@@ -103,7 +105,7 @@ def test_outside_a_repository_parents_say_nothing(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_named_is_taken(tmp_path: Path) -> None:
+def test_named_files_are_always_counted(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / ".git").mkdir()
     (tmp_path / ".gitignore").write_text("build/\na.txt\n")
@@ -126,7 +128,7 @@ def test_links_are_not_followed_below_a_folder(tmp_path: Path) -> None:
     ]
 
 
-def test_special_files_are_passed_over(root: Path) -> None:
+def test_special_files_are_skipped(root: Path) -> None:
     os.mkfifo(root / "pipe")
     assert found(root) == []
 
@@ -138,13 +140,13 @@ def test_order_and_names_are_as_given(root: Path, monkeypatch: pytest.MonkeyPatc
     assert found("b/", "./a.txt", "-") == ["b/1.txt", "b/2.txt", "a.txt", "-"]
 
 
-def test_patterns_that_git_passes_over_break_nothing(root: Path) -> None:
+def test_invalid_gitignore_patterns_are_ignored(root: Path) -> None:
     make(root, ("a.txt", "b.txt"))
     (root / ".gitignore").write_bytes(b"\xef\xbb\xbfb.txt\n!\n\xff\xfe\n")
     assert found(root) == [str(root / ".gitignore"), str(root / "a.txt")]
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_path_is_reported(tmp_path: Path) -> None:
     (missing,) = find([str(tmp_path / "nope")])
     assert missing == SkippedPath(str(tmp_path / "nope"), "no such file or directory", failed=True)
     (wrong,) = find(["a\0b"])
@@ -163,7 +165,7 @@ def test_text_and_binary() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_a_byte_order_mark_says_how_to_decode(encoding: str) -> None:
+def test_byte_order_mark_selects_the_encoding(encoding: str) -> None:
     data = "\ufeffgröße\r\n😀".encode(encoding)
     assert decode(data) == Text("größe\r\n😀", damaged=False)
     damaged = decode(data[:-1])

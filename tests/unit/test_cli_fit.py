@@ -45,7 +45,7 @@ def test_json_says_what_was_removed_and_how_it_was_counted() -> None:
     assert (answer["method"], answer["errorPercent"]) == ("exact", 0.0)
 
 
-def test_bytes_that_are_no_utf8_pass_through() -> None:
+def test_bytes_that_are_not_utf8_pass_through() -> None:
     text = b"caf\xe9 " * 50
     result = CliRunner().invoke(fit, ["-", "--max-tokens", "20", "--mode", "end"], input=text)
 
@@ -57,7 +57,7 @@ def test_bytes_that_are_no_utf8_pass_through() -> None:
     ("arguments", "content"),
     [(["missing.txt", "--max-tokens", "5"], b""), (["-", "--max-tokens", "5"], b"\0\1\2")],
 )
-def test_message_parts_other_than_text_are_refused(arguments: list[str], content: bytes) -> None:
+def test_binary_file_is_refused(arguments: list[str], content: bytes) -> None:
     result = CliRunner().invoke(fit, arguments, input=content)
 
     assert result.exit_code == 2
@@ -65,12 +65,12 @@ def test_message_parts_other_than_text_are_refused(arguments: list[str], content
 
 
 @pytest.mark.parametrize("arguments", [["-"], ["-", "--max-tokens", "-1"], ["-", "--mode", "x"]])
-def test_wrong_use_exits_2(arguments: list[str]) -> None:
+def test_invalid_arguments_to_fit_exit_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(fit, arguments, input=b"text").exit_code == 2
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
-def test_a_byte_order_mark_says_how_to_decode(tmp_path: Path, encoding: str) -> None:
+def test_byte_order_mark_selects_the_encoding(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "plain.txt").write_bytes(TEXT.encode())
     (tmp_path / "marked.txt").write_bytes(TEXT.encode(encoding))
     arguments = ["--max-tokens", "70", "--json"]
@@ -82,7 +82,7 @@ def test_a_byte_order_mark_says_how_to_decode(tmp_path: Path, encoding: str) -> 
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_broken_configuration_is_told_and_the_text_is_cut(
+def test_broken_configuration_is_reported_and_the_text_is_shortened(
     form: tuple[str, ...], tmp_path: Path
 ) -> None:
     """As for `count` and `check`, an invalid limit in the configuration is reported."""

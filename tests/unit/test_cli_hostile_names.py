@@ -144,7 +144,7 @@ def ended_well(result: Result) -> bool:
 
 @pytest.mark.parametrize("charset", ["utf-8", "cp1252", "ascii"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_prints_what_is_obeyed(verb: str, charset: str) -> None:
+def test_no_command_prints_control_characters(verb: str, charset: str) -> None:
     result = run(*VERBS[verb], charset=charset)
     assert ended_well(result), result.exception
     assert result.exit_code in (0, 1, 2)
@@ -198,7 +198,7 @@ def test_the_page_is_text(repository: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252:strict"])
 @pytest.mark.parametrize("verb", ["count", "check", "cost", "doctor", "count nothing"])
-def test_a_console_of_few_characters_ends_no_command(verb: str, encoding: str) -> None:
+def test_limited_console_encoding_does_not_end_a_command(verb: str, encoding: str) -> None:
     Path("文書 🙂.md").write_text("ünïcode 文書")
     code = "from sidecar.__main__ import start; start()"
     done = subprocess.run(

@@ -71,14 +71,14 @@ def told(session: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def test_a_line_of_what_claude_code_says() -> None:
+def test_line_from_the_input_of_claude_code() -> None:
     assert run("statusline", told=told("s")) == "Opus 5 · ctx 42 % · $1.92 · 5h 23 % · 7d 41 %"
 
 
 @pytest.mark.parametrize(
     "window", [None, {"context_window_size": 200_000, "current_usage": None}, {}]
 )
-def test_a_size_that_is_not_known_is_not_made_up(window: Any) -> None:
+def test_unknown_size_is_not_guessed(window: Any) -> None:
     line = run("statusline", told=told("s", context_window=window, rate_limits=None))
     assert line == "Opus 5 · ctx ? · $1.92"
 
@@ -99,7 +99,7 @@ def test_a_percentage_alone_is_shown_as_an_estimate(window: Any, shown: str) -> 
     assert line == f"Opus 5 · ctx {shown} · $1.92"
 
 
-def test_window_and_limits_are_kept_and_nothing_else(root: Path, home: ClaudeHome) -> None:
+def test_only_window_and_limits_are_stored(root: Path, home: ClaudeHome) -> None:
     session = home.session(root)
     session.reply()
     before = json.loads(run("usage", "--json"))
@@ -132,7 +132,7 @@ def test_a_broken_input_prints_no_error(root: Path, broken: str) -> None:
     assert run("statusline", told=broken) == ""
 
 
-def test_without_input_the_line_of_the_live_session(root: Path, home: ClaudeHome) -> None:
+def test_without_input_the_current_session_is_shown(root: Path, home: ClaudeHome) -> None:
     assert run("statusline") == ""
     session = home.session(root)
     session.reply()
@@ -169,7 +169,7 @@ def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> 
     assert json.loads(run("usage", "--json"))["session"]["id"] == new.id
 
 
-def test_a_folder_of_the_project_is_the_project(
+def test_subfolder_belongs_to_the_project(
     root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for other commands, the root is the nearest parent folder with `.git` or a configuration."""
@@ -186,7 +186,7 @@ def test_a_folder_of_the_project_is_the_project(
     assert "CLAUDE.md: " in run("cost", "files")
 
 
-def test_a_session_by_how_its_id_begins(root: Path, home: ClaudeHome) -> None:
+def test_session_is_found_by_the_start_of_its_id(root: Path, home: ClaudeHome) -> None:
     ids = ["c386aaaa-1", "c386bbbb-2", "c386"]
     for number, name in enumerate(ids):
         home.clock.now = datetime.now(UTC) - timedelta(minutes=50) - timedelta(days=40 * number)
@@ -217,7 +217,7 @@ def test_bars_are_ascii_where_the_console_has_no_blocks(root: Path, home: Claude
         assert shown.startswith(("Context", "*  main - "))
 
 
-def test_usage_has_the_words_that_an_editor_shows(root: Path, home: ClaudeHome) -> None:
+def test_usage_prints_the_view_of_editors(root: Path, home: ClaudeHome) -> None:
     assert "No conversation found" in json.loads(run("usage", "--json"))["text"]
     session = home.session(root)
     session.reply()
@@ -229,7 +229,7 @@ def test_usage_has_the_words_that_an_editor_shows(root: Path, home: ClaudeHome) 
     assert "claude-code" in row["text"]
 
 
-def test_a_cost_that_was_not_read_yet_is_said_to_be(root: Path, home: ClaudeHome) -> None:
+def test_unread_cost_is_reported(root: Path, home: ClaudeHome) -> None:
     home.session(root).reply()
     unread = "not read yet"
     assert "Run `token-sidecar cost`" in run("usage")
@@ -241,7 +241,7 @@ def test_a_cost_that_was_not_read_yet_is_said_to_be(root: Path, home: ClaudeHome
     assert "$0." in run("usage")
 
 
-def test_a_cost_that_lacks_the_newest_calls_is_said_to(root: Path, home: ClaudeHome) -> None:
+def test_incomplete_cost_is_reported(root: Path, home: ClaudeHome) -> None:
     session = home.session(root)
     session.reply()
     run("cost")
@@ -300,7 +300,7 @@ def _priced(root: Path, home: ClaudeHome) -> None:
     )
 
 
-def test_what_prompt_files_cost(root: Path, home: ClaudeHome) -> None:
+def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
     _priced(root, home)
     rules = "Rules " * 100 + "\n\n@docs/style.md and `@docs/no.md` @../secret.md\n"
     (root / "CLAUDE.md").write_text(rules)
@@ -336,7 +336,7 @@ def test_what_prompt_files_cost(root: Path, home: ClaudeHome) -> None:
     assert "no requests since" in run("cost", "files", "--since", "2099-01-01")
 
 
-def test_a_call_that_cannot_hold_a_file_did_not_carry_it(root: Path, home: ClaudeHome) -> None:
+def test_call_smaller_than_a_file_did_not_contain_it(root: Path, home: ClaudeHome) -> None:
     """Requests for titles, or for the plan's limits, do not contain the prompt files."""
     _priced(root, home)
     prompts = sorted(tokens.prompt for _, tokens in home.truth.calls.values())
@@ -359,7 +359,7 @@ def test_a_link_out_of_the_root_is_not_followed(root: Path, home: ClaudeHome) ->
     assert row["tokens"] is None
 
 
-def test_nothing_of_the_user_is_read_while_agents_are_disabled(
+def test_files_of_agents_are_not_read_while_agents_are_disabled(
     root: Path, home: ClaudeHome
 ) -> None:
     _priced(root, home)
@@ -409,7 +409,7 @@ def test_a_deep_input_prints_no_error(root: Path, depth: int) -> None:
     assert run("statusline", told='{"x":' + "[" * depth + "]" * depth + "}") == ""
 
 
-def test_only_the_persons_own_line_keeps_its_colours(root: Path) -> None:
+def test_only_the_chained_line_keeps_its_colours(root: Path) -> None:
     assert root.exists()
     fields = {"model": {"display_name": "\x1b[32mplanted"}}
     chain = f"{sys.executable} -c \"print('\\x1b[31mmine\\x1b[0m')\""

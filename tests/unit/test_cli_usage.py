@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
+def test_usage_shows_a_saved_session_without_text(tmp_path: Path) -> None:
     counter = Counter("gpt-4o", Tokenizers().for_model("gpt-4o"))
     session = Conversation("chat", counter)
     session.append([Turn(role="user", content="SECRET words")])
@@ -44,13 +44,13 @@ def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
     assert "Updated     just now" in shown
 
 
-def test_says_so_when_nothing_was_kept(tmp_path: Path) -> None:
+def test_usage_without_sessions_says_so(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
     assert done.exit_code == 0
     assert "No conversation found for this workspace" in done.output
 
 
-def test_a_session_that_is_not_known_is_named(tmp_path: Path) -> None:
+def test_unknown_session_is_reported(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
     assert done.exit_code == 0
     assert done.output == "This workspace has no session c386; `--all` lists its sessions.\n"
@@ -99,7 +99,7 @@ def test_listing_all_sessions_reads_a_bounded_amount(
 
 
 @pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])
-def test_a_broken_configuration_is_told(verb: tuple[str, ...], tmp_path: Path) -> None:
+def test_broken_configuration_is_reported(verb: tuple[str, ...], tmp_path: Path) -> None:
     """As for `count` and `check`, the result is printed in any case."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     done = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])

@@ -64,7 +64,7 @@ def section(name: str, text: str, **fields: Any) -> Section:
     return Section(name=name, source=TextSource(text), **fields)
 
 
-def test_under_budget_nothing_changes() -> None:
+def test_request_below_the_limit_is_not_trimmed() -> None:
     made = Bench()(**FULL)
     assert [one.name for one in made.sections] == ORDER
     assert texts(made) == {
@@ -80,7 +80,7 @@ def test_under_budget_nothing_changes() -> None:
     assert len(made.prefix_hash) == 64
 
 
-def test_each_step_only_where_the_one_before_was_not_enough() -> None:
+def test_trimming_stops_at_the_first_sufficient_step() -> None:
     bench = Bench()
     whole = bench(**FULL).tokens
     five = "".join(f"line {number}\n" for number in range(45, 50))
@@ -113,7 +113,7 @@ def test_a_prefix_alone_over_its_budget() -> None:
 
 
 @pytest.mark.parametrize("sensor", ["heartbeat", "delegation"])
-def test_sensors_that_ask_for_no_context(sensor: str) -> None:
+def test_some_sensors_get_no_context(sensor: str) -> None:
     bench = Bench(section("plan", "text"))
     made = bench(sensor=sensor, user="tick", focus="f")
     assert (made.skipped, made.context_cached, texts(made)["context"]) == (True, False, "")
@@ -142,13 +142,13 @@ def test_prefix_cache_hit_miss_and_reset() -> None:
     assert not ask(assistant="a", tools=[{"name": "t", "x": 1}]).prefix_cached
 
 
-def test_inputs_that_only_look_alike_share_no_prefix() -> None:
+def test_similar_inputs_have_different_prefixes() -> None:
     bench = Bench()
     bench(assistant="a\n\nb")
     assert not bench(assistant="a", identity="b").prefix_cached
 
 
-def test_context_is_rebuilt_when_its_keys_change_and_only_then() -> None:
+def test_context_is_rebuilt_only_when_its_keys_change() -> None:
     bench = Bench(section("plan", "first"))
     keys = {"focus": "f", "scope": "s", "memoryVersion": 1}
     assert not bench(**keys).context_cached
@@ -162,7 +162,7 @@ def test_context_is_rebuilt_when_its_keys_change_and_only_then() -> None:
     assert texts(bench(**keys))["context"] == "## plan\n\nsecond"
 
 
-def test_supplied_context_wins_and_is_kept() -> None:
+def test_given_context_is_used_and_cached() -> None:
     bench = Bench(section("plan", "rendered"))
     assert not bench(focus="f").context_cached
     made = bench(focus="f", context="given")
@@ -172,14 +172,14 @@ def test_supplied_context_wins_and_is_kept() -> None:
     assert not bench(focus="g", context="given").context_cached
 
 
-def test_a_skipped_request_leaves_the_kept_context_alone() -> None:
+def test_skipped_request_keeps_the_cached_context() -> None:
     bench = Bench(section("plan", "text"))
     bench(focus="f")
     bench(focus="other", sensor="heartbeat")
     assert bench(focus="f").context_cached
 
 
-def test_unchanged_inputs_count_nothing_again() -> None:
+def test_unchanged_inputs_are_not_counted_again() -> None:
     bench = Bench(section("plan", "p" * 50, cap=20))
     for params in (FULL, {**FULL, "maxTokens": 200}, {**FULL, "context": None, "preset": "mind"}):
         bench(**params)
@@ -190,7 +190,7 @@ def test_unchanged_inputs_count_nothing_again() -> None:
     assert bench.counted == 1
 
 
-def test_items_are_the_sections_or_the_lines_supplied() -> None:
+def test_items_are_sections_or_given_lines() -> None:
     bench = Bench(section("a", "x" * 99), section("b", "y\n" * 99))
     assert texts(bench(maxTokens=1))["context"] == "[Context trimmed: 2 items]"
     made = bench(maxTokens=1, context="one\n \n\ntwo")
@@ -242,7 +242,7 @@ def test_the_preset_mind() -> None:
     assert own.count("x") == 500
 
 
-def test_what_is_over_a_pack_goes_by_priority() -> None:
+def test_sections_over_the_preset_are_shortened_by_priority() -> None:
     sections = [
         section("api_signatures", "a" * 2_200, priority=1),
         section("extra", "e" * 3_000),

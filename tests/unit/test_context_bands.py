@@ -94,7 +94,7 @@ def test_bands_of_a_conversation_hold_through_changes_of_content(
     assert all(firsts)
 
 
-def test_a_first_turn_says_what_it_does_not_know_yet() -> None:
+def test_first_turn_has_a_note_on_unseen_parts() -> None:
     window, learned = Window(Limit(100_000, "catalogue"), 500), Calibrations()
     dialogue = Dialogue("claude-opus-4-7", "claude-4.7", learned, 4_000)
     dialogue.ask(DOCUMENTS[0])
@@ -114,7 +114,7 @@ def test_a_first_turn_says_what_it_does_not_know_yet() -> None:
     assert usage.breakdown.overhead > 3_000
 
 
-def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
+def test_error_after_a_report_includes_the_markup() -> None:
     dialogue = Dialogue("gpt-4o", "llama3", Calibrations(), 4_000)
     dialogue.ask(DOCUMENTS[0])
     dialogue.answer(DOCUMENTS[1])
@@ -124,7 +124,7 @@ def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
     assert shown.error_percent * shown.tokens / 100 >= MARKS - 1
 
 
-def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
+def test_markup_of_a_template_is_learned_and_saved() -> None:
     """With a local vocabulary, only the template's tokens are unknown."""
     session = Conversation("s", Counter("gpt-4o", Tokenizers().for_model("gpt-4o")))
     calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
@@ -152,7 +152,7 @@ def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
     )
 
 
-def test_a_little_doubt_in_a_long_conversation_is_not_told_as_none() -> None:
+def test_small_error_is_never_rounded_to_zero() -> None:
     sums = Sums(exact=200_000, estimate=20, error=2.0)
     found = measure_of(sums, "t", None)
     assert (found.method, found.error_percent) == ("estimate", 0.01)
@@ -161,9 +161,7 @@ def test_a_little_doubt_in_a_long_conversation_is_not_told_as_none() -> None:
 @pytest.mark.parametrize(
     ("model", "generation"), [("claude-sonnet-4-5", "claude"), ("claude-opus-4-7", "claude-4.7")]
 )
-def test_a_band_holds_when_a_conversation_turns_to_code_of_another_source(
-    model: str, generation: str
-) -> None:
+def test_band_holds_after_a_change_to_other_code(model: str, generation: str) -> None:
     """Switch to the source whose code differs most from the estimate."""
     source = "scss"
     by_source: dict[str, list[dict[str, Any]]] = {}

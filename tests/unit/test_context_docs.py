@@ -59,7 +59,7 @@ class Played:
         raise AssertionError(spec)
 
 
-def test_the_examples_give_what_the_page_says() -> None:
+def test_examples_give_the_documented_results() -> None:
     played, answer, compared = Played(), None, 0
     for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
         body = json.loads(block["body"])

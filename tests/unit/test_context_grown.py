@@ -56,7 +56,7 @@ def results(count: int = 6, text: str = JSON * 20) -> list[Turn]:
     return [calls(*names), *(output(name, text) for name in names)]
 
 
-def test_the_kind_is_that_of_all_that_was_added_and_not_of_the_newest_turns() -> None:
+def test_kind_is_that_of_all_added_text() -> None:
     told = Told(1.4)
     for _ in range(8):
         told.say(*results(), reply(PROSE * 2), user(PROSE * 2))
@@ -82,7 +82,7 @@ def test_growth_by_tools_or_a_system_prompt_teaches_no_kind() -> None:
     assert told.factors() == {}
 
 
-def test_a_turn_that_holds_several_kinds_is_each_of_them_in_part() -> None:
+def test_turn_with_several_kinds_is_split_by_kind() -> None:
     blocks = [{"type": "text", "text": PROSE * 10}, {"type": "text", "text": CODE * 10}]
     grown = kinds_of_turns([(Turn(role="user", content=blocks), 200)])
 
@@ -106,11 +106,11 @@ def test_a_turn_that_holds_several_kinds_is_each_of_them_in_part() -> None:
         ),
     ],
 )
-def test_pictures_and_turns_without_text_are_of_no_kind(turn: Turn) -> None:
+def test_pictures_and_empty_turns_have_no_kind(turn: Turn) -> None:
     assert kinds_of_turns([(turn, 900)]) == ((None, 900),)
 
 
-def test_only_what_is_new_counts() -> None:
+def test_only_added_text_is_learned_from() -> None:
     grown = (("json", 900), ("prose", 100))
 
     assert dominant_kind(grown, 100) == "prose"  # a reply that was learned from by itself

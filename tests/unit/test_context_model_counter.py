@@ -79,7 +79,7 @@ def test_pruning_by_a_real_tokenizer(summarize: bool) -> None:
     assert occupancy(session).tokens == plan.tokens_after
 
 
-def test_reports_teach_and_correct_what_comes_after_them() -> None:
+def test_reports_calibrate_later_estimates() -> None:
     """The model needs 1.4 times the estimate, and a hidden prompt has 900 tokens."""
     session = Conversation("s", counter("unknown-9"))
     learned = ConversationCalibration(Calibrations(), "unknown-9", session.counter.tokenizer)

@@ -87,7 +87,7 @@ def test_tool_outputs_go_before_dialogue_and_the_oldest_first() -> None:
     assert plan.tokens_before - plan.tokens_after == sum(one.tokens for one in plan.removed)
 
 
-def test_the_last_turns_stay_even_if_it_does_not_fit() -> None:
+def test_last_turns_stay_even_if_the_conversation_does_not_fit() -> None:
     plans = long_session()
     plan = plans.make(10, keep_turns=4)
     assert [one.index for one in plan.removed] == list(range(8))
@@ -105,7 +105,7 @@ def test_a_pending_call_stays() -> None:
     assert plan.messages == made.turns[5:]
 
 
-def test_what_a_vendor_would_refuse_goes_in_any_case() -> None:
+def test_turns_that_vendors_refuse_are_always_removed() -> None:
     turns = [
         output("never called"),
         user("q"),
@@ -129,7 +129,7 @@ def test_what_a_vendor_would_refuse_goes_in_any_case() -> None:
     assert plan.fits
 
 
-def test_nothing_else_goes_where_that_alone_makes_room() -> None:
+def test_nothing_else_is_removed_if_that_makes_room() -> None:
     turns = [*exchange(0), output("never called", "x" * 500), user("q")]
     whole = occupancy(session(turns=turns)).tokens
     plan = Planner(session(turns=turns)).make(whole - 500, keep_turns=1)
@@ -172,7 +172,7 @@ def test_calls_without_ids_are_paired_by_order_and_name() -> None:
     assert [(one.index, one.reason) for one in removed] == [(3, "orphan")]
 
 
-def test_the_messages_are_as_they_were_sent() -> None:
+def test_remaining_messages_are_unchanged() -> None:
     turns = [Turn(role="user", content=[{"type": "text", "text": "q", "cache_control": {}}])]
     made = session(turns=turns)
     made.set_system("be kind")
@@ -183,7 +183,7 @@ def test_the_messages_are_as_they_were_sent() -> None:
 class TestApply:
     """Applying a plan, applying it again, and undoing it."""
 
-    def test_the_number_after_is_the_one_that_was_shown(self) -> None:
+    def test_applied_plan_has_the_planned_size(self) -> None:
         plans = long_session()
         made = plans.conversation
         made.append([reply("x")], Usage(input_tokens=3_000, output_tokens=9, prompt_tokens=3_000))
@@ -195,7 +195,7 @@ class TestApply:
         made.append([user("y" * 10)])
         assert occupancy(made).tokens == plan.tokens_after + 10 + ENVELOPE
 
-    def test_undo_brings_back_what_went_and_keeps_what_came(self) -> None:
+    def test_undo_restores_removed_turns_and_keeps_new_ones(self) -> None:
         plans = long_session()
         made = plans.conversation
         before, turns = occupancy(made).tokens, list(made.turns)
@@ -219,7 +219,7 @@ class TestApply:
         plans.undo()
         assert occupancy(made).tokens == 705 + plan.tokens_before - plan.tokens_after
 
-    def test_undo_after_a_model_switch_counts_anew(self) -> None:
+    def test_undo_after_a_model_switch_counts_again(self) -> None:
         plans = long_session()
         made = plans.conversation
         turns = list(made.turns)
@@ -244,7 +244,7 @@ class TestApply:
         occupancy(plans.conversation)
         assert counter.asked.count("tool") == counter.asked.count("assistant") == 0
 
-    def test_as_a_request(self) -> None:
+    def test_fit_as_a_request(self) -> None:
         plans = long_session()
         made = plans.conversation
         turns = list(made.turns)
@@ -257,7 +257,7 @@ class TestApply:
         asked = FitParams(max_tokens=600, keep_turns=1, strategy="summarize", apply=True)
         assert plans.answer(asked, room).tokens_after == occupancy(made).tokens <= 600
 
-    def test_a_plan_for_another_state_is_refused(self) -> None:
+    def test_outdated_plan_is_refused(self) -> None:
         plans = long_session()
         plan = plans.make(500)
         plans.conversation.append([user("more")])
@@ -276,7 +276,7 @@ class TestApply:
         assert not conversation.undo()
 
 
-def test_what_breaking_the_vendors_cache_costs() -> None:
+def test_plan_tells_the_lost_cached_tokens() -> None:
     plans = long_session()
     made = plans.conversation
     cached = Usage(input_tokens=100, cache_read_tokens=900, prompt_tokens=1_000, output_tokens=5)
@@ -290,7 +290,7 @@ def test_what_breaking_the_vendors_cache_costs() -> None:
     assert plans.make(10).cached_tokens_lost <= before
 
 
-def test_estimates_are_pruned_by_what_they_really_take() -> None:
+def test_calibrated_estimates_decide_what_is_pruned() -> None:
     made = session(FakeCounter(method="estimate", error_percent=10.0))
     for number in range(8):
         made.append(exchange(number))
@@ -317,7 +317,7 @@ class TestSummary:
             )
         return Planner(made)
 
-    def test_outcomes_and_decisions_stay_within_a_cap(self) -> None:
+    def test_summary_stays_within_its_cap(self) -> None:
         plans = self.long()
         plan = plans.make(4_000, keep_turns=2, summarize=True)
         assert plan.summary is not None
@@ -359,7 +359,7 @@ class TestSummary:
         monkeypatch.setattr(plans_module, "summarise", talkative)
         assert self.long().make(4_000, keep_turns=2, summarize=True).summary is None
 
-    def test_nothing_to_prune_nothing_to_tell(self) -> None:
+    def test_without_pruning_there_is_no_summary(self) -> None:
         assert self.long().make(10**6, summarize=True).summary is None
 
     @pytest.mark.parametrize(
@@ -372,11 +372,11 @@ class TestSummary:
             ("Permission denied", "failed: Permission denied"),
         ],
     )
-    def test_how_a_tool_ended(self, text: str, told: str) -> None:
+    def test_summary_tells_how_a_tool_ended(self, text: str, told: str) -> None:
         turns = [calls("a", name="t"), output("a", text)]
         assert summarise(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t a: {told}"
 
-    def test_what_tools_gave(self) -> None:
+    def test_summary_tells_what_tools_returned(self) -> None:
         turns = [
             calls("a", name="build"),
             output("a", "compiling\nerror: no such file\nexit 1"),
@@ -400,7 +400,7 @@ class TestSummary:
         assert summarise(turns, FakeCounter(), 60) == f"{HEAD}\n{failed}"
         assert summarise([user("q")], FakeCounter(), 5) is None
 
-    def test_a_tool_is_told_with_its_main_argument(self) -> None:
+    def test_summary_names_the_main_argument_of_a_tool(self) -> None:
         call = {"id": "a", "name": "read_file", "arguments": '{"limit": 5, "path": "src/a.py"}'}
         turns = [
             Turn(role="assistant", tool_calls=[call]),
@@ -413,7 +413,7 @@ class TestSummary:
         assert short == f"{HEAD}\n- read_file src/a.py: ok, 120 lines"
 
     @pytest.mark.parametrize("most", range(0, 4_000, 200))
-    def test_it_never_is_larger_than_what_it_replaces(self, most: int) -> None:
+    def test_summary_is_smaller_than_the_removed_turns(self, most: int) -> None:
         plans = self.long()
         plan = plans.make(most, keep_turns=0, summarize=True)
         pruned = sum(one.tokens for one in plan.removed)
@@ -511,7 +511,7 @@ EMPTY_RESULTS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("call", "given", "sent"), EMPTY_RESULTS)
-def test_an_empty_tool_result_leaves_with_a_text_and_its_flag(
+def test_empty_tool_result_gets_a_text_and_keeps_its_flag(
     call: dict[str, Any], given: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     turns = [user("q"), Turn(role="assistant", content=[call]), Turn(role="user", content=[given])]
@@ -521,7 +521,7 @@ def test_an_empty_tool_result_leaves_with_a_text_and_its_flag(
 
 
 @pytest.mark.parametrize("content", ["", [], None])
-def test_an_empty_turn_of_a_tool_leaves_with_a_text(content: Any) -> None:
+def test_empty_tool_turn_gets_a_text(content: Any) -> None:
     turns = [user("q"), calls("c"), msgspec.structs.replace(output("c"), content=content)]
     plan = Planner(session(turns=[*turns, reply("a")])).make(10**6)
     assert plan.messages[2] == output("c", NO_OUTPUT)

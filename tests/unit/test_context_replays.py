@@ -83,7 +83,7 @@ def ollama(prompt: int, cached: int, out: int, reasoning: int) -> dict[str, Any]
 
 @pytest.mark.parametrize("shape", [openai, anthropic, ollama])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_number_is_what_the_next_request_really_sends(
+def test_occupancy_is_the_size_of_the_next_request(
     shape: Callable[[int, int, int, int], dict[str, Any]], seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -113,7 +113,7 @@ def test_the_number_is_what_the_next_request_really_sends(
 
 
 @pytest.mark.parametrize("shape", [openai, anthropic, ollama])
-def test_compaction_is_noticed_when_it_happens_and_only_then(
+def test_only_compactions_are_reported_as_compactions(
     shape: Callable[[int, int, int, int], dict[str, Any]],
 ) -> None:
     server, session = Server(shape), Conversation("s", FakeCounter(weight=1))

@@ -129,7 +129,7 @@ def test_a_whole_call_in_a_reply_that_was_cut_stays(form: str, number: int) -> N
 
 
 @pytest.mark.parametrize("response", ENDED)
-def test_a_reply_that_ended_by_itself_is_not_held_against_the_schema(response: Any) -> None:
+def test_complete_reply_is_not_checked_against_schemas(response: Any) -> None:
     told = handled(response, None, [schemas(MORE)[0]])
     assert [call.arguments for call in told.result.tool_calls] == [forms.ARGS]
     assert (told.result.dropped, told.warnings, told.result.exhausted) == ([], [], None)
@@ -145,7 +145,7 @@ def test_the_good_call_stays_where_the_last_one_was_cut() -> None:
     assert len(bad) == 1
 
 
-def test_what_was_dropped_says_nothing_of_its_arguments() -> None:
+def test_dropped_call_does_not_reveal_its_arguments() -> None:
     told = handled(forms.openai('{"path": "SECRET', "length"), None, [])
     assert "SECRET" not in repr((told.result.dropped, told.warnings))
 
@@ -226,7 +226,7 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
         ("default", 2_100, "output"),
     ],
 )
-def test_the_output_limit_and_a_full_window_are_told_apart(
+def test_output_limit_and_full_window_are_distinguished(
     source: LimitSource, total: int, expected: str
 ) -> None:
     response = forms.openai(forms.WHOLE, "length")
@@ -234,7 +234,7 @@ def test_the_output_limit_and_a_full_window_are_told_apart(
     assert exhausted_limit(read_reply(response), Window(Limit(2_000, source))) == expected
 
 
-def test_the_schemas_of_the_session_serve_where_none_are_given() -> None:
+def test_schemas_of_the_session_are_the_default() -> None:
     made = session()
     made.set_tools([schemas(MORE)[0]])
     reply = read_reply(forms.openai(forms.WHOLE, "length"))
@@ -243,7 +243,7 @@ def test_the_schemas_of_the_session_serve_where_none_are_given() -> None:
     assert told.result.plan is None
 
 
-def test_a_reply_without_usage_anchors_nothing() -> None:
+def test_reply_without_usage_does_not_change_the_occupancy() -> None:
     made = session(turns=[user("x")])
     before = occupancy(made)
     response = forms.openai(forms.WHOLE, "stop")
@@ -254,7 +254,7 @@ def test_a_reply_without_usage_anchors_nothing() -> None:
     assert occupancy(made).tokens == before.tokens + 7 + 4
 
 
-def test_nothing_is_appended() -> None:
+def test_reply_is_not_appended() -> None:
     made = session(turns=[user("x")])
     apply_reply(made, read_reply(forms.openai(forms.WHOLE, "stop")), window())
     assert made.turns == [user("x")]
@@ -286,7 +286,7 @@ def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]
     return cut
 
 
-def test_a_cut_call_that_did_not_arrive_is_not_charged_to_the_kept_text() -> None:
+def test_missing_part_of_a_call_does_not_count_as_text() -> None:
     # Some vendors omit the part of a call that they had received.
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("z" * 250, '{"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
@@ -318,7 +318,7 @@ def test_a_reply_of_which_nothing_is_kept_leaves_the_reported_prompt() -> None:
     assert (size.tokens, size.method, size.error_percent) == (1_001, "endpoint", 0.0)
 
 
-def test_a_cut_reply_that_the_client_throws_away_is_no_compaction() -> None:
+def test_discarded_reply_is_not_a_compaction() -> None:
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 493)])
     cut = cut_call("z" * 900, '{"', {"prompt_tokens": 500, "completion_tokens": 2_000})
     apply_reply(made, read_reply(cut), window())
@@ -346,7 +346,7 @@ def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
     assert [kind for kind, _ in done.warnings] == ["compacted"]
 
 
-def test_a_cut_call_of_an_unknown_schema_is_kept_and_said_to_be_unchecked() -> None:
+def test_cut_off_call_without_schema_is_kept_as_unchecked() -> None:
     cut, whole = forms.openai(forms.WHOLE, "length"), forms.openai(forms.WHOLE, "tool_calls")
     done = handled(cut, None, [])
     assert [call.name for call in done.result.tool_calls] == done.result.unchecked == ["write"]

@@ -119,7 +119,7 @@ def test_a_model_switch_recounts_when_asked_and_only_once() -> None:
     assert len(first.asked) == len(other.asked) == 3
 
 
-def test_reported_usage_is_the_number_and_what_comes_after_adds_to_it() -> None:
+def test_later_turns_are_added_to_reported_usage() -> None:
     made = session(turns=[user("x" * 50)])
     made.append([reply("y" * 40), user("z" * 10)], usage(1_000, 100, reasoning=30))
     assert occupancy(made).tokens == 1_000 + 100 - 30 + 10 + ENVELOPE
@@ -152,14 +152,14 @@ def test_the_question_of_a_reported_reply_was_in_its_prompt() -> None:
     assert occupancy(made).tokens == 560 + 1 + ENVELOPE
 
 
-def test_usage_without_any_assistant_turn_announces_the_reply() -> None:
+def test_usage_may_arrive_before_its_reply() -> None:
     made = session()
     made.append([user("x" * 30)], usage(44, 6))
     made.append([reply("y" * 30)])
     assert occupancy(made).tokens == 50
 
 
-def test_a_report_without_a_prompt_anchors_nothing() -> None:
+def test_report_without_a_prompt_is_ignored() -> None:
     made = session(turns=[user("x" * 30)])
     before = occupancy(made).tokens
     made.append([reply("y" * 20)], Usage(input_tokens=0, output_tokens=9))
@@ -180,7 +180,7 @@ def test_a_capped_section_counts_its_cap() -> None:
     assert occupancy(made).tokens == 40 + PRIMING
 
 
-def test_a_smaller_prompt_than_was_there_means_compaction() -> None:
+def test_much_smaller_prompt_means_compaction() -> None:
     made = session(turns=[user("x" * 900)])
     assert not made.append([reply("y")], usage(1_000, 100)).compacted
     told = made.append([user("go on"), reply("z")], usage(300, 50))
@@ -195,14 +195,14 @@ def test_a_smaller_prompt_than_was_there_means_compaction() -> None:
     assert context_usage(made, window()).compacted is False
 
 
-def test_a_report_teaches_what_the_same_prompt_was_estimated_as() -> None:
+def test_report_is_compared_with_the_estimate_of_its_prompt() -> None:
     made = session(turns=[user("x" * 50)])
     told = made.append([reply("y" * 10)], usage(100, 10))
     assert told.sample is not None
     assert (told.sample.estimated, told.sample.reported) == (50 + ENVELOPE + PRIMING, 100)
 
 
-def test_the_estimate_before_sending_takes_no_number_of_the_vendors() -> None:
+def test_estimate_before_sending_ignores_reports() -> None:
     made = session(turns=[user("x" * 50)])
     made.append([reply("y" * 10)], usage(900, 10))
     assert estimated_prompt(made).tokens == 60 + 2 * ENVELOPE + PRIMING
@@ -217,7 +217,7 @@ class TestChatTotals:
             count_chat(made, total, [user("x" * number), reply("y" * 5)])
             assert occupancy(made) == Measure(total, "endpoint", "fake-1-tokenizer", 0.0)
 
-    def test_the_difference_is_shared_in_proportion(self) -> None:
+    def test_growth_is_distributed_in_proportion(self) -> None:
         made = session()
         count_chat(made, 100, [user("x" * 6)])
         count_chat(made, 190, [user("a" * 16), user("b" * 36)])
@@ -225,7 +225,7 @@ class TestChatTotals:
         assert [counts[1].tokens, counts[2].tokens] == [30, 60]
         assert counts[1].method == "endpoint"
 
-    def test_sections_come_beside_the_chat(self) -> None:
+    def test_sections_are_added_to_the_chat(self) -> None:
         made = session()
         made.sections = [Section(name="file", source=TextSource("a" * 100))]
         count_chat(made, 70, [user("x")])
@@ -237,13 +237,13 @@ class TestChatTotals:
         made.set_system("s" * 10)
         assert occupancy(made).tokens == 70 + 10 + ENVELOPE
 
-    def test_usage_of_the_same_chat_gives_way_to_the_servers_count_of_the_next(self) -> None:
+    def test_endpoint_count_replaces_usage_of_the_same_chat(self) -> None:
         made = session()
         count_chat(made, 90, [user("x" * 20)])
         count_chat(made, 106, [reply("y" * 10)], usage(90, 12))
         assert occupancy(made).tokens == 106
 
-    def test_usage_of_a_larger_request_stands_and_chat_totals_tell_what_came_since(self) -> None:
+    def test_usage_of_a_larger_request_grows_by_endpoint_counts(self) -> None:
         made = session()
         count_chat(made, 90, [user("x" * 20)])
         count_chat(made, 106, [reply("y" * 10)], usage(1_000, 50))
@@ -251,7 +251,7 @@ class TestChatTotals:
         count_chat(made, 126, [user("z" * 10)])
         assert occupancy(made).tokens == 1_070
 
-    def test_an_append_without_a_total_is_made_up_for_by_the_next(self) -> None:
+    def test_missing_total_is_corrected_by_the_next(self) -> None:
         made = session()
         count_chat(made, 90, [user("x" * 20)])
         made.append([user("y" * 10)])
@@ -269,7 +269,7 @@ class TestChatTotals:
         assert occupancy(made).tokens == 222
 
 
-def test_the_band_of_a_session_outlives_a_restart() -> None:
+def test_error_band_survives_a_restart() -> None:
     """The error band depends on the kind of the last text, and texts are not saved."""
     made = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
     restored = restore(save(made), FakeCounter())
@@ -318,7 +318,7 @@ def test_methods_and_errors_of_a_sum() -> None:
 class TestSet:
     """`context/set`."""
 
-    def test_what_is_left_out_stays_and_null_takes_away(self) -> None:
+    def test_omitted_params_stay_and_null_removes(self) -> None:
         made = session()
         apply_set(made, set_params(systemPrompt="s", limit=9, tools=[{"name": "a"}]), no_documents)
         apply_set(made, set_params(reserve=1), no_documents)
@@ -369,10 +369,10 @@ class TestRestart:
         made.append([reply("SECRET answer"), user("SECRET more")], usage(700, 30))
         return to_json(save(made))
 
-    def test_no_text_is_kept(self) -> None:
+    def test_no_text_is_saved(self) -> None:
         assert b"SECRET" not in self.made()
 
-    def test_the_number_is_the_same_and_goes_on(self) -> None:
+    def test_restored_occupancy_is_the_same_and_grows(self) -> None:
         saved = from_json(self.made())
         assert saved is not None
         counter = FakeCounter()
@@ -383,7 +383,7 @@ class TestRestart:
         assert occupancy(made).tokens == 730 + 11 + 4 + 2 * ENVELOPE
         assert context_usage(made, window()).largest[0].label == "tools"
 
-    def test_another_model_can_only_guess(self) -> None:
+    def test_restored_session_is_estimated_for_another_model(self) -> None:
         saved = from_json(self.made())
         assert saved is not None
         made = restore(saved, FakeCounter())
@@ -393,7 +393,7 @@ class TestRestart:
         assert shown.error_percent is not None
         assert 0.5 * OTHER_PERCENT < shown.error_percent <= OTHER_PERCENT
 
-    def test_its_text_cannot_be_worked_on(self) -> None:
+    def test_restored_session_cannot_be_pruned(self) -> None:
         saved = from_json(self.made())
         assert saved is not None
         with pytest.raises(SidecarError) as raised:
@@ -401,12 +401,12 @@ class TestRestart:
         assert raised.value.kind == "noText"
 
     @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff"])
-    def test_what_is_damaged_is_left_out(self, damage: bytes) -> None:
+    def test_damaged_sessions_are_not_restored(self, damage: bytes) -> None:
         assert from_json(damage) is None
         assert from_json(self.made().replace(b'"version":1', b'"version":2')) is None
 
 
-def test_asking_takes_no_more_memory_or_counting_with_2000_turns_than_with_20() -> None:
+def test_usage_of_2000_turns_takes_no_more_work_than_of_20() -> None:
     def peak(number: int) -> int:
         made = session(turns=[user("x" * 50) for _ in range(number)])
         context_usage(made, window())

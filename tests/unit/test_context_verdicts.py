@@ -64,11 +64,11 @@ class TestThresholds:
         assert level(tokens, 1_000, WARN_AT) == reached
         assert severity(tokens, 1_000, WARN_AT) == shown
 
-    def test_nothing_known_or_nothing_set_is_ok(self) -> None:
+    def test_severity_without_numbers_or_thresholds_is_ok(self) -> None:
         assert severity(None, 1_000, WARN_AT) == "ok"
         assert severity(10**6, 1_000, ()) == "ok"
 
-    def test_once_per_crossing_and_armed_again_below(self) -> None:
+    def test_warning_is_sent_once_per_crossing(self) -> None:
         made, reached = session(), 0
         told = []
         for size in (700, 100, 50, 20, 60, 30, 900):
@@ -98,7 +98,7 @@ class TestThresholds:
         made.append([user("")])
         assert context_usage(made, window(1_200, 200)).should_prune is True
 
-    def test_the_message_offers_what_could_be_done_only_over_the_window(self) -> None:
+    def test_message_suggests_remedies_only_over_the_window(self) -> None:
         made = session(FakeCounter(method="estimate"), [user("x" * 1_000)])
         offers = {"alternatives": MODELS[2:3], "heaviest": [("search", 900)]}
         near = budget_message(context_usage(made, window(1_300, 0)), **offers)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def ask(made: Conversation, limit: int = 1_000, **params: Any) -> PreflightResul
 class TestPreflight:
     """The verdict on a request before it is sent."""
 
-    def test_what_is_to_be_sent_is_added_to_the_occupancy(self) -> None:
+    def test_preflight_adds_the_request_to_the_occupancy(self) -> None:
         made = session(turns=[user("x" * 100)])
         told = ask(made, text="y" * 50, turns=[{"role": "user", "content": "z" * 10}])
         assert told.prompt_tokens == 160 + 3 * ENVELOPE + PRIMING
@@ -124,7 +124,7 @@ class TestPreflight:
         assert (told.verdict, told.fits, told.reasons, told.alternatives) == ("ok", True, [], [])
         assert occupancy(made).tokens == 107
 
-    def test_an_empty_session_can_be_asked(self) -> None:
+    def test_preflight_of_an_empty_session(self) -> None:
         assert ask(session()).prompt_tokens == 0
         assert ask(session(), text="x").prompt_tokens == 1 + ENVELOPE + PRIMING
 
@@ -150,7 +150,7 @@ class TestPreflight:
         told = ask(session(), text="x" * 494, maxOutputTokens=500)
         assert (told.fits, told.verdict, told.reasons[0].kind) == (False, "warn", "output")
 
-    def test_models_that_would_hold_it_and_tools_that_weigh_most(self) -> None:
+    def test_preflight_suggests_larger_models_and_names_large_tools(self) -> None:
         made = session()
         made.set_tools(
             [
@@ -163,12 +163,12 @@ class TestPreflight:
         assert largest_tools(made.tools, made.counter)[0][0] == "heavy"
         assert "heavy" in told.reasons[-1].message
 
-    def test_a_tool_that_weighs_nothing_of_its_own_is_not_among_the_heaviest(self) -> None:
+    def test_tool_without_tokens_of_its_own_is_not_listed(self) -> None:
         made = session()
         made.set_tools([{"name": "t"}, {"name": "heavy", "description": "d" * 900}])
         assert [name for name, _ in largest_tools(made.tools, made.counter)] == ["heavy"]
 
-    def test_a_window_must_hold_it_with_its_reserve(self) -> None:
+    def test_suggested_window_includes_the_reserve(self) -> None:
         found = models_that_fit(MODELS, 701, "other", 100)
         assert [one.model for one in found] == ["large", "fake-1", "huge"]
         assert models_that_fit(MODELS, 700, "other", 100)[0].model == "small"
@@ -181,7 +181,7 @@ class TestPreflight:
         assert (told.defer_tool, told.verdict, told.fits) == (True, "warn", True)
         assert told.reasons[0].kind == "tool"
 
-    def test_a_tool_is_expected_to_give_what_it_gave_before(self) -> None:
+    def test_expected_result_is_the_largest_earlier_result(self) -> None:
         made = session(turns=[calls("c1"), output("c1", "r" * 400), user("again")])
         assert ask(made, pendingToolCall={"name": "read"}).defer_tool
         assert not ask(made, pendingToolCall={"name": "write"}).defer_tool
@@ -209,9 +209,7 @@ class TestWhichSession:
         assert sessions.newest_conversation() is first
         assert (sessions.find("b"), sessions.find("c")) == (second, None)
 
-    def test_the_least_recently_used_go_when_there_are_too_many(
-        self, sessions: SessionRegistry
-    ) -> None:
+    def test_least_recently_used_sessions_are_removed(self, sessions: SessionRegistry) -> None:
         for number in range(SESSIONS_KEPT + 4):
             sessions.put(Conversation(f"s{number}", FakeCounter()))
         sessions.put(Conversation("s4", FakeCounter()))
@@ -220,7 +218,7 @@ class TestWhichSession:
         assert sessions.find("s5") is None
         assert sessions.find("s4") is not None
 
-    def test_a_restored_one_goes_before_one_that_was_used(self, sessions: SessionRegistry) -> None:
+    def test_restored_session_is_removed_before_a_used_one(self, sessions: SessionRegistry) -> None:
         sessions.put(Conversation("newer", FakeCounter()), is_restored=True)
         sessions.put(Conversation("older", FakeCounter()), is_restored=True)
         for number in range(SESSIONS_KEPT - 1):
@@ -265,7 +263,7 @@ class TestAlternatives:
             "claude-v1",
         ],
     )
-    def test_only_what_can_be_called_in_its_place(self, model: str) -> None:
+    def test_only_usable_models_are_suggested(self, model: str) -> None:
         """The list contains fine-tuned and regional models by the prefix of their ids."""
         catalogue.warm()
         known = AlternativeModels(model, FakeCounter(model), None, ()).all()
@@ -277,7 +275,7 @@ class TestAlternatives:
         assert regions <= {model.split(".")[0]}
 
     @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "gpt-4o", "gemini-2.5-flash", "gpt-4"])
-    def test_what_its_maker_has_retired_is_not_offered(self, model: str) -> None:
+    def test_retired_models_are_not_suggested(self, model: str) -> None:
         """The price list contains models that are no longer available."""
         catalogue.warm()
         names = {one.model for one in AlternativeModels(model, FakeCounter(model), None, ()).all()}
@@ -287,7 +285,7 @@ class TestAlternatives:
         assert not names & {*retired, "ada", "claude-v1", "gpt-4.5-preview", "gemini-pro"}
         assert names & {"claude-sonnet-4-5", "gpt-4.1", "gemini-2.5-pro"}
 
-    def test_a_makers_guests_are_not_offered(self) -> None:
+    def test_models_of_other_makers_are_not_suggested(self) -> None:
         """Claude at Google and GLM at Mistral have another API."""
         catalogue.warm()
         for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
@@ -295,7 +293,7 @@ class TestAlternatives:
             assert known
             assert not [one.model for one in known if guest in one.model]
 
-    def test_models_of_the_endpoint_that_serves_it(self) -> None:
+    def test_models_of_the_same_endpoint_are_suggested(self) -> None:
         def row(endpoint: str, model: str, limit: int) -> Capability:
             return Capability(
                 endpoint=endpoint,

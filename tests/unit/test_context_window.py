@@ -38,19 +38,19 @@ def test_percent_rounds_down_and_ends_at_100(used: int, limit: int, reserve: int
 
 
 @given(tokens, limits)
-def test_over_is_the_sign_of_what_is_available(used: int, limit: int) -> None:
+def test_over_means_negative_available_tokens(used: int, limit: int) -> None:
     window = Window(Limit(limit, "catalogue"))
     assert window.over(used) == (window.available(used) < 0)
 
 
-def test_the_first_that_knows_the_limit_decides() -> None:
+def test_first_known_limit_is_used() -> None:
     known = {"request": 1, "transcript": 2, "endpoint": 3, "catalogue": 4}
     for source in ("request", "transcript", "endpoint", "catalogue"):
         assert resolve_limit(**known) == Limit(known.pop(source), source)
     assert resolve_limit() == Limit(16_384, "default")
 
 
-def test_a_setting_caps_and_stands_in() -> None:
+def test_setting_limits_and_replaces_unknown_limits() -> None:
     assert resolve_limit(endpoint=8_000, setting=4_000) == Limit(4_000, "settings")
     assert resolve_limit(request=8_000, setting=4_000) == Limit(4_000, "settings")
     assert resolve_limit(endpoint=8_000, setting=8_000) == Limit(8_000, "endpoint")

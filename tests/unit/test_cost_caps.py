@@ -66,7 +66,7 @@ def test_the_reason_names_the_numbers() -> None:
     ]
 
 
-def test_without_a_price_the_caps_say_so() -> None:
+def test_caps_report_an_unknown_price() -> None:
     caps = Caps(soft_cap_usd=Decimal(2), hard_cap_usd=Decimal(5))
     found = judge(caps, Spend(), None, "house-1")
     assert (found.verdict, found.estimate) == ("warn", None)
@@ -75,7 +75,7 @@ def test_without_a_price_the_caps_say_so() -> None:
     assert (spent.verdict, [r.kind for r in spent.reasons]) == ("refuse", ["hardCap", "unpriced"])
 
 
-def test_a_hard_cap_of_nothing_refuses_what_costs() -> None:
+def test_hard_cap_of_zero_refuses_priced_calls() -> None:
     caps = Caps(hard_cap_usd=Decimal(0))
     assert judge(caps, Spend(), Decimal("0.000001"), "m").verdict == "refuse"
     assert judge(caps, Spend(), Decimal(0), "m").verdict == "ok"
@@ -92,7 +92,7 @@ def test_spend_by_day_session_and_workspace(book: CostBook) -> None:
     )
 
 
-def test_where_no_price_is_known_nothing_is_said_to_be_spent(book: CostBook) -> None:
+def test_unpriced_calls_have_unknown_spend(book: CostBook) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1}
     call = CostRecordParams(model="house-1", usage=usage, workspace="file:///a", session="s")
     book.record(call)

@@ -97,14 +97,14 @@ def test_an_empty_ledger() -> None:
 
 
 @pytest.mark.usefixtures("book")
-def test_options_that_no_call_matches() -> None:
+def test_filters_without_matching_calls() -> None:
     result = run("--agent", "nobody")
     assert result.exit_code == 0
     assert result.output.startswith("No calls match")
 
 
 @pytest.mark.usefixtures("book")
-def test_an_agent_that_there_is_not_is_told_with_the_one_that_is_near() -> None:
+def test_unknown_agent_is_reported_with_a_similar_one() -> None:
     result = run("--agent", "claud-code")
     assert result.exit_code == 0
     assert result.stdout.startswith("No calls match")
@@ -114,7 +114,7 @@ def test_an_agent_that_there_is_not_is_told_with_the_one_that_is_near() -> None:
 
 
 @pytest.mark.usefixtures("book")
-def test_lines_where_there_is_no_terminal() -> None:
+def test_plain_lines_without_a_terminal() -> None:
     result = run()
     assert result.exit_code == 0
     assert result.output.splitlines() == [
@@ -137,7 +137,7 @@ def test_json_is_rows_and_totals() -> None:
 
 
 @pytest.mark.usefixtures("book")
-def test_scopes(tmp_path: Path) -> None:
+def test_options_select_calls(tmp_path: Path) -> None:
     def calls(*arguments: str) -> int:
         found = json.loads(run("--json", *arguments).output)["totals"]["calls"]
         assert isinstance(found, int)
@@ -164,20 +164,20 @@ def test_scopes(tmp_path: Path) -> None:
         (["update-prices", "--url", "nonsense"], "cannot download the price list from"),
     ],
 )
-def test_wrong_use_ends_with_2(arguments: list[str], said: str) -> None:
+def test_invalid_options_exit_with_2(arguments: list[str], said: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert said in result.output
 
 
-def test_a_broken_configuration_ends_with_2() -> None:
+def test_cost_with_a_broken_configuration_exits_with_2() -> None:
     config_file().write_text("[[price]]\nmodels = 7\n")
     result = run()
     assert result.exit_code == 2
     assert "price" in result.output
 
 
-def test_a_damaged_ledger_ends_with_2() -> None:
+def test_damaged_ledger_exits_with_2() -> None:
     state_dir().mkdir(parents=True)
     (state_dir() / FILE_NAME).write_bytes(b"no database at all" * 100)
     result = run("--json")
@@ -186,7 +186,7 @@ def test_a_damaged_ledger_ends_with_2() -> None:
 
 
 @pytest.mark.usefixtures("book")
-def test_the_users_prices_price_history() -> None:
+def test_prices_of_the_user_apply_to_past_calls() -> None:
     config_file().write_text('[[price]]\nmodels = ["nobody-*"]\ninput = 10.0\noutput = 0.0\n')
     found = json.loads(run("--json", "--by", "model").output)
     priced = {row["model"]: row["costUsd"] for row in found["rows"]}
@@ -233,7 +233,7 @@ def test_export_as_lines_of_json() -> None:
     assert [row["costUsd"] for row in rows] == [0.000219, None]
 
 
-def test_what_looks_like_a_formula_is_quoted(book: CostBook) -> None:
+def test_formulas_are_quoted_in_csv(book: CostBook) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.00000012}
     book.record(CostRecordParams(model="=1+1", usage=usage, session="@x"))
     rows = list(csv.DictReader(io.StringIO(run("export").output)))
@@ -275,7 +275,7 @@ def test_prices_are_updated_on_request(list_server: str, book: CostBook) -> None
     assert json.loads(run("--json").output)["totals"]["costUsd"] == 7.0
 
 
-def test_newer_prices_bring_newer_windows(list_server: str) -> None:
+def test_newer_price_list_updates_windows(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
     # The catalogue is loaded once per process, so another process must show the new prices.
     command = [sys.executable, "-P", "-m", "sidecar", "count", "-", "--model", "house-1", "--json"]
@@ -284,7 +284,7 @@ def test_newer_prices_bring_newer_windows(list_server: str) -> None:
     assert file["limit"] == 54_321
 
 
-def test_a_bad_list_replaces_nothing(list_server: str) -> None:
+def test_invalid_price_list_replaces_nothing(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
     before = (state_dir() / "prices.json").read_bytes()
     result = run("update-prices", "--url", f"{list_server}/other")

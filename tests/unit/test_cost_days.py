@@ -45,7 +45,7 @@ def ms(text: str) -> int:
 )
 @pytest.mark.parametrize("zone", [BERLIN, None])
 @pytest.mark.usefixtures("in_berlin")
-def test_a_bare_date_is_a_local_day(text: str, found: str, zone: ZoneInfo | None) -> None:
+def test_date_is_a_local_day(text: str, found: str, zone: ZoneInfo | None) -> None:
     now = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)  # it is already the 21st in Berlin
     assert time_range(text, text, zone, now) == TimeRange(day(found), day(found))
 
@@ -71,9 +71,7 @@ def test_a_time_is_a_moment_and_without_an_offset_local(
 @pytest.mark.parametrize("zone", [BERLIN, ZoneInfo("Pacific/Kiritimati"), None])
 @pytest.mark.parametrize("time_of_day", ["", "T23:59:59", "T00:00:00Z", "T23:59:59.999999-14:00"])
 @pytest.mark.usefixtures("in_berlin")
-def test_times_at_the_edges_of_the_calendar_mean_all_or_nothing(
-    time_of_day: str, zone: ZoneInfo | None
-) -> None:
+def test_extreme_times_select_all_or_nothing(time_of_day: str, zone: ZoneInfo | None) -> None:
     recorded = day("2026-11-21"), ms("2026-11-21T10:00Z")
 
     def holds(since: str | None, until: str | None) -> bool:
@@ -92,7 +90,7 @@ def test_times_at_the_edges_of_the_calendar_mean_all_or_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "21.11.2026", "2026-11-21T25:00"])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time: use 2026-11-21"):
         time_range(text, None, BERLIN)
 

@@ -42,7 +42,7 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_the_examples_give_what_the_page_says(tmp_path: Path) -> None:
+def test_examples_give_the_documented_results(tmp_path: Path) -> None:
     book, answer, compared = CostBook(tmp_path / "state"), None, 0
     for block in BLOCK.finditer(REFERENCE):
         body: Any = json.loads(block["body"])

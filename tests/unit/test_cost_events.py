@@ -72,7 +72,7 @@ SAME_CALL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", SAME_CALL, ids=str)
-def test_every_vendors_form_fills_the_same_buckets(form: str, tmp_path: Path) -> None:
+def test_all_vendor_forms_fill_the_same_buckets(form: str, tmp_path: Path) -> None:
     usage = normalise_usage(SAME_CALL[form])
     assert usage is not None
     expected = Buckets(input=100, cache_read=40, output=20, reasoning=10)
@@ -136,7 +136,7 @@ def test_cache_writes_by_their_time_to_live(
         assert found.prompt == usage.prompt_tokens == 61
 
 
-def test_web_searches_are_counted_apart() -> None:
+def test_web_searches_are_counted_separately() -> None:
     raw = {
         "input_tokens": 1,
         "output_tokens": 1,
@@ -188,7 +188,7 @@ def test_a_workspace_has_one_spelling(named: str, key: str) -> None:
     assert workspace_key(key) == key
 
 
-def test_a_path_is_its_uri(tmp_path: Path) -> None:
+def test_path_and_uri_have_the_same_key(tmp_path: Path) -> None:
     assert workspace_key(str(tmp_path / "my work")) == (tmp_path / "my work").as_uri()
 
 

@@ -117,7 +117,7 @@ def test_amending_keeps_a_reported_cost(ledger: Ledger) -> None:
     assert rows(ledger, "SELECT band, output, reported FROM event") == [(REPORTED, 9, 5 * 10**11)]
 
 
-def test_many_records_are_kept_together_or_not_at_all(ledger: Ledger) -> None:
+def test_record_many_is_atomic(ledger: Ledger) -> None:
     def offset(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TABLE offset (at INTEGER)")
 
@@ -203,9 +203,7 @@ def test_rollups_are_the_sums_of_the_events(
         ({"reported_cost": Decimal(-1)}, "USD"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(
-    ledger: Ledger, change: dict[str, object], field: str
-) -> None:
+def test_invalid_calls_are_refused(ledger: Ledger, change: dict[str, object], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         ledger.record(msgspec.structs.replace(call(), **change))
     assert rows(ledger, "SELECT count(*) FROM event") == [(0,)]
@@ -219,7 +217,7 @@ def test_only_the_user_can_read_it(ledger: Ledger) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
 
 
-def test_a_file_that_others_could_read_is_closed_to_them(ledger: Ledger) -> None:
+def test_readable_ledger_is_made_private(ledger: Ledger) -> None:
     ledger.path.parent.mkdir()
     ledger.path.touch(mode=0o644)
     ledger.path.chmod(0o644)
@@ -227,12 +225,12 @@ def test_a_file_that_others_could_read_is_closed_to_them(ledger: Ledger) -> None
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
 
 
-def test_reading_a_ledger_that_was_never_written_makes_no_file(ledger: Ledger) -> None:
+def test_reading_does_not_create_a_file(ledger: Ledger) -> None:
     assert rows(ledger, "SELECT count(*) FROM event") == [(0,)]
     assert not ledger.path.exists()
 
 
-def test_after_the_file_was_moved_away_a_new_one_is_begun(ledger: Ledger) -> None:
+def test_moved_ledger_is_replaced_by_a_new_one(ledger: Ledger) -> None:
     ledger.record(call())
     for file in list(ledger.path.parent.iterdir()):
         file.rename(file.with_name(f"old-{file.name}"))
@@ -241,14 +239,14 @@ def test_after_the_file_was_moved_away_a_new_one_is_begun(ledger: Ledger) -> Non
     assert rows(ledger, "SELECT count(*) FROM event") == [(1,)]
 
 
-def test_a_damaged_file_is_said_to_be_one(ledger: Ledger) -> None:
+def test_damaged_ledger_is_reported(ledger: Ledger) -> None:
     ledger.path.parent.mkdir()
     ledger.path.write_bytes(b"no database, but long enough to be looked at" * 50)
     with pytest.raises(LedgerError, match=r"damaged.*move it away"):
         ledger.record(call())
 
 
-def test_a_ledger_of_a_newer_version_is_left_alone(ledger: Ledger) -> None:
+def test_ledger_of_a_newer_version_is_not_changed(ledger: Ledger) -> None:
     ledger.record(call())
     ledger.close()
     connection = sqlite3.connect(ledger.path)
@@ -343,7 +341,7 @@ def test_reading_can_be_cancelled(ledger: Ledger) -> None:
     ledger.record(call())
 
 
-def test_a_reader_sees_one_moment(ledger: Ledger) -> None:
+def test_reader_sees_a_snapshot(ledger: Ledger) -> None:
     ledger.record(call())
     with ledger.reader() as connection:
         before = connection.execute("SELECT count(*) FROM event").fetchone()

@@ -37,7 +37,7 @@ def test_nothing_recorded_has_no_charts(book: CostBook) -> None:
     assert (found.table.rows, found.table.total) == ([], [])
 
 
-def test_without_charts_the_report_is_as_it_was(book: CostBook) -> None:
+def test_report_without_charts_is_unchanged(book: CostBook) -> None:
     record(book)
     found = book.detail(CostDetailParams())
     assert (found.table, found.charts, found.overview) == (None, [], "")
@@ -87,7 +87,7 @@ def test_many_days_and_models_stay_a_chart(book: CostBook) -> None:
     assert models.bars[-1].label == "9 others"
 
 
-def test_in_characters_every_row_keeps_its_text_and_no_name_acts(book: CostBook) -> None:
+def test_plain_text_has_every_row_and_escapes_names(book: CostBook) -> None:
     record(book)
     record(book, "evil\x1b[2J\u202e")
     found = book.detail(CostDetailParams(charts=True))

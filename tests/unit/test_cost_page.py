@@ -115,7 +115,7 @@ def csv_rows(html: str) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(unquote(data))))
 
 
-def test_the_page_needs_nothing_else(book: CostBook) -> None:
+def test_page_is_self_contained(book: CostBook) -> None:
     fill(book)
     html = made(book)
     found = outline(html)
@@ -257,7 +257,7 @@ def test_an_empty_ledger_makes_a_page(book: CostBook) -> None:
     assert "No calls recorded. Coding agents" in html
 
 
-def test_unpriced_calls_are_said(book: CostBook) -> None:
+def test_page_reports_unpriced_calls(book: CostBook) -> None:
     fill(book, "nobody-knows-me")
     html = panel_of(book, Choice("all"))
     assert "tokens have no known price and are not in the cost." in html

@@ -501,7 +501,7 @@ def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 40
 
 
-def test_a_reported_cost_wins() -> None:
+def test_reported_cost_takes_precedence() -> None:
     event = LedgerEvent(
         at=datetime.fromisoformat(NOW),
         model="gpt-5",
@@ -513,7 +513,7 @@ def test_a_reported_cost_wins() -> None:
     assert Prices().cost(msgspec.structs.replace(event, reported_cost=None)).usd == Decimal("1.25")
 
 
-def test_the_agents_figure_stands_in_where_no_list_has_a_price() -> None:
+def test_agent_cost_is_used_without_a_list_price() -> None:
     event = LedgerEvent(
         at=datetime.fromisoformat(NOW),
         model="gpt-5",
@@ -634,7 +634,7 @@ def test_an_updated_list_is_used_instead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"[1]", b"[{}]", b"<html>", b"[" * 10**6])
-def test_what_is_no_price_list_is_set_aside(
+def test_invalid_stored_price_list_is_ignored(
     data: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -651,7 +651,7 @@ def test_what_is_no_price_list_is_set_aside(
     assert (aside.name[:19], aside.read_bytes()) == ("prices.json.broken-", data)
 
 
-def test_a_price_holds_from_its_day_on() -> None:
+def test_price_applies_from_its_day() -> None:
     call = Buckets(input=1_000_000)
     change = datetime(2025, 6, 10, tzinfo=UTC)
     assert Prices().price(call, "o3", "openai", change - timedelta(seconds=1)) == 10

@@ -97,7 +97,7 @@ def test_without_estimates_there_is_none(book: CostBook) -> None:
     assert one_row(book.detail(CostDetailParams())).estimated_tokens is None
 
 
-def test_what_has_no_price_is_said_and_totalled_apart(book: CostBook) -> None:
+def test_unpriced_tokens_are_totalled_separately(book: CostBook) -> None:
     record(book, 100, 10, model="nobody-knows-me")
     record(book)
     found = book.detail(CostDetailParams())
@@ -109,13 +109,13 @@ def test_what_has_no_price_is_said_and_totalled_apart(book: CostBook) -> None:
     assert found.totals.cost_text == "$0.000219 + 1 call unpriced"
 
 
-def test_nothing_unpriced_is_ever_zero_dollars(book: CostBook) -> None:
+def test_unpriced_calls_are_never_zero_dollars(book: CostBook) -> None:
     assert book.detail(CostDetailParams()).totals.cost_text == "$0.000000"
     record(book, 100, 10, model="nobody-knows-me")
     assert book.detail(CostDetailParams()).totals.cost_text == "unpriced"
 
 
-def test_a_row_that_is_priced_in_part_says_so(book: CostBook) -> None:
+def test_partly_priced_row_says_so(book: CostBook) -> None:
     record(book, 100, 10, model="nobody-knows-me", at="2026-11-20T12:00:00Z")
     record(book, at="2026-11-20T12:00:00Z")
     row = one_row(book.detail(CostDetailParams(by=("day",))))
@@ -133,7 +133,7 @@ def test_a_corrected_price_corrects_history(book: CostBook, tmp_path: Path) -> N
     priced.close()
 
 
-def test_a_reported_cost_wins_and_is_marked(book: CostBook) -> None:
+def test_reported_cost_takes_precedence_and_is_marked(book: CostBook) -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 1, "cost": 0.0123}
     record(book, usage=usage)
     record(book)
@@ -141,7 +141,7 @@ def test_a_reported_cost_wins_and_is_marked(book: CostBook) -> None:
     assert (row.cost_usd, row.reported_cost_usd) == (0.012519, 0.0123)
 
 
-def test_the_agents_figures_stand_beside_ours_and_in_for_them(book: CostBook) -> None:
+def test_agent_costs_are_listed_and_replace_unknown_prices(book: CostBook) -> None:
     call = LedgerEvent(
         at=datetime(2026, 11, 20, tzinfo=UTC),
         model="gpt-5",
@@ -206,7 +206,7 @@ def test_only_the_keys_asked_for_are_sent(book: CostBook) -> None:
 
 
 @pytest.mark.parametrize("by", [(), ("price",), ("model", "hour")])
-def test_a_key_that_there_is_not(book: CostBook, by: tuple[str, ...]) -> None:
+def test_unknown_key_is_refused(book: CostBook, by: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="`by` accepts model, category"):
         book.detail(CostDetailParams(by=by))  # type: ignore[arg-type]
 
@@ -266,7 +266,7 @@ def test_both_ends_of_a_range_are_inclusive(book: CostBook) -> None:
     assert one_row(book.detail(found)).calls == 2
 
 
-def test_progress_is_told_and_reading_can_be_cancelled(book: CostBook) -> None:
+def test_report_shows_progress_and_can_be_cancelled(book: CostBook) -> None:
     record(book)
     shares: list[float] = []
     book.detail(CostDetailParams(), progress=lambda _what, share: shares.append(share))
@@ -431,7 +431,7 @@ def _compare(found: CostReport, calls: list[LedgerEvent], prices: Prices, zone: 
 
 
 @pytest.mark.parametrize(("agent", "is_partly_told"), [("opencode", True), ("codex", False)])
-def test_a_report_says_whose_calls_are_not_all_told(
+def test_report_names_agents_with_incomplete_calls(
     book: CostBook, agent: str, is_partly_told: bool
 ) -> None:
     call = LedgerEvent(

@@ -368,7 +368,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_usage_costs_what_its_bill_says(case: Case, tmp_path: Path) -> None:
+def test_usage_costs_the_expected_amount(case: Case, tmp_path: Path) -> None:
     book = CostBook(tmp_path / "state")
     recorded = book.record(
         CostRecordParams(
@@ -429,7 +429,7 @@ def test_the_users_own_price_holds_for_all_tools(tmp_path: Path) -> None:
     assert (recorded.cost_usd, recorded.unpriced) == (0.0012, False)
 
 
-def test_what_is_partly_priced_says_so_beside_the_rest(tmp_path: Path) -> None:
+def test_partly_priced_usage_is_marked(tmp_path: Path) -> None:
     book = CostBook(tmp_path / "state")
     heard = chat({"all": 600, "audio_tokens": 500}, {"all": 100})
     for number, (model, usage) in enumerate(

@@ -72,7 +72,7 @@ def count(ledger: Ledger) -> int:
     return int(found)
 
 
-def test_a_report_of_whole_days_asks_six_questions(ledger: Ledger) -> None:
+def test_report_of_whole_days_runs_six_statements(ledger: Ledger) -> None:
     asked: list[str] = []
     scope = Scope(times=TimeRange(local_day(START, UTC)))
     with ledger.reader() as connection:
