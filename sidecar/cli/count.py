@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure, Method
     from sidecar.counting.exact_engines import Purpose
-    from sidecar.workspace.counts import CounterChooser
+    from sidecar.workspace.counter_choice import CounterChooser
 
 BULK_BYTES = 16_000_000
 """Minimum total size for which the bulk engine is faster, although it takes 0.4 s to load."""

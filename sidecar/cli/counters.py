@@ -13,7 +13,7 @@ from sidecar.cli.output import print_problems, warn
 from sidecar.config.paths import state_dir
 from sidecar.operating_system import count_cores
 from sidecar.workspace.calibrations import CalibrationStore
-from sidecar.workspace.counts import CounterChoice, CounterChooser
+from sidecar.workspace.counter_choice import CounterChoice, CounterChooser
 from sidecar.workspace.files import STDIN
 from sidecar.workspace.state import State
 

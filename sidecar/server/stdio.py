@@ -235,7 +235,7 @@ Frames = list[Body | InvalidFrame] | None
 def _read_frames(
     fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer
 ) -> None:
-    """Read stdin until its end, on a thread of its own. Blocking."""
+    """Read stdin until its end, on a thread of its own. This function blocks."""
     try:
         while data := os.read(fd, _READ_BYTES):
             while writer.full:

@@ -46,7 +46,7 @@ class LastSearch(NamedTuple):
 
 
 class SessionReader:
-    """Reads a workspace's sessions through the index. Blocking."""
+    """Reads a workspace's sessions through the index. Its methods block."""
 
     def __init__(
         self, sources: Sources, book: CostBook | MemoryLedger, billed: Collection[str] = ()

@@ -20,7 +20,8 @@ from sidecar.workspace.workspace import Workspaces, path_of
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.findings import Finding, RestOfGroup
-    from sidecar.workspace.counts import CounterChoice, Counts
+    from sidecar.workspace.counter_choice import CounterChoice
+    from sidecar.workspace.counts import Counts
     from sidecar.workspace.files import Target
     from sidecar.workspace.workspace import Workspace
 
@@ -150,7 +151,7 @@ def findings(
     choices: Mapping[str, CounterChoice],
     rest_of_group: Mapping[str, RestOfGroup] | None = None,
 ) -> list[Finding]:
-    """Evaluate the budget rules of a subject. Blocking."""
+    """Evaluate the budget rules of a subject. This function blocks."""
     # Imported here, on a worker, to keep the server's start short.
     from sidecar.budget.findings import evaluate
 

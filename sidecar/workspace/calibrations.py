@@ -85,7 +85,7 @@ class CalibrationStore:
         return self.known.merge(theirs)
 
     def save(self) -> None:
-        """Write changed calibrations. Blocking.
+        """Write changed calibrations. This function blocks.
 
         Raises:
             OSError: The file cannot be written; the next call tries again.

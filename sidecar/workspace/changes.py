@@ -189,7 +189,7 @@ class Change(Generic[T]):
     def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
         """Return a copy of the change with the inputs that must be read before a draft exists.
 
-        Blocking.
+        This function blocks.
 
         Args:
             model: The conversation's model.
@@ -199,7 +199,7 @@ class Change(Generic[T]):
         return self
 
     def apply(self, draft: Draft) -> Outcome[T]:
-        """Apply the change to a draft. Blocking."""
+        """Apply the change to a draft. This function blocks."""
         raise NotImplementedError
 
 
@@ -444,7 +444,7 @@ def check_prompt_and_cost(
     spending: Spending,
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:
-    """Answer `context/preflight` with a draft that is never committed. Blocking."""
+    """Answer `context/preflight` with a draft that is never committed. This function blocks."""
     conversation = draft.conversation
     result = preflight(
         conversation,

@@ -1,4 +1,4 @@
-"""Stores the numbers that Claude Code sends only to its status line. Blocking.
+"""Stores the numbers that Claude Code sends only to its status line. Its functions block.
 
 These are the context windows of sessions and the limits of the user's plan.
 """

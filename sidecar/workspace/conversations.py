@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.response import WarningKind
     from sidecar.endpoints.registry import Endpoints
-    from sidecar.workspace.counts import CounterChoice, Counts
+    from sidecar.workspace.counter_choice import CounterChoice
+    from sidecar.workspace.counts import Counts
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.workspace import Workspace
@@ -508,7 +509,10 @@ class Conversations:
 
 
 def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft and count its new parts, except for sections. Blocking."""
+    """Apply a change to a draft and count its new parts, except for sections.
+
+    This function blocks.
+    """
     outcome = change.apply(draft)
     if not draft.conversation.has_uncounted_sections:
         draft.conversation.total()

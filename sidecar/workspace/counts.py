@@ -21,14 +21,14 @@ from sidecar.counting import fit as fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count import Count, Measure, Method
 from sidecar.counting.fit import FitResult, Mode
-from sidecar.counting.incremental import count_pieces, count_text, countable_pieces, measure_text
-from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers, calibrate
+from sidecar.counting.incremental import count_pieces, count_text, countable_pieces
+from sidecar.counting.model_tokenizers import CalibratedTokenizer
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
-from sidecar.endpoints.outcome import ENDPOINTS_OFF, NO_ENDPOINT, EndpointCount, undeclared_reason
+from sidecar.endpoints.outcome import EndpointCount
 from sidecar.errors import WorkStoppedError
-from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks
 from sidecar.text.outline import Part, find_parts
+from sidecar.workspace.counter_choice import CounterChoice, CounterChooser, has_enabled_endpoints
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.memory import release_memory
 from sidecar.workspace.windows import Windows, load_window_and_price
@@ -37,9 +37,8 @@ from sidecar.workspace.workspace import Event, MissedCount
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from sidecar.config.settings import Endpoint, Settings
+    from sidecar.config.settings import Settings
     from sidecar.context.window import NamedLimits
-    from sidecar.counting.exact_engines import Purpose
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.outcome import MissKind
     from sidecar.endpoints.registry import Endpoints
@@ -47,150 +46,6 @@ if TYPE_CHECKING:
     from sidecar.workspace.calibrations import CalibrationStore
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
-
-
-class CounterChoice(NamedTuple):
-    """How to count one text for one model, and the count if it is already known."""
-
-    model: str
-    tokenizer: Tokenizer
-    """A calibrated tokenizer.
-
-    It counts parts of the text, and the whole text if `whole` is None.
-    """
-    whole: Measure | None = None
-    """A count of the whole text, such as an endpoint's."""
-    note: str | None = None
-    """Why the endpoint gave no count, for the user."""
-
-    def measure(self, text: str) -> Measure:
-        """Count the text that this choice was made for. Blocking."""
-        if self.whole is not None:
-            return self.whole
-        return measure_text(text, self.tokenizer)
-
-
-class CounterChooser:
-    """Chooses how texts are counted. Thread-safe while no calibration changes."""
-
-    def __init__(
-        self,
-        calibrations: CalibrationStore,
-        purpose: Purpose = "interactive",
-        *,
-        roots: Iterable[Workspace] | None = None,
-    ) -> None:
-        """Create a chooser.
-
-        Args:
-            calibrations: Corrections for estimates.
-            purpose: Selects among the included engines.
-            roots: Workspaces whose endpoints may be asked; by default any.
-        """
-        self.calibrations = calibrations
-        self._purpose: Purpose = purpose
-        self._tokenizers: dict[Any, Tokenizers] = {}
-        self._endpoints: dict[Any, Endpoints] = {}
-        self._roots = roots
-
-    def tokenizers(self, settings: Settings) -> Tokenizers:
-        """Return the tokenizers for some settings.
-
-        Settings that name the same files share them.
-        """
-        key = (settings.tokenizers, settings.tokenize.estimator)
-        if key not in self._tokenizers:
-            self._tokenizers[key] = Tokenizers(*key, self._purpose)
-        return self._tokenizers[key]
-
-    def endpoints(self, settings: Settings) -> Endpoints:
-        """Return the endpoints of some settings, or no endpoints if these settings are outdated."""
-        from sidecar.endpoints.registry import Endpoints
-
-        if not self._is_in_force(settings):
-            return Endpoints((), use_endpoint=False)
-        key = endpoint_key(settings)
-        if key not in self._endpoints:
-            self._endpoints[key] = Endpoints(*key[:2], window=settings.tokenize.endpoint_window)
-        return self._endpoints[key]
-
-    def _is_in_force(self, settings: Settings) -> bool:
-        """Return whether a root still declares these endpoints.
-
-        Work that began with older settings must not send text to an endpoint that was removed
-        since.
-        """
-        declared, roots = endpoint_key(settings), self._roots
-        return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
-
-    async def close_unused_endpoints(self, used: Iterable[Settings]) -> None:
-        """Close the endpoints that no current settings declare."""
-        keys = {endpoint_key(settings) for settings in used}
-        gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
-        for endpoints in gone:
-            await endpoints.aclose()
-
-    async def aclose(self) -> None:
-        for endpoints in [*self._endpoints.values()]:
-            await endpoints.aclose()
-
-    def asks_endpoint(self, model: str, settings: Settings) -> bool:
-        """Return whether an endpoint counts texts for the model.
-
-        This is false if the model's own tokenizer is available.
-        """
-        if not has_enabled_endpoints(settings) or not self.endpoints(settings).serves(model):
-            return False
-        from sidecar.counting.exact_engines import names
-
-        tokenizers = self.tokenizers(settings)
-        return tokenizers.for_model(model).name not in names() and not tokenizers.is_user_file(
-            model
-        )
-
-    def known_limit(self, model: str, settings: Settings) -> int | None:
-        """Return the context window in tokens that an endpoint has reported, without sending a
-        request."""
-        return self.endpoints(settings).known_limit(model) if settings.endpoints else None
-
-    def why_not_asked(self, model: str, settings: Settings) -> str | None:
-        """Return why no endpoint counts texts for the model, or None if one does."""
-        how = settings.tokenize
-        served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
-        if how.use_endpoint:
-            if not settings.endpoints:
-                return NO_ENDPOINT
-            return None if served else undeclared_reason(model)
-        return ENDPOINTS_OFF if served and not how.endpoint_window else None
-
-    def is_window_due(self, model: str, settings: Settings) -> bool:
-        """Return whether an endpoint should be asked for the model's context window now."""
-        return bool(settings.endpoints) and self.endpoints(settings).is_window_due(model)
-
-    def tokenizer(self, model: str, settings: Settings, snapshot: Snapshot) -> Tokenizer:
-        """Return a model's tokenizer, calibrated for the snapshot's kind of text."""
-        plain = self.tokenizers(settings).for_model(model)
-        calibrations = self.calibrations.known
-        if calibrations is None or plain.method == "exact":
-            return plain
-        return calibrate(plain, calibrations, model, snapshot.sample)
-
-    def choose_local_counter(
-        self, snapshot: Snapshot, model: str, settings: Settings
-    ) -> CounterChoice:
-        """Choose how to count a text without an endpoint."""
-        return CounterChoice(model, self.tokenizer(model, settings, snapshot))
-
-
-def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
-    """Return a hashable key of all settings that affect endpoints."""
-    how = settings.tokenize
-    return settings.endpoints, how.use_endpoint, how.endpoint_window
-
-
-def has_enabled_endpoints(settings: Settings) -> bool:
-    """Return whether the settings declare and enable endpoints."""
-    return bool(settings.tokenize.use_endpoint and settings.endpoints)
 
 
 ENDPOINT_SECONDS = 2.0
@@ -303,7 +158,10 @@ def _load_tokenizers(tokenizers: Sequence[Tokenizer]) -> None:
 def _count_snapshot(
     snapshot: Snapshot, base: Tokenizer, giants: bool, should_stop: Callable[[], bool]
 ) -> int | None:
-    """Count a snapshot. Returns None if it has a giant piece and `giants` is false. Blocking."""
+    """Count a snapshot. Returns None if it has a giant piece and `giants` is false.
+
+    This function blocks.
+    """
     pieces = countable_pieces(snapshot, base)
     if not giants and any(
         len(piece) > GIANT_CHARACTERS and base.name not in piece.counts for piece in pieces
@@ -693,7 +551,7 @@ class CountedPart(msgspec.Struct, frozen=True):
 def count_parts(
     snapshot: Snapshot, choice: CounterChoice, before: Mapping[tuple[str, int, int], int]
 ) -> tuple[tuple[CountedPart, ...], PartCounts]:
-    """Count the sections or blocks of a document. Blocking.
+    """Count the sections or blocks of a document. This function blocks.
 
     Args:
         snapshot: The document.

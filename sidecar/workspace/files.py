@@ -20,7 +20,6 @@ from typing import NamedTuple, TypeGuard
 
 from sidecar.config.project_files import RefusedError, read_regular
 from sidecar.text.globs import IgnoreGlobs, path_glob_problem
-from sidecar.workspace.git import tracked_files
 
 NAME = ".gitignore"
 MAX_LINES = 10_000
@@ -218,7 +217,7 @@ def _file_or_skipped(path: str | SkippedPath) -> File | SkippedPath:
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """Return a file's stamp, or None if there is no file. Blocking."""
+    """Return a file's stamp, or None if there is no file. This function blocks."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError means that the name contains a NUL
@@ -435,6 +434,8 @@ class Targets:
     def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
         """Yield tracked files that walking the folder leaves out, such as those that are
         ignored."""
+        from sidecar.workspace.git import tracked_files
+
         names = tracked_files(start)
         self.git_failed = self.git_failed or names is None
         for name in names or ():
@@ -465,7 +466,10 @@ class Targets:
 
 
 def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
-    """Drop links to files that are targets themselves, so that each text counts once. Blocking."""
+    """Drop links to files that are targets themselves, so that each text counts once.
+
+    This function blocks.
+    """
     every = list(targets)
     files = [one for one in every if not one.link]
     if len(files) == len(every):
@@ -479,7 +483,7 @@ def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
 
 
 def targets_except(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return each target file once, except the one at `path`. Blocking."""
+    """Return each target file once, except the one at `path`. This function blocks."""
     every = drop_duplicate_links(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]

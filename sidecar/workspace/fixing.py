@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.findings import Finding
     from sidecar.config.options import Origin
-    from sidecar.workspace.counts import CounterChoice
+    from sidecar.workspace.counter_choice import CounterChoice
 
 _TRIES = 100
 

@@ -110,7 +110,7 @@ def _run_git(
 
 
 def tracked_files(folder: str) -> tuple[str, ...] | None:
-    """Return the tracked files in a folder, relative to it. Blocking.
+    """Return the tracked files in a folder, relative to it. This function blocks.
 
     Returns an empty tuple outside a work tree, and None if git fails.
     """

@@ -1,4 +1,4 @@
-"""The index of coding agents' sessions, in tables of the ledger's database. Blocking.
+"""The index of coding agents' sessions, in tables of the ledger's database. Its functions block.
 
 The table `store` records how far each store has been read, and `agent_session` holds its
 sessions. Sessions, calls and the store's state are written in one transaction. Except for the

@@ -45,7 +45,7 @@ class SharedServices:
         )
 
     def spending(self, workspace: Workspace) -> Spending:
-        """Return a workspace's view of the ledger. Blocking."""
+        """Return a workspace's view of the ledger. This function blocks."""
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
 

@@ -1,4 +1,4 @@
-"""A workspace's spending: recorded calls, caps, and the sums in the status. Blocking."""
+"""A workspace's spending: recorded calls, caps, and the sums in the status. Its functions block."""
 
 from __future__ import annotations
 

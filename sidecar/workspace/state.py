@@ -7,11 +7,8 @@ while it runs; files of servers without a lock are ignored.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
-import hashlib
-import secrets
 import threading
 import time
 from dataclasses import dataclass, field
@@ -151,6 +148,9 @@ class SharedConversations:
     def __init__(self, folder: Path, workers: Workers) -> None:
         self.folder = folder
         """The folder in which all running servers write their conversations."""
+        import asyncio
+        import secrets
+
         self._workers = workers
         self._name = secrets.token_hex(8)
         self._process_lock: contextlib.ExitStack | None = None
@@ -242,4 +242,6 @@ def _is_held(lock: Path) -> bool:
 
 
 def _name_digest(workspace: str) -> str:
+    import hashlib
+
     return hashlib.sha256(workspace.encode()).hexdigest()[:32]

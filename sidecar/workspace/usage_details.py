@@ -33,7 +33,7 @@ async def add_forecast(
 
 
 def forecast(book: CostBook, usage: ContextUsage, now: datetime | None = None) -> Forecast | None:
-    """Return a forecast for a session, or None without recorded calls. Blocking.
+    """Return a forecast for a session, or None without recorded calls. This function blocks.
 
     Args:
         book: The ledger and its prices.
@@ -106,7 +106,7 @@ async def add_contents(
 
 
 def read_contents(agent: str, path: str, session: str, tokens: int) -> list[ContextPart]:
-    """Return the estimated parts of an agent's context, largest first. Blocking.
+    """Return the estimated parts of an agent's context, largest first. This function blocks.
 
     The parts add up to `tokens`. There are none if the store cannot be read or does not show them.
     """

@@ -83,7 +83,7 @@ class Windows:
 
 
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return the known models that are most similar to an unknown one. Blocking.
+    """Return the known models that are most similar to an unknown one. This function blocks.
 
     Returns None for a known model, which a model list, a model family or the settings name.
     """

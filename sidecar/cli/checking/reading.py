@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.workspace.counts import CounterChoice
+    from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.files import Target
 
 _PARALLEL_REQUESTS = 8

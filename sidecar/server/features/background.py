@@ -14,7 +14,7 @@ from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.errors import SidecarError
 from sidecar.tasks import backoff
 from sidecar.workspace.budgets import model_of
-from sidecar.workspace.counts import has_enabled_endpoints
+from sidecar.workspace.counter_choice import has_enabled_endpoints
 from sidecar.workspace.spending import read_team
 from sidecar.workspace.workspace import Event
 

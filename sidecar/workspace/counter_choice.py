@@ -1,0 +1,169 @@
+"""Chooses the tokenizer or endpoint that counts a text, without waiting for an answer.
+
+The command line imports this module without the event loop, which `counts` needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sidecar.counting.incremental import measure_text
+from sidecar.counting.model_tokenizers import Tokenizers, calibrate
+from sidecar.endpoints.outcome import ENDPOINTS_OFF, NO_ENDPOINT, undeclared_reason
+from sidecar.models.names import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sidecar.config.settings import Endpoint, Settings
+    from sidecar.counting.count import Measure
+    from sidecar.counting.exact_engines import Purpose
+    from sidecar.counting.tokenizer_interface import Tokenizer
+    from sidecar.endpoints.registry import Endpoints
+    from sidecar.workspace.calibrations import CalibrationStore
+    from sidecar.workspace.documents import Snapshot
+    from sidecar.workspace.workspace import Workspace
+
+
+class CounterChoice(NamedTuple):
+    """How to count one text for one model, and the count if it is already known."""
+
+    model: str
+    tokenizer: Tokenizer
+    """A calibrated tokenizer.
+
+    It counts parts of the text, and the whole text if `whole` is None.
+    """
+    whole: Measure | None = None
+    """A count of the whole text, such as an endpoint's."""
+    note: str | None = None
+    """Why the endpoint gave no count, for the user."""
+
+    def measure(self, text: str) -> Measure:
+        """Count the text that this choice was made for. This function blocks."""
+        if self.whole is not None:
+            return self.whole
+        return measure_text(text, self.tokenizer)
+
+
+class CounterChooser:
+    """Chooses how texts are counted. Thread-safe while no calibration changes."""
+
+    def __init__(
+        self,
+        calibrations: CalibrationStore,
+        purpose: Purpose = "interactive",
+        *,
+        roots: Iterable[Workspace] | None = None,
+    ) -> None:
+        """Create a chooser.
+
+        Args:
+            calibrations: Corrections for estimates.
+            purpose: Selects among the included engines.
+            roots: Workspaces whose endpoints may be asked; by default any.
+        """
+        self.calibrations = calibrations
+        self._purpose: Purpose = purpose
+        self._tokenizers: dict[Any, Tokenizers] = {}
+        self._endpoints: dict[Any, Endpoints] = {}
+        self._roots = roots
+
+    def tokenizers(self, settings: Settings) -> Tokenizers:
+        """Return the tokenizers for some settings.
+
+        Settings that name the same files share them.
+        """
+        key = (settings.tokenizers, settings.tokenize.estimator)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = Tokenizers(*key, self._purpose)
+        return self._tokenizers[key]
+
+    def endpoints(self, settings: Settings) -> Endpoints:
+        """Return the endpoints of some settings, or no endpoints if these settings are outdated."""
+        from sidecar.endpoints.registry import Endpoints
+
+        if not self._is_in_force(settings):
+            return Endpoints((), use_endpoint=False)
+        key = endpoint_key(settings)
+        if key not in self._endpoints:
+            self._endpoints[key] = Endpoints(*key[:2], window=settings.tokenize.endpoint_window)
+        return self._endpoints[key]
+
+    def _is_in_force(self, settings: Settings) -> bool:
+        """Return whether a root still declares these endpoints.
+
+        Work that began with older settings must not send text to an endpoint that was removed
+        since.
+        """
+        declared, roots = endpoint_key(settings), self._roots
+        return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
+
+    async def close_unused_endpoints(self, used: Iterable[Settings]) -> None:
+        """Close the endpoints that no current settings declare."""
+        keys = {endpoint_key(settings) for settings in used}
+        gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
+        for endpoints in gone:
+            await endpoints.aclose()
+
+    async def aclose(self) -> None:
+        for endpoints in [*self._endpoints.values()]:
+            await endpoints.aclose()
+
+    def asks_endpoint(self, model: str, settings: Settings) -> bool:
+        """Return whether an endpoint counts texts for the model.
+
+        This is false if the model's own tokenizer is available.
+        """
+        if not has_enabled_endpoints(settings) or not self.endpoints(settings).serves(model):
+            return False
+        from sidecar.counting.exact_engines import names
+
+        tokenizers = self.tokenizers(settings)
+        return tokenizers.for_model(model).name not in names() and not tokenizers.is_user_file(
+            model
+        )
+
+    def known_limit(self, model: str, settings: Settings) -> int | None:
+        """Return the context window in tokens that an endpoint has reported, without sending a
+        request."""
+        return self.endpoints(settings).known_limit(model) if settings.endpoints else None
+
+    def why_not_asked(self, model: str, settings: Settings) -> str | None:
+        """Return why no endpoint counts texts for the model, or None if one does."""
+        how = settings.tokenize
+        served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
+        if how.use_endpoint:
+            if not settings.endpoints:
+                return NO_ENDPOINT
+            return None if served else undeclared_reason(model)
+        return ENDPOINTS_OFF if served and not how.endpoint_window else None
+
+    def is_window_due(self, model: str, settings: Settings) -> bool:
+        """Return whether an endpoint should be asked for the model's context window now."""
+        return bool(settings.endpoints) and self.endpoints(settings).is_window_due(model)
+
+    def tokenizer(self, model: str, settings: Settings, snapshot: Snapshot) -> Tokenizer:
+        """Return a model's tokenizer, calibrated for the snapshot's kind of text."""
+        plain = self.tokenizers(settings).for_model(model)
+        calibrations = self.calibrations.known
+        if calibrations is None or plain.method == "exact":
+            return plain
+        return calibrate(plain, calibrations, model, snapshot.sample)
+
+    def choose_local_counter(
+        self, snapshot: Snapshot, model: str, settings: Settings
+    ) -> CounterChoice:
+        """Choose how to count a text without an endpoint."""
+        return CounterChoice(model, self.tokenizer(model, settings, snapshot))
+
+
+def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
+    """Return a hashable key of all settings that affect endpoints."""
+    how = settings.tokenize
+    return settings.endpoints, how.use_endpoint, how.endpoint_window
+
+
+def has_enabled_endpoints(settings: Settings) -> bool:
+    """Return whether the settings declare and enable endpoints."""
+    return bool(settings.tokenize.use_endpoint and settings.endpoints)
