@@ -9,17 +9,20 @@ the first prompt that no part accounts for belong to the system prompt and its t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import Record
+from sidecar.agents.fields import CamelRecord, Record
 
-ContentKind = Literal["instructions", "user", "assistant", "call", "result", "attachment"]
+ContentKind = Literal[
+    "instructions", "user", "assistant", "call", "result", "attachment", "summary"
+]
 
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
@@ -45,6 +48,9 @@ class PromptSize(NamedTuple):
     """The prompt tokens of a call, listed before or after the parts of the call's reply."""
 
     tokens: int
+    has_all_before: bool = False
+    """Whether the prompt contains exactly the parts before this entry, rather than those before
+    the first reply."""
 
 
 class Compaction(NamedTuple):
@@ -71,7 +77,7 @@ class ContextContents:
             if isinstance(entry, Part):
                 self._add(entry)
             elif isinstance(entry, PromptSize):
-                self._add_call(entry.tokens)
+                self._add_call(entry)
             else:
                 self._compact()
 
@@ -85,14 +91,16 @@ class ContextContents:
     def _add(self, part: Part) -> None:
         if part.kind in ("assistant", "call") and self._reply_start is None:
             self._reply_start = self._size
-        size = _ATTACHMENT_BYTES if part.kind == "attachment" else len(bytes(part.json))
+        size = len(bytes(part.json))
+        if part.kind == "attachment" and not size:
+            size = _ATTACHMENT_BYTES
         self._sizes[part.kind, part.tool] += size
         self._size += size
 
-    def _add_call(self, prompt_tokens: int) -> None:
-        if self._first is None and prompt_tokens:
-            start = self._size if self._reply_start is None else self._reply_start
-            self._first = prompt_tokens, start
+    def _add_call(self, prompt: PromptSize) -> None:
+        if self._first is None and prompt.tokens:
+            start = None if prompt.has_all_before else self._reply_start
+            self._first = prompt.tokens, self._size if start is None else start
 
     def split(self, tokens: int) -> list[Share]:
         """Split the tokens of a context among its kinds of parts, largest first.
@@ -119,16 +127,88 @@ class ContextContents:
 
 
 class Block(Record):
-    """A block of a message in Anthropic's or OpenAI's form."""
+    """A block of a message. Agents use the field names of their vendors' formats."""
 
     type: str | None = None
     id: str | None = None
     name: str | None = None
     tool_use_id: str | None = None
+    amp_tool_use_id: str | None = msgspec.field(default=None, name="toolUseID")
     text: msgspec.Raw = msgspec.Raw(b"")
     thinking: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
+    arguments: msgspec.Raw = msgspec.Raw(b"")
     content: msgspec.Raw = msgspec.Raw(b"")
+    run: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decode_blocks = typed.decoder(list[Block])
+
+
+def message_parts(
+    content: bytes | msgspec.Raw, kind: ContentKind, tools: dict[str, str]
+) -> Iterator[Part]:
+    """Yield the parts of a message: of a text, or of blocks in a form like Anthropic's.
+
+    Args:
+        content: The message's content as JSON.
+        kind: The kind of its texts.
+        tools: Collects the names of called tools by the call's id.
+
+    Raises:
+        msgspec.DecodeError: The content is damaged.
+    """
+    if not bytes(content).lstrip().startswith(b"["):
+        yield Part(kind, content)
+        return
+    for block in _decode_blocks(bytes(content)):
+        if block.type in ("tool_use", "toolCall"):
+            tools[block.id or ""] = block.name or ""
+            yield Part("call", bytes(block.input) or block.arguments, block.name or "")
+        elif block.type == "tool_result":
+            called = block.tool_use_id or block.amp_tool_use_id or ""
+            yield Part("result", bytes(block.content) or block.run, tools.get(called, ""))
+        elif block.type in ("image", "document", "file"):
+            yield Part("attachment")
+        else:
+            yield Part(kind, block.text)
+            yield Part(kind, block.thinking)
+
+
+class _FunctionCall(Record):
+    name: str | None = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _FunctionResponse(Record):
+    name: str | None = None
+    response: msgspec.Raw = msgspec.Raw(b"")
+
+
+class GeminiPart(CamelRecord):
+    """A part of a message in Gemini's form."""
+
+    text: msgspec.Raw = msgspec.Raw(b"")
+    function_call: _FunctionCall | None = None
+    function_response: _FunctionResponse | None = None
+    inline_data: msgspec.Raw = msgspec.Raw(b"")
+
+
+def gemini_parts(parts: Iterable[GeminiPart], kind: ContentKind) -> Iterator[Part]:
+    """Yield the parts of a message in Gemini's form. `kind` is the kind of its texts."""
+    for part in parts:
+        if part.function_call is not None:
+            yield Part("call", part.function_call.args, part.function_call.name or "")
+        elif part.function_response is not None:
+            yield Part("result", part.function_response.response, part.function_response.name or "")
+        elif bytes(part.inline_data):
+            yield Part("attachment")
+        else:
+            yield Part(kind, part.text)
+
+
+_PROMPT_TAG = re.compile(r"^\s*<(task|user_message)>")
+"""A tag in which some agents put the prompt."""
 
 
 class _TextBlock(Record):
@@ -146,7 +226,7 @@ def first_prompt(entries: Iterable[ContentEntry]) -> str | None:
     """
     for entry in islice(entries, _SEARCHED_FOR_PROMPT):
         if isinstance(entry, Part) and entry.kind == "user":
-            words = " ".join(_text_of(entry.json).split())
+            words = " ".join(_PROMPT_TAG.sub("", _text_of(entry.json)).split())
             if words and not words.startswith("<"):
                 return words[:_LONGEST_PROMPT]
     return None

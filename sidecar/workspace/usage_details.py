@@ -90,6 +90,7 @@ _LABELS = {
     "assistant": "Assistant messages",
     "call": "Tool calls",
     "attachment": "Attachments",
+    "summary": "Summary of earlier messages",
 }
 
 
@@ -115,7 +116,7 @@ def read_contents(agent: str, path: str, session: str, tokens: int) -> list[Cont
 
     try:
         contents = ContextContents(reader_of(agent).contents(path, session))
-    except OSError:
+    except (OSError, msgspec.DecodeError):
         return []
     parts: Counter[str] = Counter()
     named = 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome, usage
+from benchmarks.agents.copilot_cli import CliHome
+from benchmarks.agents.databases import GooseStore, ZedStore
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.contents import ContextContents, Part, PromptSize
@@ -17,6 +20,7 @@ from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.workspace.usage_details import read_contents
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SYSTEM = 14_000
@@ -61,6 +65,7 @@ class Script:
 
 
 TOOLS = ("Read", "Bash", "Grep")
+SUMMARY = "Summary of earlier messages"
 
 
 def write_claude(folder: Path, root: Path, script: Script) -> tuple[str, str]:
@@ -123,8 +128,6 @@ def write_opencode(folder: Path, root: Path, script: Script) -> tuple[str, str]:
     session = home.session(root, "first")
 
     def part(message: str, **data: Any) -> None:
-        import json
-
         now = home.now()
         home.put(
             "part", id=f"prt_{now}", message_id=message, session_id=session.id,
@@ -145,10 +148,276 @@ def write_opencode(folder: Path, root: Path, script: Script) -> tuple[str, str]:
     return str(home.path), session.id
 
 
+class Step(NamedTuple):
+    """A call: the user's text before it, its prompt's size, its reply, and the tool's result."""
+
+    user: str
+    prompt: int
+    text: str
+    tool: str
+    query: str
+    result: str
+
+
+def draw_steps(script: Script, count: int = 14) -> list[Step]:
+    steps = []
+    for number in range(count):
+        user = script.text("User messages", 60) if number % 3 == 0 else ""
+        tool, prompt = script.rng.choice(TOOLS), script.total
+        text, query = script.text("Assistant messages", 80), script.text("Tool calls", 40)
+        result = script.text(f"Results of {tool}", 350)
+        steps.append(Step(user, prompt, text, tool, query, result))
+    return steps
+
+
+def write_lines(path: Path, lines: list[Any]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def write_document(path: Path, document: Any) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def write_qwen(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    lines: list[Any] = []
+    for compacted in (True, False):
+        for step in draw_steps(script):
+            if step.user:
+                message = {"role": "user", "parts": [{"text": step.user}]}
+                lines.append({"type": "user", "provenance": "real_user", "message": message})
+            call = {"name": step.tool, "args": {"query": step.query}}
+            usage = {"promptTokenCount": step.prompt, "totalTokenCount": step.prompt + 9}
+            parts = [{"text": step.text}, {"functionCall": call}]
+            lines.append({"type": "assistant", "message": {"parts": parts}, "usageMetadata": usage})
+            answer = {"name": step.tool, "response": {"output": step.result}}
+            lines.append(
+                {"type": "tool_result", "message": {"parts": [{"functionResponse": answer}]}}
+            )
+        if compacted:
+            script.tokens = Counter({"System prompt and tools": SYSTEM})
+            history = [{"role": "user", "parts": [{"text": script.text(SUMMARY, 300)}]}]
+            payload = {"compressedHistory": history}
+            lines.append(
+                {"type": "system", "subtype": "chat_compression", "systemPayload": payload}
+            )
+    return write_lines(folder / "chat.jsonl", lines), "s"
+
+
+def write_gemini(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    lines: list[Any] = [{"sessionId": "s", "kind": "main"}]
+    for number, step in enumerate(draw_steps(script)):
+        if step.user:
+            lines.append({"id": f"u{number}", "type": "user", "content": [{"text": step.user}]})
+        reply = {"id": f"g{number}", "type": "gemini", "content": step.text}
+        lines.append(reply)  # written again once the tools have run
+        result = [{"functionResponse": {"name": step.tool, "response": {"output": step.result}}}]
+        call = {"name": step.tool, "args": {"query": step.query}, "result": result}
+        tokens = {"input": step.prompt, "output": 9, "tool": 0}
+        lines.append({**reply, "tokens": tokens, "toolCalls": [call]})
+    removed = {"id": "x", "type": "user", "content": [{"text": "words " * 9_000}]}
+    return write_lines(folder / "chat.jsonl", [*lines, removed, {"$rewindTo": "x"}]), "s"
+
+
+def write_pi(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    lines: list[Any] = [{"type": "session", "id": "s"}]
+
+    def entry(role: str, content: Any, **fields: Any) -> None:
+        name, parent = f"e{len(lines)}", lines[-1]["id"] if len(lines) > 1 else None
+        message = {"role": role, "content": content, **fields}
+        lines.append({"type": "message", "id": name, "parentId": parent, "message": message})
+
+    for step in draw_steps(script):
+        if step.user:
+            entry("user", [{"type": "text", "text": step.user}])
+        call = {"type": "toolCall", "id": "c", "name": step.tool, "arguments": {"q": step.query}}
+        usage = {"input": step.prompt, "output": 9}
+        entry("assistant", [{"type": "text", "text": step.text}, call], usage=usage)
+        entry("toolResult", [{"type": "text", "text": step.result}], toolName=step.tool)
+    abandoned = {"role": "user", "content": "words " * 9_000}
+    tip = lines.pop()
+    lines.append({"type": "message", "id": "x", "parentId": "e3", "message": abandoned})
+    return write_lines(folder / "session.jsonl", [*lines, tip]), "s"
+
+
+def write_kimi(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    lines: list[Any] = []
+
+    def event(kind: str, **fields: Any) -> None:
+        lines.append({"type": "context.append_loop_event", "event": {"type": kind, **fields}})
+
+    for compacted in (True, False):
+        for step in draw_steps(script):
+            if step.user:
+                content = [{"type": "text", "text": step.user}]
+                message = {"role": "user", "content": content, "origin": {"kind": "user"}}
+                lines.append({"type": "context.append_message", "message": message})
+            usage = {"inputOther": step.prompt, "output": 9}
+            event("content.part", part={"type": "text", "text": step.text})
+            event("tool.call", toolCallId="c", name=step.tool, args={"query": step.query})
+            lines.append({"type": "usage.record", "usage": usage, "usageScope": "turn"})
+            event("tool.result", toolCallId="c", result={"output": step.result})
+        if compacted:
+            script.tokens = Counter({"System prompt and tools": SYSTEM})
+            summary = script.text(SUMMARY, 300)
+            lines.append({"type": "context.apply_compaction", "contextSummary": summary})
+    return write_lines(folder / "wire.jsonl", lines), "s"
+
+
+def write_continue(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    history: list[Any] = []
+    for step in draw_steps(script):
+        if step.user:
+            history.append({"message": {"role": "user", "content": step.user}, "contextItems": []})
+        usage = {"prompt_tokens": step.prompt, "completion_tokens": 9}
+        function = {"name": step.tool, "arguments": json.dumps({"query": step.query})}
+        state = {"toolCall": {"function": function}, "output": [{"content": step.result}]}
+        message = {"role": "assistant", "content": step.text, "usage": usage}
+        history.append({"message": message, "toolCallStates": [state]})
+    path = folder / ".continue" / "sessions" / "s.json"
+    return write_document(path, {"sessionId": "s", "history": history}), "s"
+
+
+def anthropic_messages(steps: list[Step], sizes: Callable[[int], dict[str, Any]]) -> list[Any]:
+    """Return messages in Anthropic's form. `sizes` returns a reply's fields for its prompt."""
+    messages: list[Any] = []
+    for step in steps:
+        if step.user:
+            messages.append({"role": "user", "content": [{"type": "text", "text": step.user}]})
+        call = {"type": "tool_use", "id": "c", "name": step.tool, "input": {"query": step.query}}
+        content = [{"type": "text", "text": step.text}, call]
+        messages.append({"role": "assistant", "content": content, **sizes(step.prompt)})
+        result = {"type": "tool_result", "tool_use_id": "c", "content": step.result}
+        messages.append({"role": "user", "content": [result]})
+    return messages
+
+
+def write_cline(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    messages = anthropic_messages(
+        draw_steps(script), lambda prompt: {"metrics": {"inputTokens": prompt, "outputTokens": 9}}
+    )
+    return write_document(folder / "s" / "s.messages.json", {"messages": messages}), "s"
+
+
+def write_roo(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    steps = draw_steps(script)
+    shown = [
+        {"say": "api_req_started", "text": json.dumps({"tokensIn": step.prompt, "tokensOut": 9})}
+        for step in steps
+    ]
+    sent = anthropic_messages(steps, lambda _: {})
+    write_document(folder / "s" / "api_conversation_history.json", sent)
+    return write_document(folder / "s" / "ui_messages.json", shown), "s"
+
+
+def write_amp(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    messages = anthropic_messages(
+        draw_steps(script), lambda prompt: {"usage": {"inputTokens": prompt, "outputTokens": 9}}
+    )
+    for message in messages:
+        for block in message["content"]:
+            if block["type"] == "tool_result":
+                block["toolUseID"] = block.pop("tool_use_id")
+                block["run"] = {"status": "done", "result": block.pop("content")}
+    return write_document(folder / "T-s.json", {"id": "s", "messages": messages}), "s"
+
+
+def write_zed(folder: Path, root: Path, script: Script) -> tuple[str, str]:
+    messages: list[Any] = []
+    usage: dict[str, Any] = {}
+    name = ""
+    for step in draw_steps(script):
+        if step.user:
+            name = f"u{len(messages)}"
+            messages.append({"User": {"id": name, "content": [{"Text": step.user}]}})
+        usage[name] = {"input_tokens": step.prompt, "output_tokens": 9}
+        call = {"name": step.tool, "input": {"query": step.query}}
+        result = {"tool_name": step.tool, "content": {"Text": step.result}}
+        content = [{"Text": step.text}, {"ToolUse": call}]
+        messages.append({"Agent": {"content": content, "tool_results": {"c": result}}})
+    store = ZedStore(folder / "threads.db")
+    document = {"messages": messages, "request_token_usage": usage, "version": "0.3.0"}
+    data = json.dumps(document).encode()
+    at, folders = "2026-11-25", str(root)
+    store.put("threads", id="s", updated_at=at, data_type="json", data=data, folder_paths=folders)
+    store.db.close()
+    return str(store.path), "s"
+
+
+def write_goose(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    store = GooseStore(folder / "sessions.db")
+    store.db.execute(
+        "CREATE TABLE messages (id INTEGER PRIMARY KEY, session_id TEXT, role TEXT,"
+        " content_json TEXT)"
+    )
+    store.db.execute(
+        "CREATE TABLE usage_ledger (id INTEGER PRIMARY KEY, session_id TEXT, model TEXT,"
+        " input_tokens INTEGER, output_tokens INTEGER, created_at TIMESTAMP)"
+    )
+
+    def message(role: str, *content: Any) -> None:
+        row = ("s", role, json.dumps(content))
+        store.db.execute(
+            "INSERT INTO messages (session_id, role, content_json) VALUES (?, ?, ?)", row
+        )
+
+    for step in draw_steps(script):
+        if step.user:
+            message("user", {"type": "text", "text": step.user})
+        store.db.execute(
+            "INSERT INTO usage_ledger (session_id, model, input_tokens, output_tokens, created_at)"
+            " VALUES ('s', 'claude-sonnet-5', ?, 9, '2026-11-25 10:00:00')",
+            (step.prompt,),
+        )
+        called = {"value": {"name": step.tool, "arguments": {"query": step.query}}}
+        request = {"type": "toolRequest", "id": "c", "toolCall": called}
+        message("assistant", {"type": "text", "text": step.text}, request)
+        value = [{"type": "text", "text": step.result}]
+        message("user", {"type": "toolResponse", "id": "c", "toolResult": {"value": value}})
+    store.db.close()
+    return str(store.path), "s"
+
+
+def write_copilot(folder: Path, root: Path, script: Script) -> tuple[str, str]:
+    home = CliHome(folder)
+    session = home.session(root)
+    for step in draw_steps(script):
+        if step.user:
+            home.event(session, "user.message", content=step.user)
+        home.db.execute(
+            "INSERT INTO assistant_usage_events (session_id, model, input_tokens, output_tokens,"
+            " created_at, initiator) VALUES (?, 'gpt-5', ?, 9, '2026-11-25 10:00:00', 'user')",
+            (session, step.prompt),
+        )
+        request = {"toolCallId": "c", "name": step.tool, "arguments": {"query": step.query}}
+        home.event(session, "assistant.message", content=step.text, toolRequests=[request])
+        result = {"content": step.result}
+        home.event(session, "tool.execution_complete", toolCallId="c", result=result)
+    return str(folder / "session-store.db"), session
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     ("agent", "write"),
-    [("claude-code", write_claude), ("codex", write_codex), ("opencode", write_opencode)],
+    [
+        ("claude-code", write_claude),
+        ("codex", write_codex),
+        ("opencode", write_opencode),
+        ("qwen-code", write_qwen),
+        ("gemini-cli", write_gemini),
+        ("pi", write_pi),
+        ("kimi-code", write_kimi),
+        ("continue", write_continue),
+        ("cline", write_cline),
+        ("roo-code", write_roo),
+        ("amp", write_amp),
+        ("zed", write_zed),
+        ("goose", write_goose),
+        ("copilot-cli", write_copilot),
+    ],
 )
 def test_each_share_is_within_five_points_and_the_sum_exact(
     agent: str, write: Any, seed: int, tmp_path: Path
@@ -182,3 +451,15 @@ def test_results_of_many_tools_are_added_up(tmp_path: Path) -> None:
 def test_a_missing_or_unsupported_store_has_no_contents(tmp_path: Path) -> None:
     assert read_contents("claude-code", str(tmp_path / "gone.jsonl"), "s", 10) == []
     assert read_contents("goose", str(tmp_path / "gone.db"), "s", 10) == []
+    assert read_contents("crush", str(tmp_path / "gone.db"), "s", 10) == []
+
+
+def test_a_damaged_message_leaves_the_contents_unknown(tmp_path: Path) -> None:
+    script = Script(1)
+    path, session = write_cline(tmp_path, tmp_path, script)
+    whole = read_contents("cline", path, session, script.total)
+    messages = anthropic_messages(draw_steps(script), lambda _: {})
+    messages[0]["content"] = [{"type": "text"}, 7]
+    write_document(tmp_path / "s" / "s.messages.json", {"messages": messages})
+    assert whole
+    assert read_contents("cline", path, session, script.total) == []

@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from sidecar.agents.contents import ContentEntry, ContentKind, PromptSize, message_parts
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import (
     CamelRecord,
@@ -105,8 +108,26 @@ class Amp(FileStores):
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         return decode_file(store.path, _Thread).title
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        tools = dict[str, str]()
+        for message in decode_file(path, _ContentThread).messages or ():
+            if message.usage is not None:
+                yield PromptSize(message.usage.usage.prompt_tokens)
+            kind: ContentKind = "assistant" if message.role == "assistant" else "user"
+            yield from message_parts(message.content, kind, tools)
+
 
 READER = Amp()
+
+
+class _ContentMessage(Record):
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    usage: _Usage | None = None
+
+
+class _ContentThread(Record):
+    messages: list[_ContentMessage] | None = None
 
 
 def _parse_thread(stem: str, data: bytes) -> StoreContents:

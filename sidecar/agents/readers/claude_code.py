@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Block, Compaction, ContentKind, Part, PromptSize
+from sidecar.agents.contents import Compaction, ContentKind, Part, PromptSize, message_parts
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -278,7 +278,6 @@ class _ContentLine(CamelRecord):
 
 
 decode_content_line = typed.decoder(_ContentLine)
-_decode_blocks = typed.decoder(list[Block])
 
 
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
@@ -298,27 +297,12 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
         return
     if line.type == "assistant" and line.message.usage is not None:
         yield PromptSize(_size_of_last_call(line.message, line.message.usage).prompt)
-    own: ContentKind = "instructions" if line.is_meta or line.is_compact_summary else "user"
-    text: ContentKind = "assistant" if line.type == "assistant" else own
-    raw = bytes(line.message.content)
-    if not raw.startswith(b"["):
-        yield Part(text, raw)
-        return
-    for block in _decode_blocks(raw):
-        yield from _parts_of_block(block, text, tools)
-
-
-def _parts_of_block(block: Block, text: ContentKind, tools: dict[str, str]) -> Iterator[Part]:
-    if block.type == "tool_use":
-        tools[block.id or ""] = block.name or ""
-        yield Part("call", block.input, block.name or "")
-    elif block.type == "tool_result":
-        yield Part("result", block.content, tools.get(block.tool_use_id or "", ""))
-    elif block.type in ("image", "document"):
-        yield Part("attachment")
-    else:
-        yield Part(text, block.text)
-        yield Part(text, block.thinking)
+    kind: ContentKind = "assistant" if line.type == "assistant" else "user"
+    if line.is_compact_summary:
+        kind = "summary"
+    elif line.is_meta:
+        kind = "instructions"
+    yield from message_parts(line.message.content, kind, tools)
 
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)

@@ -10,7 +10,7 @@ is JSON with the numbers of a call next to the prompt; the prompt is not decoded
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import ContentEntry, ContentKind, PromptSize, message_parts
 from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
     decode_document,
+    decode_file,
     provider_of,
     time_from_ms,
     token_count,
@@ -141,6 +143,25 @@ class Tasks(FileStores):
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
         return read_document(store, partial(_parse_task, Path(store.path)))
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        """Yield the parts of the newest request, whose messages are in a file of their own."""
+        shown = decode_file(path, list[_Message])
+        sizes = [one.numbers.usage.prompt_tokens for one in shown if one.numbers]
+        if any(one.say == "condense_context" for one in shown):
+            return  # the sizes do not tell which messages each request contained
+        tools, calls = dict[str, str](), iter(sizes)
+        sent = Path(path).with_name("api_conversation_history.json")
+        for message in decode_file(str(sent), list[_SentMessage]):
+            if message.role == "assistant" and (size := next(calls, None)) is not None:
+                yield PromptSize(size, has_all_before=True)
+            kind: ContentKind = "assistant" if message.role == "assistant" else "user"
+            yield from message_parts(message.content, kind, tools)
+
+
+class _SentMessage(Record):
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+
 
 def _parse_task(path: Path, data: bytes) -> StoreContents:
     messages, models = decode_document(data, list[_Message]), _read_models(path)
@@ -239,6 +260,16 @@ class _File(CamelRecord):
     messages: list[_Reply] | None = None
 
 
+class _ContentReply(CamelRecord):
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    metrics: _Metrics | None = None
+
+
+class _ContentFile(Record):
+    messages: list[_ContentReply] | None = None
+
+
 class _Manifest(Record):
     cwd: str | None = None
     workspace_root: str | None = None
@@ -274,6 +305,15 @@ class ClineSessions(FileStores):
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
         return read_document(store, partial(_parse_session, store))
+
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        tools = dict[str, str]()
+        for message in decode_file(path, _ContentFile).messages or ():
+            usage = message.metrics.usage if message.metrics else None
+            if usage is not None:
+                yield PromptSize(usage.prompt_tokens)
+            kind: ContentKind = "assistant" if message.role == "assistant" else "user"
+            yield from message_parts(message.content, kind, tools)
 
 
 READER = TwoStores(

@@ -20,6 +20,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import (
+    ContentEntry,
+    ContentKind,
+    Part,
+    PromptSize,
+    message_parts,
+)
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -216,6 +223,10 @@ class ContinueSessions(FileStores):
         store = store_from_path(AGENT, path)
         return msgspec.structs.replace(store, inode=0) if store else None
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        for item in decode_file(path, _ContentSession).history or ():
+            yield from item.entries
+
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_store(store, state, _State, partial(_read_session, store))
 
@@ -228,6 +239,53 @@ class ContinueSessions(FileStores):
 
 
 READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.endswith(".json"))
+
+
+class _ContextItem(Record):
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Function(Record):
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolCall(Record):
+    function: _Function | None = None
+
+
+class _ContentMessage(_Message):
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _CalledTool(CamelRecord):
+    tool_call: _ToolCall | None = None
+    output: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentItem(CamelRecord):
+    message: _ContentMessage | None = None
+    context_items: list[_ContextItem] | None = None
+    tool_call_states: list[_CalledTool] | None = None
+
+    @property
+    def entries(self) -> Iterator[ContentEntry]:
+        """The item's parts, after the size of its call."""
+        message = self.message or _ContentMessage()
+        if message.usage is not None:
+            yield PromptSize(message.usage.usage.prompt_tokens)
+        kinds: dict[str | None, ContentKind] = {"user": "user", "system": "instructions"}
+        yield from message_parts(message.content, kinds.get(message.role, "assistant"), {})
+        for item in self.context_items or ():
+            yield Part("attachment", item.content)
+        for called in self.tool_call_states or ():
+            function = (called.tool_call and called.tool_call.function) or _Function()
+            yield Part("call", function.arguments, function.name or "")
+            yield Part("result", called.output, function.name or "")
+
+
+class _ContentSession(CamelRecord):
+    history: list[_ContentItem] | None = None
 
 
 def _read_session(store: Store, state: _State) -> StoreContents:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
 from sidecar.agents.databases import columns, read_database, read_only
 from sidecar.agents.events import (
     CallFinished,
@@ -27,7 +28,7 @@ from sidecar.agents.events import (
     StoreRead,
     StoreReader,
 )
-from sidecar.agents.fields import CamelRecord, TokenCount, credits_to_usd, parse_iso_time
+from sidecar.agents.fields import CamelRecord, Record, TokenCount, credits_to_usd, parse_iso_time
 from sidecar.agents.file_reading import open_quietly
 from sidecar.agents.finding import database_files, database_store, list_folder, store_from_path
 from sidecar.agents.places import agent_folders
@@ -38,6 +39,7 @@ from sidecar.agents.stores import (
     SessionState,
     StoreContents,
     read_lines,
+    read_records,
 )
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import known_window
@@ -178,8 +180,61 @@ class CopilotCli(StoreReader):
             return read_database(store, state, _Rows, partial(_events_of_rows, folder))
         return read_lines(store, state, partial(_Events.of, os.path.dirname(store.path)))
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+        """Yield the events' parts. Only the database tells the prompts' sizes."""
+        if not path.endswith(".db"):
+            return
+        with read_only(path) as connection:
+            found = [*_read_rows(connection, "session_id = ?", (session,))]
+        sizes = iter([one.usage.prompt_tokens for one in found if one.category == "main"])
+        tools = dict[str, str]()
+        events = Path(path).parent / "session-state" / session / "events.jsonl"
+        for event in read_records(str(events), _content_event):
+            yield from _content_entries(event, sizes, tools)
+
 
 READER = CopilotCli()
+
+
+class _ToolRequest(CamelRecord):
+    tool_call_id: str | None = None
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentData(CamelRecord):
+    content: msgspec.Raw = msgspec.Raw(b"")
+    transformed_content: msgspec.Raw = msgspec.Raw(b"")
+    tool_requests: list[_ToolRequest] | None = None
+    tool_call_id: str | None = None
+    result: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentEvent(Record):
+    type: str | None = None
+    data: _ContentData | None = None
+
+
+_content_event = typed.decoder(_ContentEvent)
+
+
+def _content_entries(
+    event: _ContentEvent, sizes: Iterator[int], tools: dict[str, str]
+) -> Iterator[ContentEntry]:
+    data = event.data or _ContentData()
+    if event.type == "session.compaction_complete":
+        yield Compaction()
+    elif event.type == "user.message":
+        yield Part("user", bytes(data.transformed_content) or data.content)
+    elif event.type == "assistant.message":
+        if (size := next(sizes, None)) is not None:
+            yield PromptSize(size, has_all_before=True)
+        yield Part("assistant", data.content)
+        for request in data.tool_requests or ():
+            tools[request.tool_call_id or ""] = request.name or ""
+            yield Part("call", request.arguments, request.name or "")
+    elif event.type == "tool.execution_complete":
+        yield Part("result", data.result, tools.get(data.tool_call_id or "", ""))
 
 
 class _Rows(msgspec.Struct):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -43,6 +44,7 @@ from sidecar.agents.stores import (
     StoreContents,
     read_document,
     read_lines,
+    read_records,
     record_at,
 )
 from sidecar.messages.usage import Usage, usage_from_prompt
@@ -157,8 +159,79 @@ class GeminiCli(StoreReader):
         line = record_at(store, title_at, _line)
         return line.title if line else None
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        if path.endswith(".json"):
+            messages = decode_file(path, _ContentFields).messages or []
+        else:
+            messages = _current_messages(path)
+        for message in messages:
+            yield from message.entries
+
 
 READER = GeminiCli()
+
+
+class _ToolCall(CamelRecord):
+    name: str | None = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+    result: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentMessage(CamelRecord):
+    id: str | None = None
+    type: str | None = None
+    tokens: _Tokens | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    tool_calls: list[_ToolCall] | None = None
+
+    @property
+    def entries(self) -> Iterator[ContentEntry]:
+        """The message's parts, after the size of its call."""
+        if self.type not in ("user", "gemini"):
+            return
+        if self.type == "gemini" and self.tokens is not None:
+            yield PromptSize(self.tokens.usage.prompt_tokens)
+        kind: ContentKind = "assistant" if self.type == "gemini" else "user"
+        if b"<session_context>" in bytes(self.content)[:64]:
+            kind = "instructions"
+        yield Part(kind, self.content)
+        for call in self.tool_calls or ():
+            yield Part("call", call.args, call.name or "")
+            yield Part("result", call.result, call.name or "")
+
+
+class _ContentFields(CamelRecord):
+    messages: list[_ContentMessage] | None = None
+
+
+class _ContentLine(_ContentMessage):
+    set_: _ContentFields | None = msgspec.field(default=None, name="$set")
+    rewind_to: str | None = msgspec.field(default=None, name="$rewindTo")
+
+
+_content_line = typed.decoder(_ContentLine)
+
+
+def _current_messages(path: str) -> list[_ContentMessage]:
+    """Return the messages of a log after all changes, rewinds and replacements."""
+    messages: dict[str, _ContentMessage] = {}
+    for line in read_records(path, _content_line):
+        if line.rewind_to is not None:
+            names = list(messages)
+            start = names.index(line.rewind_to) if line.rewind_to in messages else 0
+            for name in names[start:]:
+                del messages[name]
+        elif line.set_ is not None and line.set_.messages is not None:
+            before = messages
+            messages = {one.id or "": one for one in line.set_.messages}
+            for name, message in messages.items():
+                if name not in before:  # its tokens are those of the conversation before
+                    message.tokens = None if before else message.tokens
+                elif message.tokens is None:
+                    message.tokens = before[name].tokens
+        elif line.id is not None:
+            messages[line.id] = line
+    return list(messages.values())
 
 
 class _Log(msgspec.Struct):

@@ -12,9 +12,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import DatabaseState, OneDatabase, column_text, column_tokens, rows
+from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
+from sidecar.agents.databases import (
+    DatabaseState,
+    OneDatabase,
+    column_text,
+    column_tokens,
+    read_only,
+    rows,
+)
 from sidecar.agents.events import CallFinished, CallSize
-from sidecar.agents.fields import Record, parse_iso_time, parse_usd, provider_of, time_from_ms
+from sidecar.agents.fields import (
+    CamelRecord,
+    Record,
+    parse_iso_time,
+    parse_usd,
+    provider_of,
+    time_from_ms,
+)
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.usage import usage_from_parts, usage_from_prompt
@@ -96,8 +111,58 @@ class Goose(OneDatabase):
         session.work_in(column_text(row.get("working_dir")))
         return session
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+        """Yield the messages. Only databases with a ledger of requests tell a prompt's size."""
+        with read_only(path) as connection:
+            table = "usage_ledger"
+            requests = [*rows(connection, table, "session_id = ? ORDER BY id", session)]
+            calls = (_call_of_request({"id": session, "updated_at": 0}, one) for one in requests)
+            sizes = iter([one.usage.prompt_tokens for one in calls if one])
+            tools = dict[str, str]()
+            for row in rows(connection, "messages", "session_id = ? ORDER BY id", session):
+                kind: ContentKind = "assistant" if row.get("role") == "assistant" else "user"
+                if kind == "assistant" and (size := next(sizes, None)) is not None:
+                    yield PromptSize(size, has_all_before=True)
+                yield from _content_parts(str(row.get("content_json") or "[]"), kind, tools)
+
 
 READER = Goose()
+
+
+class _Called(Record):
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolCall(Record):
+    value: _Called | None = None
+
+
+class _Block(CamelRecord):
+    type: str | None = None
+    id: str | None = None
+    text: msgspec.Raw = msgspec.Raw(b"")
+    thinking: msgspec.Raw = msgspec.Raw(b"")
+    tool_call: _ToolCall | None = None
+    tool_result: msgspec.Raw = msgspec.Raw(b"")
+
+
+_blocks = typed.decoder(list[_Block])
+
+
+def _content_parts(content: str, kind: ContentKind, tools: dict[str, str]) -> Iterator[Part]:
+    for block in _blocks(content.encode()):
+        if block.type == "toolRequest":
+            called = (block.tool_call and block.tool_call.value) or _Called()
+            tools[block.id or ""] = called.name or ""
+            yield Part("call", called.arguments, called.name or "")
+        elif block.type == "toolResponse":
+            yield Part("result", block.tool_result, tools.get(block.id or "", ""))
+        elif block.type == "image":
+            yield Part("attachment")
+        else:
+            yield Part(kind, block.text)
+            yield Part(kind, block.thinking)
 
 
 def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | None:

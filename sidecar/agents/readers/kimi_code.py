@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -32,7 +33,7 @@ from sidecar.agents.fields import (
     try_decode_toml,
 )
 from sidecar.agents.finding import FileStores, store_from_path, with_size_of
-from sidecar.agents.stores import Lines, SessionState, read_lines
+from sidecar.agents.stores import Lines, SessionState, read_lines, read_records
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
@@ -129,8 +130,72 @@ class KimiCode(FileStores):
         named = (one.max_context_size for one in aliases if one.model == session.model)
         return min(filter(None, named), default=None)
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        tools, prompts = dict[str, str](), list[Part]()
+        for line in read_records(path, _content_line):
+            for entry in _content_entries(line, tools):
+                yield entry
+                if isinstance(entry, Part) and entry.kind == "user":
+                    prompts.append(entry)
+            if line.type == "context.apply_compaction":
+                prompts = prompts[len(prompts) - min(len(prompts), line.kept_user_message_count) :]
+                yield from prompts
+
 
 READER = KimiCode()
+
+
+class _Origin(Record):
+    kind: str | None = None
+
+
+class _AppendedMessage(Record):
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    origin: _Origin | None = None
+
+
+class _LoopEvent(CamelRecord):
+    type: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    part: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = msgspec.Raw(b"")
+    result: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentLine(CamelRecord):
+    type: str | None = None
+    usage: _Tokens | None = None
+    usage_scope: str | None = None
+    context_summary: msgspec.Raw = msgspec.Raw(b"")
+    kept_user_message_count: int = 0
+    message: _AppendedMessage | None = None
+    event: _LoopEvent | None = None
+
+
+_content_line = typed.decoder(_ContentLine)
+
+
+def _content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
+    message, event = line.message, line.event
+    if line.type == "context.append_message" and message is not None:
+        is_users = message.origin is None or message.origin.kind in (None, "user")
+        yield Part("user" if is_users else "instructions", message.content)
+    elif line.type == "context.append_loop_event" and event is not None:
+        called = event.tool_call_id or ""
+        if event.type == "content.part":
+            yield Part("assistant", event.part)
+        elif event.type == "tool.call":
+            tools[called] = event.name or ""
+            yield Part("call", event.args, event.name or "")
+        elif event.type == "tool.result":
+            yield Part("result", event.result, tools.get(called, ""))
+    elif line.type == "usage.record" and line.usage and line.usage_scope != "session":
+        yield PromptSize(line.usage.usage.prompt_tokens)
+    elif line.type == "context.apply_compaction":
+        yield Compaction()
+        yield Part("summary", line.context_summary)
 
 
 class _Wire(msgspec.Struct):

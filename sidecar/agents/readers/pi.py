@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import (
+    Compaction,
+    ContentEntry,
+    ContentKind,
+    Part,
+    PromptSize,
+    message_parts,
+)
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -34,6 +42,7 @@ from sidecar.agents.stores import (
     StartOverError,
     first_records,
     read_lines,
+    read_records,
     record_at,
 )
 from sidecar.messages.usage import Usage, usage_from_parts
@@ -143,8 +152,57 @@ class Pi(FileStores):
         windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
         return min(filter(None, windows), default=None)
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        branch, tools = _newest_branch(path), dict[str, str]()
+        for number, entry in enumerate(branch):
+            yield from _content_entries(entry, tools)
+            if entry.type == "compaction":
+                kept = [one.id for one in branch[:number]]
+                if entry.first_kept_entry_id in kept:
+                    for one in branch[kept.index(entry.first_kept_entry_id) : number]:
+                        yield from _content_entries(one, tools)
+
 
 READER = Pi()
+
+
+class _ContentMessage(_Message):
+    content: msgspec.Raw = msgspec.Raw(b"")
+    tool_name: str | None = None
+
+
+class _ContentLine(_Entry):
+    summary: msgspec.Raw = msgspec.Raw(b"")
+    first_kept_entry_id: str | None = None
+    message: _ContentMessage | None = None
+
+
+_content_line = typed.decoder(_ContentLine)
+
+
+def _newest_branch(path: str) -> list[_ContentLine]:
+    """Return the entries from the root of the tree to the newest entry."""
+    entries = {one.id: one for one in read_records(path, _content_line) if one.id is not None}
+    branch: list[_ContentLine] = []
+    entry = next(reversed(entries.values()), None)
+    while entry is not None and len(branch) <= len(entries):
+        branch.append(entry)
+        entry = entries.get(entry.parent_id or "")
+    return branch[::-1]
+
+
+def _content_entries(entry: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
+    message = entry.message
+    if entry.type == "compaction":
+        yield Compaction()
+        yield Part("summary", entry.summary)
+    elif message is not None and message.role == "toolResult":
+        yield Part("result", message.content, message.tool_name or "")
+    elif message is not None and message.role in ("user", "assistant"):
+        if entry.call is not None:
+            yield PromptSize(entry.call[1].prompt_tokens)
+        kind: ContentKind = "assistant" if message.role == "assistant" else "user"
+        yield from message_parts(message.content, kind, tools)
 
 
 class _Node(msgspec.Struct, frozen=True):

@@ -13,6 +13,15 @@ from typing import Literal
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import (
+    Compaction,
+    ContentEntry,
+    ContentKind,
+    GeminiPart,
+    Part,
+    PromptSize,
+    gemini_parts,
+)
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -22,7 +31,7 @@ from sidecar.agents.events import (
 )
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time
 from sidecar.agents.finding import FileStores
-from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
+from sidecar.agents.stores import Lines, SessionState, read_lines, read_records, record_at
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 AGENT = "qwen-code"
@@ -137,8 +146,45 @@ class QwenCode(FileStores):
         line = record_at(store, title_at, _line)
         return line.title if line else None
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        for line in read_records(path, _content_line):
+            yield from _content_entries(line)
+
 
 READER = QwenCode()
+
+
+class _ContentMessage(Record):
+    parts: list[GeminiPart] | None = None
+
+
+class _CompressedHistory(CamelRecord):
+    compressed_history: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentLine(CamelRecord):
+    type: str | None = None
+    subtype: str | None = None
+    provenance: str | None = None
+    message: _ContentMessage | None = None
+    usage_metadata: _Usage | None = None
+    system_payload: _CompressedHistory | None = None
+
+
+_content_line = typed.decoder(_ContentLine)
+
+
+def _content_entries(line: _ContentLine) -> Iterator[ContentEntry]:
+    if line.subtype == "chat_compression":
+        yield Compaction()
+        if line.system_payload is not None:
+            yield Part("summary", line.system_payload.compressed_history)
+    elif line.message is not None and line.type in ("user", "assistant", "tool_result"):
+        if line.type == "assistant" and line.usage_metadata is not None:
+            yield PromptSize(line.usage_metadata.usage.prompt_tokens)
+        is_own = line.type == "user" and line.provenance not in (None, "real_user")
+        kind: ContentKind = "assistant" if line.type == "assistant" else "user"
+        yield from gemini_parts(line.message.parts or (), "instructions" if is_own else kind)
 
 
 class _Chat(msgspec.Struct):

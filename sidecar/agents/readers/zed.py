@@ -5,14 +5,15 @@ The usage by message only covers the newest call of each turn, so costs use the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sidecar import typed
 from sidecar.agents.compressed import decompress
-from sidecar.agents.databases import DatabaseState, OneDatabase, columns
+from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
+from sidecar.agents.databases import DatabaseState, OneDatabase, columns, read_only, rows
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Number, Record, parse_iso_time, provider_of, token_count
 from sidecar.agents.places import agent_folders
@@ -156,8 +157,102 @@ class Zed(OneDatabase):
             if at is not None:
                 yield _call_of_thread(name, parent, folders, at, thread)
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+        with read_only(path) as connection:
+            for row in rows(connection, self.table, "id = ?", session):
+                data, form = row.get("data") or b"", str(row.get("data_type"))
+                yield from _content_entries(_decode_contents(form, data))
+
 
 READER = Zed()
+
+
+class _Text(Record):
+    text: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolUse(Record):
+    name: str | None = None
+    input: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolResult(Record):
+    tool_name: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    output: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Mention(Record):
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Block(Record):
+    text: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Text")
+    thinking: _Text | None = msgspec.field(default=None, name="Thinking")
+    tool_use: _ToolUse | None = msgspec.field(default=None, name="ToolUse")
+    mention: _Mention | None = msgspec.field(default=None, name="Mention")
+    image: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Image")
+
+
+class _UserContents(Record):
+    id: str | None = None
+    content: list[_Block] | None = None
+
+
+class _AgentContents(Record):
+    content: list[_Block] | None = None
+    tool_results: dict[str, _ToolResult] | None = None
+
+
+class _ContentMessage(Record):
+    user: _UserContents | None = msgspec.field(default=None, name="User")
+    agent: _AgentContents | None = msgspec.field(default=None, name="Agent")
+
+
+class _ContentThread(Record):
+    messages: list[_ContentMessage | str] | None = None
+    request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
+
+
+_content_thread = typed.decoder(_ContentThread)
+
+
+def _decode_contents(form: str, data: bytes | str) -> _ContentThread:
+    found = data.encode() if isinstance(data, str) else data
+    try:
+        return _content_thread(decompress(found, _MOST) if form == "zstd" else found)
+    except msgspec.DecodeError as error:
+        raise OSError("damaged thread") from error
+
+
+def _content_entries(thread: _ContentThread) -> Iterator[ContentEntry]:
+    """Yield a thread's parts. The size of a turn's newest prompt comes before its last reply."""
+    sizes, turn = thread.request_token_usage, ""
+    messages = [one for one in thread.messages or () if isinstance(one, _ContentMessage)]
+    for number, message in enumerate(messages):
+        if message.user is not None:
+            turn = message.user.id or ""
+            yield from _parts_of_blocks(message.user.content or (), "user")
+        elif message.agent is not None:
+            is_last = number + 1 == len(messages) or messages[number + 1].user is not None
+            if is_last and isinstance(sizes, dict) and turn in sizes:
+                yield PromptSize(sizes[turn].usage.prompt_tokens, has_all_before=True)
+            yield from _parts_of_blocks(message.agent.content or (), "assistant")
+            for result in (message.agent.tool_results or {}).values():
+                yield Part("result", result.content, result.tool_name or "")
+
+
+def _parts_of_blocks(blocks: Iterable[_Block], kind: ContentKind) -> Iterator[Part]:
+    for block in blocks:
+        yield Part(kind, block.text)
+        if block.thinking is not None:
+            yield Part(kind, block.thinking.text)
+        if block.tool_use is not None:
+            yield Part("call", block.tool_use.input, block.tool_use.name or "")
+        if block.mention is not None:
+            yield Part("attachment", block.mention.content)
+        if bytes(block.image):
+            yield Part("attachment")
 
 
 def _call_of_thread(
