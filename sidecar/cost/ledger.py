@@ -24,6 +24,7 @@ from sidecar.cost.days import local_day
 from sidecar.cost.events import (
     PROTOCOL,
     REPORTED,
+    Buckets,
     LedgerEvent,
     band,
     check_names,
@@ -174,26 +175,8 @@ DAY_MS = 86_400_000
 FOLD_EVERY = 4096
 """Number of calls that are added to the daily sums at once."""
 
-BUCKETS = (
-    "input",
-    "cache_read",
-    "cache_write_5m",
-    "cache_write_1h",
-    "cache_write",
-    "output",
-    "reasoning",
-    "web_searches",
-    "file_searches",
-    "audio_input",
-    "audio_cache_read",
-    "audio_output",
-    "image_input",
-    "image_cache_read",
-    "image_output",
-    "video_input",
-    "other_tools",
-)
-"""The columns of a call with its token numbers: the fields of `Buckets`, in order."""
+BUCKETS = Buckets.__struct_fields__
+"""The columns of a call that contain its token numbers."""
 SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
 """The columns of a sum of calls.
 
@@ -203,16 +186,8 @@ in USD * 10**12.
 PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
 
 _LAST_MIGRATIONS = frozenset(
-    (
-        "m001_names",
-        "m002_events",
-        "m003_quarters",
-        "m004_days",
-        "m005_media",
-        "m006_sources",
-        "m007_tools",
-    )
-)
+    ("m001_names", "m002_events", "m003_quarters", "m004_days", "m005_media", "m006_sources")
+) | {"m007_tools"}
 """The migrations of the last development version, whose ledgers are imported."""
 
 
@@ -385,17 +360,8 @@ FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
 
 _EVENT_COLUMNS = (
-    "key",
-    "request",
-    "at",
-    "day",
-    "session",
-    "kind",
-    "band",
-    *BUCKETS,
-    "estimated",
-    "reported",
-    "telemetry",
+    *("key", "request", "at", "day", "session", "kind", "band"),
+    *(*BUCKETS, "estimated", "reported", "telemetry"),
 )
 _MARKS = ", ".join("?" * len(_EVENT_COLUMNS))
 _INSERT = (
