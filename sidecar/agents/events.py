@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -229,6 +229,15 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     """The number of broken lines."""
 
 
+class ReportedLimit(NamedTuple):
+    """A limit of a subscription, as an agent reports it."""
+
+    minutes: int
+    """The length of the period to which the limit applies."""
+    used_percent: float
+    resets_at: datetime | None = None
+
+
 class StoreReader(Protocol):
     """Reads the stores of one agent. Raises OSError for a missing, locked or damaged store."""
 
@@ -272,6 +281,10 @@ class StoreReader(Protocol):
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         """Return the context window that the agent's settings define for a session, if any."""
         return None
+
+    def limits(self, path: str) -> Iterable[ReportedLimit]:  # noqa: ARG002
+        """Read the limits of the user's subscription that the agent has written last."""
+        return ()
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
         """Read the parts of a session in order. Stores without text of messages have none."""

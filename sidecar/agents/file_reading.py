@@ -55,6 +55,15 @@ def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
             yield from lines
 
 
+def last_lines(path: str, most: int) -> list[bytes]:
+    """Return the complete lines in the last `most` bytes of a file. Raises OSError."""
+    with open_quietly(path) as file:
+        start = max(0, file.seek(0, os.SEEK_END) - most)
+        file.seek(start)
+        lines = file.read(most).split(b"\n")[:-1]
+    return lines[1:] if start else lines
+
+
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
     """Yield chunks of complete lines, each with the number of bytes skipped before it.
 

@@ -79,7 +79,8 @@ class SessionsView:
             conversations.sessions.usage(found).model or self.workspace.model
         )
         usage = await add_contents(self.services, found, conversations.sessions.usage(found))
-        return add_view_to_usage(await add_forecast(self.services, self.workspace, usage), costs)
+        usage = await add_forecast(self.services, self.workspace, found, usage)
+        return add_view_to_usage(usage, costs)
 
     async def _complete_id(self, session: str | None) -> str | None:
         conversations = self.services.conversations(self.workspace)

@@ -18,11 +18,10 @@ from sidecar.text.printable import duration_text, percent_text, printable, usd_t
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Context, Settings
-    from sidecar.workspace.claude_statusline import Quota, RateLimits, StatuslineInput
+    from sidecar.workspace.claude_statusline import RateLimits, StatuslineInput
 
 CHAIN_SECONDS = 5.0
 _MAX_NAME = 100
-_MAX_PERCENT = 10_000
 _MAX_BYTES = 1 << 20
 
 
@@ -124,19 +123,9 @@ def _context_text(sent: StatuslineInput, settings: Context) -> str:
 
 
 def _quota_texts(limits: RateLimits | None) -> list[str]:
-    if limits is None:
-        return []
-    quotas: tuple[tuple[str, Quota | None], ...] = (
-        ("5h", limits.five_hour),
-        ("7d", limits.seven_day),
-    )
-    return [
-        f"{name} {percent_text(quota.used_percentage)}"
-        for name, quota in quotas
-        if quota is not None
-        and quota.used_percentage is not None
-        and 0 <= quota.used_percentage <= _MAX_PERCENT
-    ]
+    names = {300: "5h", 7 * 24 * 60: "7d"}
+    reported = limits.reported() if limits else []
+    return [f"{names[one.minutes]} {percent_text(one.used_percent)}" for one in reported]
 
 
 def _session_line(root: Path) -> str:

@@ -243,6 +243,24 @@ class ViewRow(Result, frozen=True, kw_only=True):
     children: list[ViewRow] = []
 
 
+class PlanLimit(Result, frozen=True, kw_only=True):
+    """A limit of the subscription to an agent, as the agent reports it."""
+
+    minutes: int
+    """The length of the period to which the limit applies: 300 for five hours."""
+    used_percent: float
+    resets_at: str | None = None
+
+
+class UsageBlock(Result, frozen=True, kw_only=True):
+    """The five hours in which a subscription currently limits usage."""
+
+    began_at: str
+    ends_at: str
+    cost_usd: float | None
+    """Cost of the agent's calls in the block, in USD; null if no call has a price."""
+
+
 class Forecast(Result, frozen=True, kw_only=True):
     """The forecast of a session, based on its recorded calls of the last day."""
 
@@ -258,6 +276,10 @@ class Forecast(Result, frozen=True, kw_only=True):
     """Percentage of all prompt tokens that the vendor read from its cache."""
     usd_per_hour: float | None = None
     """Cost of the last hour in USD. It is extrapolated if the session is shorter."""
+    limits: list[PlanLimit] = []
+    """The limits of the subscription, shortest period first; empty if the agent reports none."""
+    block: UsageBlock | None = None
+    """Set if the subscription has a five-hour limit."""
 
 
 class ContextUsage(Result, frozen=True, kw_only=True):

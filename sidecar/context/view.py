@@ -14,12 +14,19 @@ import msgspec
 
 from sidecar.context.protocol import ViewRow
 from sidecar.counting.count import banded_text, tokens_text
-from sidecar.text.printable import counted, markdown, percent_text, printable, usd_text
+from sidecar.text.printable import (
+    counted,
+    duration_text,
+    markdown,
+    percent_text,
+    printable,
+    usd_text,
+)
 from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
-    from sidecar.context.protocol import ContextUsage, Forecast
+    from sidecar.context.protocol import ContextUsage, Forecast, PlanLimit
 
 UNKNOWN = "?"
 """Shown instead of an unknown number."""
@@ -127,7 +134,32 @@ def _forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str,
         ("Next input", next_input_text(forecast, now)),
         ("Cache hits", "" if hits is None else percent_text(hits)),
         ("Cost per hour", "" if rate is None else usd_text(rate)),
+        ("5-hour block", block_text(forecast, now)),
+        *((limit_name(limit), limit_text(limit, now)) for limit in forecast.limits),
     ]
+
+
+def block_text(forecast: Forecast, now: datetime) -> str:
+    """Format the cost of the five-hour block and the time left, as `$3.10, 2 h 14 min left`."""
+    block = forecast.block
+    if block is None:
+        return ""
+    left = duration_text(datetime.fromisoformat(block.ends_at) - now)
+    return f"{'unpriced' if block.cost_usd is None else usd_text(block.cost_usd)}, {left} left"
+
+
+def limit_name(limit: PlanLimit) -> str:
+    """Format the period of a limit, as `5-hour limit` or `7-day limit`."""
+    hours = limit.minutes // 60
+    return f"{hours}-hour limit" if hours < 24 else f"{hours // 24}-day limit"
+
+
+def limit_text(limit: PlanLimit, now: datetime) -> str:
+    """Format how much of a limit is used, as `23 % used, reset in 2 h 14 min`."""
+    used = f"{percent_text(limit.used_percent)} used"
+    if limit.resets_at is None:
+        return used
+    return f"{used}, reset in {duration_text(datetime.fromisoformat(limit.resets_at) - now)}"
 
 
 def next_input_text(forecast: Forecast, now: datetime) -> str:

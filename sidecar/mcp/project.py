@@ -120,7 +120,7 @@ class Project:
             return sessions.usage(session), False
         services.show_sums(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))
-        return await add_forecast(services, workspace, usage), is_complete
+        return await add_forecast(services, workspace, session, usage), is_complete
 
     async def _read_calls(self, agent: str) -> bool:
         if agent in self._billed:

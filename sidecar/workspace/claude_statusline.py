@@ -18,11 +18,12 @@ from sidecar.messages.usage import MOST_TOKENS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.agents.events import Occupancy
+    from sidecar.agents.events import Occupancy, ReportedLimit
 
 FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64
 _MOST_BYTES = 1 << 20
+_MOST_PERCENT = 10_000
 _MOST_USD = 1e6  # the highest plausible cost of a session
 
 
@@ -61,6 +62,19 @@ class RateLimits(msgspec.Struct, frozen=True):
 
     five_hour: Quota | None = None
     seven_day: Quota | None = None
+
+    def reported(self) -> list[ReportedLimit]:
+        """Return the limits with a known share."""
+        from sidecar.agents.events import ReportedLimit  # not needed by the server's start
+
+        periods = ((300, self.five_hour), (7 * 24 * 60, self.seven_day))
+        return [
+            ReportedLimit(minutes, quota.used_percentage, quota.reset)
+            for minutes, quota in periods
+            if quota is not None
+            and quota.used_percentage is not None
+            and 0 <= quota.used_percentage <= _MOST_PERCENT
+        ]
 
 
 class ModelName(msgspec.Struct, frozen=True):

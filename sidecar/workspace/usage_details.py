@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.protocol import ContextPart, Forecast
+from sidecar.context.protocol import ContextPart, Forecast, PlanLimit, UsageBlock
 from sidecar.errors import SidecarError
 from sidecar.workspace.sessions import CountedSession
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sidecar.agents.events import ReportedLimit
     from sidecar.context.conversation import Conversation
     from sidecar.context.protocol import ContextUsage
     from sidecar.cost.book import CostBook
@@ -21,24 +26,68 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 
+_BLOCK_MINUTES = 300
+
+
 async def add_forecast(
-    services: SharedServices, workspace: Workspace, usage: ContextUsage
+    services: SharedServices,
+    workspace: Workspace,
+    session: Conversation | CountedSession,
+    usage: ContextUsage,
 ) -> ContextUsage:
     """Add a forecast to a usage, if the ledger contains calls of its session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
-    book = services.spending(workspace).book
-    found = await services.workers.run(partial(forecast, book, usage))
+    book, state = services.spending(workspace).book, services.state.folder
+    path = session.path if isinstance(session, CountedSession) else None
+    found = await services.workers.run(
+        lambda: forecast(book, usage, limits=read_limits(usage, path, state))
+    )
     return msgspec.structs.replace(usage, forecast=found)
 
 
-def forecast(book: CostBook, usage: ContextUsage, now: datetime | None = None) -> Forecast | None:
+def read_limits(
+    usage: ContextUsage, path: str | None, state: Path, now: datetime | None = None
+) -> list[PlanLimit]:
+    """Return the current limits of the subscription to a session's agent. This function blocks.
+
+    Claude Code reports them to its status line, and Codex writes them to its files. Limits whose
+    period is over are left out.
+    """
+    from sidecar.agents.registry import reader_of
+    from sidecar.workspace.claude_statusline import load
+
+    source, now = usage.session.source if usage.session else "", now or datetime.now(UTC)
+    found: list[ReportedLimit] = []
+    if source == "claude-code" and (saved := load(state).rate_limits) is not None:
+        found = saved.reported()
+    elif path is not None:
+        with suppress(OSError):
+            found = list(reader_of(source).limits(path))
+    return [
+        PlanLimit(
+            minutes=limit.minutes,
+            used_percent=limit.used_percent,
+            resets_at=_as_iso(limit.resets_at),
+        )
+        for limit in sorted(found, key=lambda limit: limit.minutes)
+        if limit.resets_at is not None and limit.resets_at > now
+    ]
+
+
+def forecast(
+    book: CostBook,
+    usage: ContextUsage,
+    now: datetime | None = None,
+    limits: Sequence[PlanLimit] = (),
+) -> Forecast | None:
     """Return a forecast for a session, or None without recorded calls. This function blocks.
 
     Args:
         book: The ledger and its prices.
         usage: The session's context usage.
         now: The current time.
+        limits: The limits of the subscription.
     """
     from sidecar.cost.forecast import (
         cache_hit_rate,
@@ -71,10 +120,30 @@ def forecast(book: CostBook, usage: ContextUsage, now: datetime | None = None) -
         calls_left=calls_left,
         next_input_usd=_as_float(following.cached_usd if following else None),
         next_input_uncached_usd=_as_float(following.uncached_usd if following else None),
-        cached_until=until.isoformat().replace("+00:00", "Z") if until else None,
+        cached_until=_as_iso(until),
         cache_hit_percent=None if hits is None else round(100 * hits, 1),
         usd_per_hour=_as_float(rate),
+        limits=list(limits),
+        block=_current_block(book, session.source, limits, now),
     )
+
+
+def _current_block(
+    book: CostBook, agent: str, limits: Sequence[PlanLimit], now: datetime
+) -> UsageBlock | None:
+    five_hours = next((one for one in limits if one.minutes == _BLOCK_MINUTES), None)
+    if five_hours is None or five_hours.resets_at is None:
+        return None
+    with suppress(SidecarError):
+        block = book.current_block(agent, datetime.fromisoformat(five_hours.resets_at), now)
+        if block is not None:
+            began, ends = _as_iso(block.began_at) or "", _as_iso(block.ends_at) or ""
+            return UsageBlock(began_at=began, ends_at=ends, cost_usd=block.cost_usd)
+    return None
+
+
+def _as_iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat().replace("+00:00", "Z")
 
 
 def _as_float(amount: object) -> float | None:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from benchmarks.agents.codex import CodexHome
 from sidecar.context.protocol import ContextUsage, Forecast, SessionInfo
 from sidecar.context.view import context_rows, next_input_text
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.forecast import growth_per_call, session_calls
-from sidecar.workspace.usage_details import forecast
+from sidecar.workspace.claude_statusline import Quota, RateLimits, StatuslineInput, save
+from sidecar.workspace.usage_details import forecast, read_limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,3 +171,46 @@ def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> No
     assert shown["Calls left"] == "about 12"
     assert shown["Cache hits"] == "92 %"
     assert shown["Cost per hour"] == "$3.10"
+
+
+def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(20_000, 0), (22_000, 0)])
+    ends = START + timedelta(hours=3)
+    quotas = RateLimits(
+        five_hour=Quota(used_percentage=23.5, resets_at=ends.timestamp()),
+        seven_day=Quota(used_percentage=41.0, resets_at=(START - timedelta(days=1)).timestamp()),
+    )
+    save(tmp_path, StatuslineInput(session_id="s", rate_limits=quotas))
+    usage = usage_of(22_000, at)
+    limits = read_limits(usage, None, tmp_path, at)
+    assert [(one.minutes, one.used_percent) for one in limits] == [(300, 23.5)]
+    found = forecast(book, usage, at, limits)
+    assert found is not None
+    assert found.block is not None
+    assert datetime.fromisoformat(found.block.ends_at) == ends
+    spent = session_calls(book.ledger, "s", "claude-code", at)
+    prices = [book.prices.price(one.buckets, MODEL, "anthropic") or Decimal(0) for one in spent]
+    assert found.block.cost_usd == pytest.approx(float(sum(prices)))
+    rows = context_rows(msgspec.structs.replace(usage, forecast=found), now=at)
+    shown = {row.label: row.value for row in rows}
+    assert shown["5-hour limit"] == "23 % used, reset in 2 h 59 min"
+    assert shown["5-hour block"].endswith(", 2 h 59 min left")
+
+
+def test_limits_of_codex_are_those_of_its_newest_lines(tmp_path: Path) -> None:
+    thread = CodexHome(tmp_path / ".codex").thread(tmp_path)
+    now = datetime.now(UTC)
+    ends = (now + timedelta(hours=2)).timestamp()
+    for used in (3.0, 12.5):
+        primary = {"used_percent": used, "window_minutes": 300, "resets_at": ends}
+        secondary = {"used_percent": 40.0, "window_minutes": 10_080, "resets_at": ends}
+        limits = {"primary": primary, "secondary": secondary}
+        thread.event("token_count", info=None, rate_limits=limits)
+        thread.event("agent_message", message="words " * 20_000)
+    usage = ContextUsage(session=SessionInfo.of(thread.id, "codex", now))
+    found = read_limits(usage, str(thread.path), tmp_path, now)
+    assert [(one.minutes, one.used_percent) for one in found] == [(300, 12.5), (10_080, 40.0)]
+    later = now + timedelta(hours=3)
+    assert read_limits(usage, str(thread.path), tmp_path, later) == []
+    assert read_limits(usage, str(tmp_path / "gone.jsonl"), tmp_path, now) == []

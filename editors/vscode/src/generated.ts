@@ -506,6 +506,8 @@ export interface Forecast {
   cachedUntil: string | null;
   cacheHitPercent: number | null;
   usdPerHour: number | null;
+  limits: PlanLimit[];
+  block: UsageBlock | null;
 }
 
 /**
@@ -553,6 +555,15 @@ export interface Page {
 export interface PendingToolCall {
   name: string;
   expectedTokens?: number | null;
+}
+
+/**
+ * A limit of the subscription to an agent, as the agent reports it.
+ */
+export interface PlanLimit {
+  minutes: number;
+  usedPercent: number;
+  resetsAt: string | null;
 }
 
 /**
@@ -810,6 +821,15 @@ export interface Usage {
   outputTokens: number;
   reasoningTokens: number;
   promptTokens: number;
+}
+
+/**
+ * The five hours in which a subscription currently limits usage.
+ */
+export interface UsageBlock {
+  beganAt: string;
+  endsAt: string;
+  costUsd: number | null;
 }
 
 /**

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,12 +27,13 @@ from sidecar.agents.contents import Compaction, Part, PromptSize
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
+    ReportedLimit,
     SessionSnapshot,
     Store,
     StoreRead,
 )
-from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of
-from sidecar.agents.file_reading import chunks, open_quietly
+from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
+from sidecar.agents.file_reading import chunks, last_lines, open_quietly
 from sidecar.agents.finding import FileStores, list_folder
 from sidecar.agents.stores import Lines, SessionState, read_lines, read_records, record_at
 from sidecar.messages.usage import Usage, usage_from_prompt
@@ -417,6 +419,31 @@ _FOLDERS = ("sessions", "archived_sessions")
 _THREAD = re.compile(r"([0-9a-fA-F]{8}-[0-9a-fA-F-]{27})\.jsonl")
 
 
+class _RateLimit(Record):
+    used_percent: float | None = None
+    window_minutes: TokenCount = None
+    resets_at: float | None = None
+    """In seconds since 1970."""
+
+
+class _RateLimits(Record):
+    primary: _RateLimit | None = None
+    secondary: _RateLimit | None = None
+
+
+class _LimitsPayload(Record):
+    rate_limits: _RateLimits | None = None
+
+
+class _LimitsLine(Record):
+    payload: _LimitsPayload | None = None
+
+
+_limits_line = typed.decoder(_LimitsLine)
+_LIMITS_WITHIN = 256 << 10
+"""The limits are searched for in this many bytes at the end of a file."""
+
+
 class Codex(FileStores):
     agent = AGENT
     inner = _FOLDERS
@@ -434,6 +461,23 @@ class Codex(FileStores):
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store, title_at, entry)
         return line.payload.thread_name if line and line.payload else None
+
+    def limits(self, path: str) -> list[ReportedLimit]:
+        """Return the limits in the file's last lines. Compressed files are too old to have any."""
+        if path.endswith(".zst"):
+            return []
+        found = _RateLimits()
+        for line in last_lines(path, _LIMITS_WITHIN):
+            if b'"rate_limits"' in line:
+                with suppress(msgspec.DecodeError):
+                    payload = _limits_line(line).payload
+                    found = (payload and payload.rate_limits) or found
+        return [
+            ReportedLimit(limit.window_minutes, limit.used_percent, time_from_ms(at))
+            for limit in (found.primary, found.secondary)
+            if limit is not None and limit.window_minutes and limit.used_percent is not None
+            for at in (1000 * (limit.resets_at or 0),)
+        ]
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
         tools = dict[str, str]()

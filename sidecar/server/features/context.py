@@ -155,7 +155,9 @@ async def _usage(
     usage = conversations.sessions.usage(session)
     if params.contents:
         usage = await add_contents(server.services, session, usage)
-    return add_view_to_usage(await add_forecast(server.services, workspace, usage), workspace.costs)
+    return add_view_to_usage(
+        await add_forecast(server.services, workspace, session, usage), workspace.costs
+    )
 
 
 async def _sessions(

@@ -397,6 +397,8 @@
 ---@field cachedUntil? string
 ---@field cacheHitPercent? number
 ---@field usdPerHour? number
+---@field limits token_sidecar.PlanLimit[]
+---@field block? token_sidecar.UsageBlock
 
 --- A model of the catalogue.
 ---@class token_sidecar.ModelInfo
@@ -429,6 +431,12 @@
 ---@class token_sidecar.PendingToolCall
 ---@field name string
 ---@field expectedTokens? integer
+
+--- A limit of the subscription to an agent, as the agent reports it.
+---@class token_sidecar.PlanLimit
+---@field minutes integer
+---@field usedPercent number
+---@field resetsAt? string
 
 --- A zero-based line, and a character offset in code units of the negotiated encoding.
 ---@class token_sidecar.Position
@@ -620,6 +628,12 @@
 ---@field outputTokens integer
 ---@field reasoningTokens integer
 ---@field promptTokens integer
+
+--- The five hours in which a subscription currently limits usage.
+---@class token_sidecar.UsageBlock
+---@field beganAt string
+---@field endsAt string
+---@field costUsd? number
 
 --- Request the size and the parts of a context.
 ---@class token_sidecar.UsageParams
