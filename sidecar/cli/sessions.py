@@ -114,7 +114,9 @@ class SessionsView:
         self.services.forget_conversations(workspace)  # another process may have changed the file
         await self.services.agents.find_sessions(workspace)
         uri = workspace.uri or ""
-        live = await run(partial(read_shared_conversations, self.services.live.folder, uri))
+        live = await run(
+            partial(read_shared_conversations, self.services.shared_conversations.folder, uri)
+        )
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)

@@ -114,7 +114,7 @@ def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
     from sidecar.agents.registry import paths_to_watch
 
     settings, path = view.workspace.settings.agents, view.workspace.path
-    shared = str(view.services.live.folder)
+    shared = str(view.services.shared_conversations.folder)
     return *paths_to_watch(settings, [str(path)] if path else []), shared
 
 

@@ -41,7 +41,7 @@ class GitError(SidecarError):
 
 
 def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
-    """Run a git command in a folder and return its output. Blocking. Raises GitError."""
+    """Run a git command in a folder and return its output. Raises GitError."""
     git = find_git(folder)
     if git is None:
         raise GitError("git is not on the PATH")

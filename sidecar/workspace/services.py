@@ -75,7 +75,7 @@ class Services(SharedServices):
         return AgentSessions(self, self.sessions)
 
     @cached_property
-    def live(self) -> SharedConversations:
+    def shared_conversations(self) -> SharedConversations:
         from sidecar.workspace.state import SharedConversations
 
         return SharedConversations(self.state.folder / "live", self.workers)
@@ -186,7 +186,7 @@ class Services(SharedServices):
         """Stop counting, close connections and save calibrations."""
         self.workers.stop()
         await self.counts.aclose()
-        await self.live.aclose()
+        await self.shared_conversations.aclose()
         await self.workers.run(self.state.close)
         if self.calibrations.has_unsaved:
             work = self.calibrations.begin_sync()

@@ -178,7 +178,7 @@ class ConversationSharing:
 
     async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
         try:
-            await self._services.live.write(uri, usages)
+            await self._services.shared_conversations.write(uri, usages)
         except OSError as exc:  # the disk may be full; the next change tries again
             logger.warning("cannot write conversations for other processes: %s", type(exc).__name__)
 

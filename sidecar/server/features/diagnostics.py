@@ -96,7 +96,7 @@ class DiagnosticsPublisher:
         """Return the worst severity of the document's exceeded budgets."""
         return self._severities.get(uri, "ok")
 
-    async def of(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
+    async def diagnose(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
         """Return the version of a document and its diagnostics."""
         subject, findings = await self.findings(uri)
         work = partial(_diagnostics, subject, findings)
@@ -122,7 +122,7 @@ class DiagnosticsPublisher:
         diagnostics: list[types.Diagnostic] = []
         if document.is_synced:
             try:
-                version, diagnostics = await self.of(uri)
+                version, diagnostics = await self.diagnose(uri)
             except SidecarError:
                 return  # the document was closed or edited, so another update is scheduled
         else:
@@ -194,7 +194,7 @@ def _register_pull(server: SidecarServer) -> None:
     async def pull(
         params: types.DocumentDiagnosticParams,
     ) -> types.RelatedFullDocumentDiagnosticReport:
-        _, items = await diagnostics.of(params.text_document.uri)
+        _, items = await diagnostics.diagnose(params.text_document.uri)
         return types.RelatedFullDocumentDiagnosticReport(items)
 
     def choose(capabilities: types.ClientCapabilities) -> None:

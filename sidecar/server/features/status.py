@@ -50,14 +50,14 @@ class StatusPublisher:
         self._last_without_document = None
         self._sent[uri] = None
         if self._services.configured.is_set():
-            self._due_now(uri)
+            self._refresh_now(uri)
 
     def changed(self, uri: str) -> None:
         if uri in self._sent:
             work = partial(self._refresh, uri)
             self._server.scheduler.schedule(("status", uri), DEBOUNCE_SECONDS, work)
 
-    def _due_now(self, uri: str) -> None:
+    def _refresh_now(self, uri: str) -> None:
         self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
@@ -81,7 +81,7 @@ class StatusPublisher:
             if not event.concerns(self._services.roots.of_document(uri)):
                 continue
             if sent is None and not self._server.scheduler.is_due(("status", uri)):
-                self._due_now(uri)
+                self._refresh_now(uri)
             else:
                 self.changed(uri)
 
