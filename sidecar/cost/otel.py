@@ -1,7 +1,7 @@
 """Exports calls as OpenTelemetry GenAI metrics and spans. Deprecated: see `sidecar.cost.shipping`.
 
-Off unless the user's own settings set `[ledger] otel-signals`; needs the extra `[otel]`.
-Numbers, ids, models and times only: never text, and no path of a workspace.
+The export requires `[ledger] otel-signals` in the user's own settings, and the extra `[otel]`. It
+contains numbers, ids, models and times, but no text and no path of a workspace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SECONDS = 2
 _EVERY_MS = 15_000
 
-# Bounds from the semantic conventions for `gen_ai.client.token.usage`.
+# These bounds are from the semantic conventions for `gen_ai.client.token.usage`.
 _TOKEN_BOUNDS = tuple(float(4**power) for power in range(14))
 
 
@@ -29,7 +29,7 @@ class OtelMissingError(SidecarError):
 
 
 class OtelExporter:
-    """Sends calls in the background. Neither waits for the collector nor raises its errors."""
+    """Exports calls in the background, without waiting for the collector or raising its errors."""
 
     def __init__(self, endpoint: str, prices: Prices) -> None:
         """`endpoint`: the collector's address, such as `http://127.0.0.1:4318`.
@@ -76,7 +76,7 @@ class OtelExporter:
         span.end(at)
 
     def close(self) -> None:
-        """Send what is queued; takes a few seconds at most."""
+        """Send all queued calls, which takes at most a few seconds."""
         self._traces.shutdown()
         self._metrics.shutdown(timeout_millis=_SECONDS * 1000)
 

@@ -65,14 +65,14 @@ KEYS: dict[str, str] = {
     "file": "Prompt file",
 }
 AT_LEAST = "≥"
-"""Marks a cost that lacks unpriced calls."""
+"""The mark of a cost that does not include unpriced calls."""
 _HOW_RECORDED = "Coding agents are picked up automatically; plugins report theirs."
 _MOST_ROWS = 100
 _MOST_POINTS = 300
 _MOST_CALLS = 5_000
-"""How many calls the chart of growing contexts considers."""
+"""Number of calls in the chart of growing contexts."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
-"""Longest ranges that the chart of spend shows by day and by week."""
+"""The longest ranges, in days, that the chart of spending shows by day and by week."""
 _HEADS = ("Calls", "Input", "Cache writes", "Cache reads", "Output", "Cost")
 STANDING_PERIODS: tuple[Period, ...] = ("today", "week", "month", "all")
 PAGE_KEYS: tuple[PageKey, ...] = ("model", "agent", "session", "day", "week", "month", "file")
@@ -88,7 +88,7 @@ FILE_STYLE = f"""
 
 
 class PageSource(NamedTuple):
-    """What a page is made from."""
+    """The source of a page: the ledger, the prices and the labels."""
 
     connection: sqlite3.Connection
     prices: Prices
@@ -99,7 +99,7 @@ class PageSource(NamedTuple):
     labels: Mapping[str, str] = {}
     """Labels of sessions by id. Others are named by agent and day."""
     note: str = ""
-    """Shown above the report."""
+    """A note that is shown above the report."""
 
 
 class Choice(NamedTuple):
@@ -109,7 +109,7 @@ class Choice(NamedTuple):
     by: PageKey = "model"
     since: str = ""
     until: str = ""
-    """Dates of the period `custom`."""
+    """The dates of the period `custom`."""
 
 
 def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) -> Page:
@@ -219,7 +219,7 @@ def _dates_html(choice: Choice) -> str:
 
 
 class _Report:
-    """The report of one period."""
+    """The report of a period."""
 
     def __init__(self, source: PageSource, choice: Choice) -> None:
         self._source, self._choice = source, choice

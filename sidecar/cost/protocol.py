@@ -1,4 +1,4 @@
-"""Params and results of the `cost/*` requests. Imports neither the database nor the prices."""
+"""Params and results of the `cost/*` requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
 class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Calls with the same values of the grouping keys; other keys are null or absent."""
+    """A group of calls with the same values of the grouping keys. Other keys are null or absent."""
 
     model: str | None = None
     category: str | None = None
@@ -39,87 +39,85 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     month: str | UnsetType | None = UNSET
     """A month, such as `2026-11`."""
     block: str | UnsetType | None = UNSET
-    """Five hours from the hour of their first call on, by their local start: `2026-11-21 14:00`."""
+    """The local start of a block of five hours, such as `2026-11-21 14:00`."""
     agent: str | UnsetType | None = UNSET
     """The coding agent that made the calls, or `protocol` for calls that a client reported."""
     workspace: str | UnsetType | None = UNSET
     user: str | UnsetType | None = UNSET
-    """With the scope `team`: the hash of a user."""
+    """The hash of a user, with the scope `team`."""
     team: str | UnsetType | None = UNSET
-    """With the scope `team`: the name of a team."""
+    """The name of a team, with the scope `team`."""
     calls: int
     prompt_tokens: int
-    """All input: uncached, cache reads and cache writes."""
+    """All input tokens: uncached, cache reads and cache writes."""
     estimated_tokens: int | None
-    """Sum of the estimates made before sending; null if no call has one."""
+    """The sum of the estimates made before sending; null if no call has one."""
     estimated_prompt_tokens: int | None
-    """Actual prompt tokens of the calls with an estimate."""
+    """The actual prompt tokens of the calls with an estimate."""
     completion_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
     cost_usd: float | None
-    """Cost of the calls with a price; null if none has one."""
+    """The cost of the calls with a price; null if no call has one."""
     reported_cost_usd: float = 0.0
-    """The part of `cost_usd` that vendors reported, instead of being computed from a list."""
+    """The part of `cost_usd` that vendors reported."""
     listed_cost_usd: float | None = None
-    """Cost of that part by the price list; null if nothing was reported, or no single price
-    applies."""
+    """The list price of the calls in `reported_cost_usd`; null if it is unknown."""
     agent_cost_usd: float | None = None
-    """Cost of these calls by the agents' own price lists, used for calls without a price; null if
-    no agent reports one."""
+    """The cost that agents computed, which is used for calls without a price; null if unknown."""
     unpriced: bool
-    """True if a call, or a part of one, has no known price; `cost_usd` excludes it."""
+    """Whether a call, or a part of a call, has no known price. `cost_usd` excludes it."""
     note: str
     text: str
     cost_text: str = ""
-    """The end of `text`: `$0.000219`, `unpriced` or both."""
+    """The cost at the end of `text`: `$0.000219`, `unpriced` or both."""
 
 
 class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Totals of a report. `cost_usd` covers the calls with a price, `unpriced_tokens` the rest."""
+    """The totals of a report. Tokens without a price are in `unpriced_tokens`."""
 
     calls: int
     input_tokens: int
-    """Uncached input."""
+    """Uncached input tokens."""
     output_tokens: int
-    """Reasoning included."""
+    """Output tokens, including reasoning."""
     cache_read_tokens: int
     cache_write_tokens: int
     reasoning_tokens: int
     cost_usd: float
     unpriced_tokens: int
-    """Tokens of calls without a price, and of parts of calls without one."""
+    """Tokens of calls, or of parts of calls, without a price."""
     cost_text: str
-    """`$0.000219`, plus what is unpriced. Unpriced calls are never shown as $0."""
+    """The cost as text, such as `$0.000219`, followed by what is unpriced."""
 
     @property
     def prompt_tokens(self) -> int:
-        """All input."""
+        """All input tokens."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
 class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A report as a table of texts; `total` is its last row, empty if there is only one row."""
+    """A report as a table of texts. `total` is the last row; it is empty for a single row."""
 
     heads: list[str]
     names: int
-    """Number of leading columns with names; the others hold numbers."""
+    """The number of leading columns with names. The other columns contain numbers."""
     rows: list[list[str]]
     total: list[str]
 
 
 class CostBar(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One bar of a chart."""
+    """A bar of a chart."""
 
     label: str
     share: float
-    """Length relative to the longest bar, 0 to 1."""
+    """The length of the bar relative to the longest one, from 0 to 1."""
     text: str
-    """`$1.92`, or `unpriced`."""
+    """The cost, such as `$1.92`, or `unpriced`."""
 
 
 class CostChart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One bar per value of a key. Days without calls are included."""
+    """A chart with a bar for each value of a key. Days without calls are included."""
 
     by: CostKey
     title: str
@@ -127,24 +125,24 @@ class CostChart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Costs of recorded calls; `text` lists all rows, with a total if there are several."""
+    """The costs of recorded calls. `text` lists all rows, with a total if there are several."""
 
     rows: list[CostRow]
     totals: CostTotals
     text: str
     basis: str = ""
-    """What the costs of agents' calls are based on: API prices or reported credits."""
+    """What the costs of each agent are based on: API prices or reported credits."""
     note: str = ""
-    """Says so if calls are still being read."""
+    """A note if calls are still being read; otherwise empty."""
     table: CostTable | None = None
-    """This and the fields below are set if `charts` was requested."""
+    """The report as a table. Like the fields below, it is only set if `charts` is requested."""
     charts: list[CostChart] = []
     overview: str = ""
-    """Table and charts as plain text, and the rows' texts."""
+    """The table and the charts as plain text, followed by `text`."""
 
 
 class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A finished call with the vendor's unchanged usage object."""
+    """Record a finished call, with the vendor's unchanged usage object."""
 
     workspace: str | None = None
     session: str | None = None
@@ -153,36 +151,36 @@ class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     """`main`, `summary`, `sub-agent` or the client's own category."""
     provider: str | None = None
     usage: dict[str, Any]
-    """In any vendor's form, or in the form of this protocol's `Usage`."""
+    """The usage in the form of any vendor or of this protocol's `Usage`."""
     estimated_tokens: int | None = None
-    """Estimate of the prompt, made before it was sent."""
+    """The estimate of the prompt before it was sent."""
     request_id: str | None = None
     """The vendor's id of the call. A second record with the same id is ignored."""
     at: datetime | None = None
-    """Time of the call (RFC 3339); now by default."""
+    """The time of the call (RFC 3339); by default, now."""
 
 
 class CostRecorded(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The recorded call with its cost."""
+    """The result of recording a call, with its cost."""
 
     id: str
     usage: Usage
     cost_usd: float | None
-    """Cost of everything with a price; null if nothing has one."""
+    """The cost of everything with a price; null if nothing has one."""
     unpriced: bool
-    """True if a part of the call, such as a search, has no known price."""
+    """Whether a part of the call, such as a search, has no known price."""
     duplicate: bool
-    """True if this request id of this provider was recorded before."""
+    """Whether a call with this request id and provider was recorded before."""
 
 
 class CostFilesParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The prompt files to report; all of the workspace by default."""
+    """Request the costs of prompt files, by default of all in the workspace."""
 
     workspace: str | None = None
     since: str | None = None
-    """As in `cost/detail`; 30 days ago by default."""
+    """The start of the time range, as in `cost/detail`; by default, 30 days ago."""
     uris: list[str] | None = None
-    """Only these files."""
+    """The files to report; by default, all prompt files."""
 
 
 class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -190,45 +188,44 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     uri: str
     tokens: int | None
-    """Null if the file was not read; `text` says why."""
+    """The size of the file. Null if the file was not read, in which case `text` says why."""
     requests: int
-    """Requests of the agents that send the file, in this workspace."""
+    """The number of requests in this workspace by agents that send the file."""
     cost_usd: float | None
-    """Cost by each call's cache use; null if no call has a price."""
+    """The cost by the cache use of each call; null if no call has a price."""
     cached_percent: int | None
-    """Percentage of requests that read the file from a cache; null without requests."""
+    """The percentage of requests that read the file from a cache; null without requests."""
     text: str
     model: str | None = None
-    """The model that `tokens` are counted for: that of most requests; without requests, the user's
-    model."""
+    """The model that `tokens` is counted for: that of most requests, else the configured one."""
     method: Method | None = None
-    """As in `Count`."""
+    """How `tokens` was counted."""
 
 
 class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The calls to report, and how to group them."""
+    """Request a report of recorded calls."""
 
     workspace: str | None = None
     session: str | None = None
     scope: Literal["user", "team"] = "user"
-    """`team` reports the calls of everybody in the team's store ([team] store), by UTC day."""
+    """With `team`, the calls in the team's store (`[team] store`) are reported."""
     since: str | None = None
-    """Inclusive: a local day (`2026-11-21`), a time (RFC 3339), `today` or `yesterday`."""
+    """The start: a local day (`2026-11-21`), a time (RFC 3339), `today` or `yesterday`."""
     until: str | None = None
-    """Inclusive, in the form of `since`; a day means the whole day."""
+    """The inclusive end, in the form of `since`. A day means the whole day."""
     by: tuple[CostKey, ...] = DEFAULT_KEYS
     charts: bool = False
-    """Add a table, charts by day, model and agent, and both as plain text."""
+    """Whether to add a table, charts by day, model and agent, and both as plain text."""
 
 
 class CostPageParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The calls to show on a page, and how to group them."""
+    """Request a page with a report of recorded calls."""
 
     workspace: str | None = None
     period: Period = "month"
     by: PageKey = "model"
     """`file` stands for prompt files."""
     since: str | None = None
-    """First day of the period `custom`; other periods ignore it."""
+    """The first day of the period `custom`."""
     until: str | None = None
-    """Last day of the period `custom`."""
+    """The last day of the period `custom`."""

@@ -1,4 +1,4 @@
-"""A recorded call as an OpenTelemetry log record.
+"""Converts recorded calls to OpenTelemetry log records.
 
 The attributes in this module are all that leaves the machine: numbers, times, hashes, and names
 from fixed lists or of a strict form.
@@ -51,10 +51,10 @@ _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "co
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose calls are shipped."""
+    """The identity under which calls are shipped."""
 
     installation: str
-    """Random id of the ledger."""
+    """The random id of the ledger."""
     salt: str = ""
     """The team's secret, or "" to hash with the installation's id."""
     user: str = ""
@@ -83,7 +83,7 @@ class CallRecord(NamedTuple):
     """A log record of one call."""
 
     nanoseconds: int
-    """Time of the call since 1970."""
+    """The time of the call since 1970, in nanoseconds."""
     attributes: Mapping[str, str | int]
 
 
@@ -123,7 +123,7 @@ def record_of(
         cost: Its cost by current prices.
         row: The id of its row in the ledger.
         change: Number of the last amendment, 0 if there was none.
-        identity: Whose call it is.
+        identity: The identity under which the call is shipped.
     """
     buckets = event.buckets
     known: dict[str, str | int | None] = {

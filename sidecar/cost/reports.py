@@ -1,6 +1,6 @@
-"""`cost/detail`: sums of calls by any keys, priced when they are read.
+"""Creates cost reports (`cost/detail`): sums of calls by any keys.
 
-Corrected prices therefore apply to past calls as well.
+Costs are computed when a report is created, so that corrected prices also apply to past calls.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from sidecar.models.tariffs import Tariff, UnitPrices
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
-"""Agents that are billed by credits. Their tokens are never priced."""
+"""Agents whose calls are billed by credits, so that no price per token applies."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """Calls of one kind with their cost."""
+    """A sum of calls of one kind with its cost."""
 
     kind: tuple[str, str, str, str]
-    """Provider, model, category and tier."""
+    """The provider, model, category and tier of the calls."""
     sum: Sum
     cost: Cost
     listed: Decimal | None = None
-    """USD by the price list of calls with a reported cost, if one price applies to all."""
+    """The list price in USD of calls with a reported cost, or None if it is unknown."""
 
 
 def report(
@@ -70,7 +70,7 @@ def report(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Return rows and totals of the calls in scope, grouped by the keys.
+    """Return a report with a row for each group of calls, and their totals.
 
     Raises:
         BadParamsError: A key is unknown.
@@ -103,7 +103,7 @@ def build_report(
     everything: Tally,
     basis: str,
 ) -> CostReport:
-    """Return rows, most expensive first, and totals. `tallies` are by the values of the keys."""
+    """Return the rows, with the most expensive first, and the totals of a report."""
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)
     lines = [line.text for line in rows]
@@ -113,7 +113,7 @@ def build_report(
 
 
 def ordered_keys(by: Sequence[str], *, team: bool = False) -> list[CostKey]:
-    """Return the keys in the order of rows: model and category first, then as requested.
+    """Return the keys in the order of columns: model and category first, then as requested.
 
     Reports of a team also group by user and team, but not by workspace.
 
@@ -139,7 +139,7 @@ def priced_sums(
     sessions: bool = False,
     days: bool = False,
 ) -> Iterator[Priced]:
-    """Yield the calls in scope with their cost, by kind, and on request by session and day."""
+    """Yield sums of the calls in scope with their costs, optionally by session and day."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     grouping = _grouping_for(tariffs, sessions=sessions, days=days)
@@ -154,7 +154,7 @@ def priced_sums(
             tariff, tier = tariffs[found.kind], kinds[found.kind][3]
             unit_prices[key] = _unit_prices(tariff, tier, found, grouping)
         cost = cost_of(unit_prices[key], found.buckets, found.calls)
-        if cost.usd is None and found.reported:  # the agents' own figure
+        if cost.usd is None and found.reported:  # use the cost that the agents computed
             cost = Cost(usd(found.reported))
         yield Priced(kinds[found.kind], found, cost)
 
@@ -162,7 +162,7 @@ def priced_sums(
 def _cost_by_list(
     tariff: Tariff | None, tier: str, found: Sum, grouping: Grouping
 ) -> Decimal | None:
-    """Return the list price of reported calls, or None if it depends on the prompt's size."""
+    """Return the list price of calls with a reported cost, or None if it is unknown."""
     if tariff is None or tariff.thresholds:
         return None
     base = msgspec.structs.replace(found, band=0)
@@ -187,7 +187,7 @@ def _unit_prices(
 ) -> UnitPrices | None:
     if tariff is None:
         return None
-    # Prices do not change within an epoch, so every day of it has the same ones.
+    # Prices do not change between two price changes, so any day in between has the same prices.
     day = grouping.changes[found.epoch - 1] if found.epoch else min(grouping.changes, default=1) - 1
     slot = day * SLOTS_A_DAY + found.clock
     at = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC)
@@ -214,7 +214,7 @@ def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
-    """Return every session: id -> (workspace, name, agent)."""
+    """Return the workspace, name and agent of each session, by its id."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
@@ -224,7 +224,7 @@ SPANS: dict[str, Callable[[int], str]] = {
     "week": week_name,
     "month": lambda day: day_name(day)[:7],
 }
-"""Keys of spans of time, with the name of the span that a local day belongs to."""
+"""The keys that group by time, each with a function that names the group of a local day."""
 
 
 def _value_of_key(
@@ -264,7 +264,7 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
 
 
 class Tally:
-    """Sums of the calls of one row, or of all rows."""
+    """The sums of the calls of a row, or of all rows."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -277,9 +277,9 @@ class Tally:
         self.cost = Decimal(0)
         self.reported = Decimal(0)
         self.agent = Decimal(0)
-        """Cost by the agents' own price lists."""
+        """The cost that agents computed."""
         self.listed: Decimal | None = None
-        """List price of the reported calls."""
+        """The list price of calls with a reported cost."""
         self._unlisted = False
         self.unpriced_tokens = 0
 
@@ -294,12 +294,12 @@ class Tally:
             self.partly_priced = self.partly_priced or not cost.whole
 
     def compare(self, listed: Decimal | None) -> None:
-        """Add the list price of some reported calls, or None if the list cannot price them."""
+        """Add the list price of calls with a reported cost, or None if it is unknown."""
         self._unlisted = self._unlisted or listed is None
         self.listed = None if self._unlisted or listed is None else (self.listed or 0) + listed
 
     def add_estimates(self, calls: int, estimated: int, prompt: int) -> None:
-        """Add the estimates of calls before sending, and their actual prompts."""
+        """Add the estimates that were made before calls were sent, and the actual prompt tokens."""
         self.estimated_calls += calls
         self.estimated += estimated
         self.estimated_prompt += prompt
@@ -310,7 +310,7 @@ class Tally:
 
     @property
     def unpriced(self) -> bool:
-        """Return whether a call, or a part of one, has no price."""
+        """Whether any call, or a part of a call, has no price."""
         return self.partly_priced or self.priced_calls < self.calls
 
 
@@ -352,8 +352,7 @@ def totals(tally: Tally) -> CostTotals:
 
 
 def estimate_note(estimated: int, actual: int) -> str:
-    """Return `~est=N` if the estimate differs by more than 10 % from the actual prompts, else
-    ""."""
+    """Return `~est=N` if estimates differ by more than 10 % from the actual prompts, else ""."""
     return f"~est={estimated}" if abs(actual - estimated) * 10 > actual else ""
 
 
@@ -365,7 +364,7 @@ def amount(cost: Decimal) -> str:
 
 
 def total_text(tally: Tally) -> str:
-    """Return a report's last line, such as `total 3 calls, 1200 / 80 tokens, $0.004219`."""
+    """Return the last line of a report, such as `total 3 calls, 1200 / 80 tokens, $0.004219`."""
     return _row_line("total", tally, "")
 
 

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs blocking work on a thread."""
+"""A function that runs blocking work on a thread."""
 
 BATCH = 1_000
-"""Calls per request."""
+"""Maximum number of calls per request."""
 FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
-"""Backoff of a collector that is away, in seconds; see `sidecar.tasks.backoff`."""
+"""The first and the longest delay in seconds between attempts, if the collector is away."""
 _TIMEOUT = 10.0
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REFUSALS = 16
-"""Refusals without one accepted call after which the collector is taken to refuse everything."""
+"""Number of refused requests, without an accepted one, after which a run ends."""
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -81,7 +81,7 @@ _NEW = "event.id > ? ORDER BY event.id LIMIT ?"
 
 
 class ShippingError(SidecarError):
-    """Calls cannot be shipped as configured. The message says what to do."""
+    """Calls cannot be shipped because of the configuration."""
 
     kind = "config"
 
@@ -107,12 +107,12 @@ class QueuedCall(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """How far a destination has accepted calls."""
+    """The position up to which a destination has accepted calls."""
 
     event: int = 0
-    """The last call in the order of recording."""
+    """The row id of the last accepted call."""
     change: int = 0
-    """The last amendment."""
+    """The number of the last accepted amendment."""
 
 
 class Batch(NamedTuple):
@@ -124,16 +124,16 @@ class Batch(NamedTuple):
 
 
 class Shipped(NamedTuple):
-    """What one run did."""
+    """The result of a run: how many calls were sent and refused."""
 
     accepted: int = 0
     refused: int = 0
     busy: bool = False
-    """Another process is shipping these calls."""
+    """Whether another process is shipping the calls."""
 
 
 class ShippingQueue:
-    """The calls of a ledger that one destination has not accepted yet. Blocking. Thread-safe."""
+    """The calls of a ledger that a destination has not accepted yet. Blocking. Thread-safe."""
 
     def __init__(self, ledger: Ledger, prices: Prices, endpoint: str, identity: Identity) -> None:
         self.ledger, self.prices, self.identity = ledger, prices, identity
@@ -272,7 +272,7 @@ class Collector:
         self._resource, self._headers = resource, headers
         self._client: httpx.AsyncClient | None = None
         self.sent_bytes = 0
-        """Size of the request bodies so far, compressed."""
+        """The total size of all compressed request bodies."""
 
     async def deliver(self, calls: Sequence[QueuedCall], run: Run) -> list[QueuedCall]:
         """Send calls, and return those that the collector refused.
@@ -441,7 +441,7 @@ async def ship(
         pause: Seconds to wait between requests.
 
     Raises:
-        CollectorError: The collector does not accept calls. Those before stay accepted.
+        CollectorError: The collector does not accept calls. Earlier calls stay accepted.
         ShippingError: The extra `[otel]` is not installed.
         LedgerError: The ledger cannot be used.
     """

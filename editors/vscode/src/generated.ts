@@ -188,7 +188,7 @@ export interface ContextWarning {
 }
 
 /**
- * One bar of a chart.
+ * A bar of a chart.
  */
 export interface CostBar {
   label: string;
@@ -197,7 +197,7 @@ export interface CostBar {
 }
 
 /**
- * One bar per value of a key. Days without calls are included.
+ * A chart with a bar for each value of a key. Days without calls are included.
  */
 export interface CostChart {
   by: "agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
@@ -206,7 +206,7 @@ export interface CostChart {
 }
 
 /**
- * The calls to report, and how to group them.
+ * Request a report of recorded calls.
  */
 export interface CostDetailParams {
   workspace?: string | null;
@@ -219,7 +219,7 @@ export interface CostDetailParams {
 }
 
 /**
- * The prompt files to report; all of the workspace by default.
+ * Request the costs of prompt files, by default of all in the workspace.
  */
 export interface CostFilesParams {
   workspace?: string | null;
@@ -228,7 +228,7 @@ export interface CostFilesParams {
 }
 
 /**
- * The calls to show on a page, and how to group them.
+ * Request a page with a report of recorded calls.
  */
 export interface CostPageParams {
   workspace?: string | null;
@@ -239,7 +239,7 @@ export interface CostPageParams {
 }
 
 /**
- * A finished call with the vendor's unchanged usage object.
+ * Record a finished call, with the vendor's unchanged usage object.
  */
 export interface CostRecordParams {
   workspace?: string | null;
@@ -254,7 +254,7 @@ export interface CostRecordParams {
 }
 
 /**
- * The recorded call with its cost.
+ * The result of recording a call, with its cost.
  */
 export interface CostRecorded {
   id: string;
@@ -265,7 +265,7 @@ export interface CostRecorded {
 }
 
 /**
- * Costs of recorded calls; `text` lists all rows, with a total if there are several.
+ * The costs of recorded calls. `text` lists all rows, with a total if there are several.
  */
 export interface CostReport {
   rows: CostRow[];
@@ -279,7 +279,7 @@ export interface CostReport {
 }
 
 /**
- * Calls with the same values of the grouping keys; other keys are null or absent.
+ * A group of calls with the same values of the grouping keys. Other keys are null or absent.
  */
 export interface CostRow {
   model: string | null;
@@ -324,7 +324,7 @@ export interface CostStatus {
 }
 
 /**
- * A report as a table of texts; `total` is its last row, empty if there is only one row.
+ * A report as a table of texts. `total` is the last row; it is empty for a single row.
  */
 export interface CostTable {
   heads: string[];
@@ -334,7 +334,7 @@ export interface CostTable {
 }
 
 /**
- * Totals of a report. `cost_usd` covers the calls with a price, `unpriced_tokens` the rest.
+ * The totals of a report. Tokens without a price are in `unpriced_tokens`.
  */
 export interface CostTotals {
   calls: number;

@@ -146,19 +146,19 @@
 ---@field message string
 ---@field usage? token_sidecar.ContextUsage
 
---- One bar of a chart.
+--- A bar of a chart.
 ---@class token_sidecar.CostBar
 ---@field label string
 ---@field share number
 ---@field text string
 
---- One bar per value of a key. Days without calls are included.
+--- A chart with a bar for each value of a key. Days without calls are included.
 ---@class token_sidecar.CostChart
 ---@field by "agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
---- The calls to report, and how to group them.
+--- Request a report of recorded calls.
 ---@class token_sidecar.CostDetailParams
 ---@field workspace? string
 ---@field session? string
@@ -168,13 +168,13 @@
 ---@field by? ("agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
 ---@field charts? boolean
 
---- The prompt files to report; all of the workspace by default.
+--- Request the costs of prompt files, by default of all in the workspace.
 ---@class token_sidecar.CostFilesParams
 ---@field workspace? string
 ---@field since? string
 ---@field uris? string[]
 
---- The calls to show on a page, and how to group them.
+--- Request a page with a report of recorded calls.
 ---@class token_sidecar.CostPageParams
 ---@field workspace? string
 ---@field period? "all"|"custom"|"month"|"today"|"week"
@@ -182,7 +182,7 @@
 ---@field since? string
 ---@field until? string
 
---- A finished call with the vendor's unchanged usage object.
+--- Record a finished call, with the vendor's unchanged usage object.
 ---@class token_sidecar.CostRecordParams
 ---@field workspace? string
 ---@field session? string
@@ -194,7 +194,7 @@
 ---@field requestId? string
 ---@field at? string
 
---- The recorded call with its cost.
+--- The result of recording a call, with its cost.
 ---@class token_sidecar.CostRecorded
 ---@field id string
 ---@field usage token_sidecar.Usage
@@ -202,7 +202,7 @@
 ---@field unpriced boolean
 ---@field duplicate boolean
 
---- Costs of recorded calls; `text` lists all rows, with a total if there are several.
+--- The costs of recorded calls. `text` lists all rows, with a total if there are several.
 ---@class token_sidecar.CostReport
 ---@field rows token_sidecar.CostRow[]
 ---@field totals token_sidecar.CostTotals
@@ -213,7 +213,7 @@
 ---@field charts token_sidecar.CostChart[]
 ---@field overview string
 
---- Calls with the same values of the grouping keys; other keys are null or absent.
+--- A group of calls with the same values of the grouping keys. Other keys are null or absent.
 ---@class token_sidecar.CostRow
 ---@field model? string
 ---@field category? string
@@ -252,14 +252,14 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A report as a table of texts; `total` is its last row, empty if there is only one row.
+--- A report as a table of texts. `total` is the last row; it is empty for a single row.
 ---@class token_sidecar.CostTable
 ---@field heads string[]
 ---@field names integer
 ---@field rows string[][]
 ---@field total string[]
 
---- Totals of a report. `cost_usd` covers the calls with a price, `unpriced_tokens` the rest.
+--- The totals of a report. Tokens without a price are in `unpriced_tokens`.
 ---@class token_sidecar.CostTotals
 ---@field calls integer
 ---@field inputTokens integer
