@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.errors import BadParamsError
-from sidecar.messages.billing import Modalities, five_minute_writes, modalities, searches
+from sidecar.messages.billing import (
+    Modalities,
+    count_modalities,
+    count_searches,
+    five_minute_writes,
+)
 from sidecar.messages.usage import FIRST_YEAR, LAST_YEAR, LONGEST_ID, MOST_TOKENS, MOST_USD
 from sidecar.models.families import counts_as_gemini_3
 from sidecar.models.names import parse
@@ -104,7 +109,7 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
         raw: The vendor's usage object, which contains cache lifetimes, searches and media.
         model: The model that replied.
     """
-    found = searches(raw, by_query=counts_as_gemini_3(parse(model).bare))
+    found = count_searches(raw, by_query=counts_as_gemini_3(parse(model).bare))
     output = usage.output_tokens - usage.reasoning_tokens
     return split(
         usage,
@@ -112,7 +117,9 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
         web_searches=found.web,
         file_searches=found.files,
         other_tools=found.others,
-        **_media_buckets(modalities(raw), usage.input_tokens, usage.cache_read_tokens, output),
+        **_media_buckets(
+            count_modalities(raw), usage.input_tokens, usage.cache_read_tokens, output
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse
 from sidecar.models.price_list import find_tariff, price_list
-from sidecar.models.tariffs import OwnTariff, Tariff, UnitPrices
+from sidecar.models.tariffs import Tariff, UnitPrices, UserTariff
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ class Prices:
     """The prices of all models. The price list is loaded when it is first needed. Thread-safe."""
 
     def __init__(self, entries: Sequence[Price] = (), stored_list: Path | None = None) -> None:
-        self._entries = [(entry.models, OwnTariff(entry)) for entry in entries]
+        self._entries = [(entry.models, UserTariff(entry)) for entry in entries]
         self._stored_list = stored_list
         self._found: dict[tuple[str, str], Tariff | None] = {}
         self._lock = threading.Lock()

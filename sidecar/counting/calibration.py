@@ -290,7 +290,7 @@ class Calibrations:
     def learned(self, key: str) -> LearnedFactor | None:
         return self._learned.entries.get(key)
 
-    def start(self, key: str) -> float:
+    def initial_factor(self, key: str) -> float:
         """Return the initial factor of a key: that of the model's generation, or 1."""
         generation = _generation_of_key(key)
         if generation.startswith(f"{UNKNOWN} "):
@@ -334,9 +334,9 @@ class Calibrations:
         with self._lock:
             for name in (key, *narrower_keys):
                 self.version += 1
-                sample = estimated, real, weight, self.start(name), margin
+                sample = estimated, real, weight, self.initial_factor(name), margin
                 self._learned.update(self.version, name, partial(_with_sample, sample))
-            factor = self._learned.entries[key].factor(self.start(key))
+            factor = self._learned.entries[key].factor(self.initial_factor(key))
         if not self._is_draft:
             model = printable(key.split(" ", 2)[-1])
             _log.debug(
@@ -470,7 +470,7 @@ class ConversationCalibration:
         1.
         """
         learned = self._shared.learned(self._key)
-        start = self._shared.start(self._key)
+        start = self._shared.initial_factor(self._key)
         return learned.factor(start) if learned else start
 
     @property

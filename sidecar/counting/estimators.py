@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import msgspec
 
 from sidecar import typed
-from sidecar.counting.text_features import FOLLOWING, TABLE, kind_of
+from sidecar.counting.text_features import CLASSES_OF_BYTES, CONTINUATION_BYTES, kind_of
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split
 
@@ -118,7 +118,7 @@ def bands_of(estimator: str) -> Bands | None:
 _SLICE = 65_536
 """Characters that one step of the heuristic processes, which takes 5 ms."""
 
-_TABLE = TABLE.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
+_TABLE = CLASSES_OF_BYTES.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
 """The class of each byte. Several scripts share one class."""
 _SCRIPTS = {
     # (weight of each character, weight of each run of characters), in thousandths of a token
@@ -197,7 +197,7 @@ def _cut_anywhere(part: str) -> list[str]:
 
 
 def _units_of_slice(text: str) -> int:
-    classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, FOLLOWING)
+    classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, CONTINUATION_BYTES)
     units = len(classes)  # a thousandth per character, so that no text is 0 tokens
     for pattern, weight in _RUNS:
         lengths = Counter(map(len, pattern.findall(classes)))
@@ -415,7 +415,7 @@ class EstimatorTokenizer(Tokenizer):
             _unusable[self.name] = f"the plug-in failed ({type(error).__name__})"
             return _registry["default"].estimate(text)
 
-    def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:
+    def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str | None:
         """Return the text as the plug-in shortens it, or None if that fails or the result is too
         long.
         """

@@ -172,7 +172,7 @@ def fit(
         return FitResult(
             text=text, tokens=work.total, removed_tokens=0, removed_lines=0, changed=False
         )
-    cut = tokenizer.base.truncated(text, tokenizer.unscale(limit), mode)
+    cut = tokenizer.base.truncate(text, tokenizer.unscale(limit), mode)
     if cut is not None and (tokens := tokenizer.count(cut)) <= limit:
         return FitResult(
             text=cut,

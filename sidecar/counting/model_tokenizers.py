@@ -217,7 +217,7 @@ def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: st
     learned = calibrations.learned(key)
     if learned is None:
         return plain
-    factor = learned.factor(calibrations.start(key))
+    factor = learned.factor(calibrations.initial_factor(key))
     return _calibrated_tokenizer(plain, factor, learned.band_factor())
 
 

@@ -43,8 +43,8 @@ _CLASSES = {
     **dict.fromkeys((0xEE, 0xEF), "f"),  # full-width forms and others
     **dict.fromkeys(range(0xF0, 0xF5), "x"),  # emoji, rare Han
 }
-TABLE = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
-FOLLOWING = bytes(range(0x80, 0xC0))
+CLASSES_OF_BYTES = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
+CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 """All continuation bytes of UTF-8."""
 _ASCII = tuple(name.encode() for name in "aA0 tn.")
 _OTHERS = tuple(name.encode() for name in "plmwbkgyzehrusivqjcofx")
@@ -101,13 +101,13 @@ _NONE = (0,) * (len(_OTHERS) + len(_SECOND))
 
 
 def classes_of(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass").translate(TABLE, FOLLOWING)
+    return text.encode("utf-8", "surrogatepass").translate(CLASSES_OF_BYTES, CONTINUATION_BYTES)
 
 
 def features(text: str) -> tuple[int, ...]:
     """Return the features of a text, in the order of `NAMES`. This takes 0.1 s per megabyte."""
     encoded = text.encode("utf-8", "surrogatepass")
-    classes = encoded.translate(TABLE, FOLLOWING)
+    classes = encoded.translate(CLASSES_OF_BYTES, CONTINUATION_BYTES)
     first = (
         *map(classes.count, _ASCII),
         *map(classes.count, _PAIRS),

@@ -67,7 +67,7 @@ class Tokenizer(ABC):
         """Return the UTF-8 bytes of the first `tokens` tokens of a text, or None if unsupported."""
         return None
 
-    def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:  # noqa: ARG002
+    def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str | None:  # noqa: ARG002
         """Return a text shortened to `max_tokens` tokens, or None if unsupported."""
         return None
 

@@ -31,7 +31,7 @@ from sidecar.endpoints.probe import (
     Ability,
     ProbeResult,
     check_texts,
-    digest,
+    digest_of_list,
     is_possible_count,
     list_models,
     probe,
@@ -171,7 +171,7 @@ class DeclaredEndpoint:
         These are the models that were used before and the declared names without wildcards, or else
         the first listed model that the endpoint declares.
         """
-        named = self.named()
+        named = self.named_models()
         if named or self._cloud or self._no_key:
             return named or [self.models[0]]
         try:
@@ -181,7 +181,7 @@ class DeclaredEndpoint:
         fitting = [entry.id for entry in listed if matches(entry.id, self.models)]
         return fitting[:1] or [self.models[0]]
 
-    def named(self) -> list[str]:
+    def named_models(self) -> list[str]:
         """Return the models that were used, and the declared names without wildcards."""
         plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
         return list(dict.fromkeys([*self._asked, *plain]))
@@ -227,7 +227,7 @@ class DeclaredEndpoint:
         rows = [self._capability_row(model, binding) for model, binding in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
-    async def probed(self, model: str) -> ProbeResult:
+    async def ensure_probed(self, model: str) -> ProbeResult:
         """Return the result of the last probe for a model, or probe it. Concurrent calls share one
         probe.
         """
@@ -239,7 +239,7 @@ class DeclaredEndpoint:
     async def probe_again(self, model: str) -> ProbeResult:
         """Probe a model even if the last result is still valid."""
         self._bindings.pop(model, None)
-        return await self.probed(model)
+        return await self.ensure_probed(model)
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
         """Return the token count of a text. Sends one request if the model was probed before."""
@@ -299,7 +299,7 @@ class DeclaredEndpoint:
         try:
             await self._connection.open()
             set_deadline(PROBE_SECONDS)
-            binding = await self._probed(model)
+            binding = await self._run_probe(model)
         except EndpointError as error:
             binding = ProbeResult.failed(model, error)
         except Exception as error:
@@ -308,7 +308,7 @@ class DeclaredEndpoint:
             binding = ProbeResult.failed(model, EndpointError("unknown", reason))
         return self._remember(model, binding)
 
-    async def _probed(self, model: str) -> ProbeResult:
+    async def _run_probe(self, model: str) -> ProbeResult:
         if self._cloud:
             return await probe_cloud(self._connection, self._cloud, model)
         if not self._counts:
@@ -359,7 +359,7 @@ class DeclaredEndpoint:
         return kept
 
     async def _require(self, model: str, what: Aspect) -> ProbeResult:
-        binding = await self.probed(model)
+        binding = await self.ensure_probed(model)
         ability = binding.text if what == "text" else binding.chat
         if ability.status != "supported":
             raise EndpointError(ability.status, ability.reason, ability.step)
@@ -421,7 +421,7 @@ class DeclaredEndpoint:
         except BaseException:  # also after a cancellation, so that the next count probes again
             self._bindings.clear()
             raise
-        if digest(listed) != binding.listed:
+        if digest_of_list(listed) != binding.listed:
             raise _ServerChangedError
 
     def _capability_row(self, model: str, binding: ProbeResult | None) -> Capability:

@@ -249,7 +249,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         answer = await connection.get("/v1/models")
         listed = list_models(answer)
         server = server_from_listing(answer, listed)
-        named = find(model, listed)
+        named = find_listed_model(model, listed)
         if listed and named is None:
             raise EndpointError("unknown", f"the server has {_names_of(listed)}, not {model}")
         first = None
@@ -257,7 +257,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
             # All servers with a greeting (LM Studio, Ollama, LocalAI) list their models.
             name = named.id if named else model
             server, first = await recognise_server(connection, name, greets=bool(listed))
-        entry = find(model, await server.loaded(connection, listed))
+        entry = find_listed_model(model, await server.loaded(connection, listed))
         if listed and entry is None:
             raise EndpointError("unknown", f"{server.name} does not have {model} loaded")
     except EndpointError as error:
@@ -267,7 +267,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
     binding = ProbeResult(
         model=entry.id if entry else model,
         server=server,
-        listed=digest(listed),
+        listed=digest_of_list(listed),
         listed_models=_listed_names(listed),
     )
     binding = replace(binding, limit=await _read_limit(connection, server, binding.model, entry))
@@ -281,7 +281,7 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
     try:
         answer = await connection.get("/v1/models")
         listed = list_models(answer)
-        named = find(model, listed)
+        named = find_listed_model(model, listed)
         server = (
             server_from_listing(answer, listed)
             or await server_from_greeting(connection)
@@ -318,13 +318,13 @@ def _listed_names(listed: Sequence[ListedModel]) -> tuple[str, ...]:
     return tuple(entry.id for entry in listed[:OFFERED])
 
 
-def digest(listed: Sequence[ListedModel]) -> bytes:
+def digest_of_list(listed: Sequence[ListedModel]) -> bytes:
     """Return a digest of a list of models with 16 bytes; empty for an empty list."""
     written = msgspec.json.encode(listed)
     return blake2b(written, digest_size=16).digest() if listed else b""
 
 
-def find(model: str, loaded: Sequence[ListedModel]) -> ListedModel | None:
+def find_listed_model(model: str, loaded: Sequence[ListedModel]) -> ListedModel | None:
     """Return the listed model with this id or alias, or None. An exact match takes precedence."""
     for entry in loaded:
         if model in entry.names:
@@ -359,7 +359,7 @@ async def _try_text(
         counts = [] if first is None else [first]
         for text in PROBE_TEXTS[len(counts) :]:
             request = server.text.request(binding.model, text)
-            counts.append(await ask(connection, request, server.text.read) - extra_tokens)
+            counts.append(await request_count(connection, request, server.text.read) - extra_tokens)
         check_texts(counts, server.name)
     except EndpointError as error:
         return replace(binding, text=Ability.failed(error))
@@ -386,7 +386,7 @@ async def _try_chat(connection: Connection, server: Server, binding: ProbeResult
         counts = []
         for text in PROBE_TEXTS:
             request = server.chat.request(binding.model, [{"role": "user", "content": text}], ())
-            counts.append(await ask(connection, request, server.chat.read))
+            counts.append(await request_count(connection, request, server.chat.read))
         check_chats(counts, server.name)
         ability = Ability("supported")
     except EndpointError as error:
@@ -394,7 +394,7 @@ async def _try_chat(connection: Connection, server: Server, binding: ProbeResult
     return replace(binding, chat=ability, text=ability if server.text_by_chat else binding.text)
 
 
-async def ask(connection: Connection, request: Request, read: ReadTokens) -> int:
+async def request_count(connection: Connection, request: Request, read: ReadTokens) -> int:
     """Send a counting request and return the count.
 
     Raises:

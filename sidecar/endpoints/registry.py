@@ -119,7 +119,7 @@ class Endpoints:
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
         """Return the context window that a server allocates to a model, or None."""
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
-            binding = await self._await_within(partial(endpoint.probed, model), seconds)
+            binding = await self._await_within(partial(endpoint.ensure_probed, model), seconds)
             if not isinstance(binding, Miss) and binding.limit:
                 return binding.limit
         return None
@@ -187,7 +187,7 @@ class Endpoints:
     async def probe_if_due(self, model: str) -> None:
         """Probe the servers of a model whose last result is no longer valid."""
         for endpoint in self._endpoints_for(model) if self._use and not self._closed else ():
-            await self._await_within(partial(endpoint.probed, model), DEFAULT_SECONDS)
+            await self._await_within(partial(endpoint.ensure_probed, model), DEFAULT_SECONDS)
 
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
@@ -205,7 +205,7 @@ class Endpoints:
 
     def models(self) -> list[str]:
         """Return the models that were used, declared without wildcards, or listed by a server."""
-        names = [name for endpoint in self._endpoints for name in endpoint.named()]
+        names = [name for endpoint in self._endpoints for name in endpoint.named_models()]
         listed = [name for endpoint in self._endpoints for name in endpoint.matching_models]
         return list(dict.fromkeys([*names, *listed]))
 

@@ -141,7 +141,7 @@ class Modalities(msgspec.Struct, frozen=True):
         return sum(msgspec.structs.astuple(self))
 
 
-def modalities(raw: object) -> Modalities:
+def count_modalities(raw: object) -> Modalities:
     """Return the tokens of other modalities in a usage, reply or stream.
 
     OpenAI (chat, Responses, realtime, images) and xAI send `audio_tokens` and `image_tokens` in the
@@ -214,7 +214,7 @@ class Searches(NamedTuple):
     """Uses of tools that have no list price."""
 
 
-def searches(raw: object, *, by_query: bool = True) -> Searches:
+def count_searches(raw: object, *, by_query: bool = True) -> Searches:
     """Return the billed searches in a usage, reply or stream.
 
     Args:

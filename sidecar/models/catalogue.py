@@ -90,14 +90,17 @@ def window_of(model: str) -> int | None:
     return _windows[model]
 
 
-def is_other(said: str, asked: str) -> bool:
+def is_different_model(reported: str, requested: str) -> bool:
     """Return whether the model that a reply names is another one than the requested model.
 
     Names that differ only in a release date are the same. Unknown names are not compared, because
     local servers use names of their own. The first call loads the price list.
     """
-    names = {families.undated(parse(model).bare).replace(".", "-") for model in (said, asked)}
-    return len(names) > 1 and window_of(said) is not None
+    names = {
+        families.without_date(parse(model).bare).replace(".", "-")
+        for model in (reported, requested)
+    }
+    return len(names) > 1 and window_of(reported) is not None
 
 
 def similar_models(model: str) -> tuple[str, ...] | None:
@@ -126,7 +129,7 @@ def similar_if_known(model: str) -> tuple[str, ...] | None:
 
 def _similar_models(model: str) -> tuple[str, ...] | None:
     name = parse(model)
-    bare = families.undated(name.bare)[:_LONG]
+    bare = families.without_date(name.bare)[:_LONG]
     if name.provider in LOCAL_PROVIDERS or name.bare in _all_names():
         return None
     is_misspelt = families.is_misspelt(name.bare)
@@ -174,7 +177,7 @@ def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
         yield name.provider, name.host_id
         yield name.provider, name.host_id.partition(":")[0]
     yield maker, name.bare
-    yield maker, families.undated(name.bare)
+    yield maker, families.without_date(name.bare)
     yield "openrouter", name.host_id
 
 
@@ -193,9 +196,9 @@ def usual_window(bare: str) -> int | None:
     If two windows are equally common, the smaller one is returned. Models that no provider lists
     have the window that their vendor publishes.
     """
-    windows = _windows_by_name().get(bare) or _windows_by_name().get(families.undated(bare))
+    windows = _windows_by_name().get(bare) or _windows_by_name().get(families.without_date(bare))
     if not windows:
-        return published_window(families.undated(bare)) or published_window(bare)
+        return published_window(families.without_date(bare)) or published_window(bare)
     return max(sorted(set(windows)), key=windows.count)
 
 

@@ -142,7 +142,7 @@ def generation_of(model: str) -> str:
     return _find_row(parse(model).bare)[0]
 
 
-def undated(bare: str) -> str:
+def without_date(bare: str) -> str:
     """Return a model name without its release date, such as `claude-sonnet-4-5`."""
     return _DATE.sub("", bare)
 

@@ -75,7 +75,7 @@ class Tariff(Protocol):
         """
 
 
-class OwnTariff:
+class UserTariff:
     """The prices of a `[[price]]` entry in the user's settings, which never change."""
 
     changes: frozenset[int] = frozenset()

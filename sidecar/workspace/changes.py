@@ -88,7 +88,7 @@ def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
     if not replied or parse(asked).provider in LOCAL_PROVIDERS:
         return False
     served = any(matches(asked, endpoint.models) for endpoint in settings.endpoints)
-    return not served and catalogue.is_other(replied, asked)
+    return not served and catalogue.is_different_model(replied, asked)
 
 
 class AlternativeModels(NamedTuple):

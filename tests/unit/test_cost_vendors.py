@@ -15,7 +15,7 @@ import pytest
 from sidecar.config.settings import Price
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
-from sidecar.messages.billing import Searches, searches, service_tier
+from sidecar.messages.billing import Searches, count_searches, service_tier
 from tests.unit.test_cost_prices import CASES as BY_BUCKETS
 
 if TYPE_CHECKING:
@@ -400,7 +400,12 @@ def test_a_stream_is_billed_as_its_reply() -> None:
         {"type": "response.output_item.done", "item": item},
         {"type": "response.completed", "response": reply},
     ]
-    assert searches(stream) == searches(stream[:2]) == searches(reply) == Searches(web=1)
+    assert (
+        count_searches(stream)
+        == count_searches(stream[:2])
+        == count_searches(reply)
+        == Searches(web=1)
+    )
     assert service_tier(stream) == service_tier(reply) == "flex"
 
 

@@ -198,7 +198,7 @@ def test_hidden_prompt_does_not_calibrate_documents_or_other_models(
 
     document = document_key("claude-sonnet-4-5", "x", "prose")
     learned = shared.learned(document)
-    assert shared.start(document) == pytest.approx(1.0, abs=0.001)
+    assert shared.initial_factor(document) == pytest.approx(1.0, abs=0.001)
     assert learned is None or learned.factor() == pytest.approx(1.0, abs=0.001)
     other = ConversationCalibration(shared, "claude-sonnet-4", "x", "editor")
     assert other.factor == pytest.approx(1.0, abs=0.03)
