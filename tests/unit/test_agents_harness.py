@@ -53,7 +53,7 @@ def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> 
 
 def test_docs_name_the_versions_of_the_agents_under_test() -> None:
     page = (ROOT / "docs/reference/agents.md").read_text()
-    table = page.partition("| agent | version that was run |")[2].partition("\n\n")[0]
+    table = page.partition("| agent | tested version |")[2].partition("\n\n")[0]
     versions: dict[str, str] = {}
     for row in table.splitlines()[2:]:
         _, names, version, *_ = row.split("|")
