@@ -92,8 +92,13 @@ def test_gitignore_lines_match_like_git(line: str, top: str, middle: str, deep: 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=5), PATHS)
 @example(["aa", "a/**/"], "a/a")
+@example(["!!"], "a")
 def test_last_matching_glob_decides(lines: list[str], path: str) -> None:
-    lines = [line for line in lines if path_glob_problem(line) is None]
+    lines = [
+        line
+        for line in lines
+        if path_glob_problem(line) is None and path_glob_problem(line.removeprefix("!")) is None
+    ]
     expected = False
     for line in lines:
         if ours([line.removeprefix("!")], [path]):
