@@ -34,7 +34,7 @@ UNKNOWN = "?"
 _BAR = 18
 """Width of a bar in plain text, in cells."""
 
-_PARTS = {
+PARTS = {
     "system": "System prompt",
     "tools": "Tools",
     "sections": "Sections",
@@ -78,8 +78,21 @@ def window_text(limit: int, source: str) -> str:
     return f"{counted(limit, 'token')} ({_LIMIT_SOURCES[source]})"
 
 
-def summary_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return the rows of a tooltip: size, model, window and session."""
+def tooltip_rows(usage: ContextUsage) -> list[ViewRow]:
+    """Return the rows of a tooltip: the context's size with its window, and the session."""
+    size = usage.note or UNKNOWN
+    if usage.tokens is not None and usage.method is not None:
+        size = banded_text(usage.tokens, usage.method, usage.error_percent)
+        if usage.limit is not None and usage.limit_source is not None:
+            size += f" of {window_text(usage.limit, usage.limit_source)}"
+        if usage.percent is not None:
+            size += f", {percent_text(usage.percent)} of the usable window"
+    session = ", ".join(filter(None, (_session_cell(usage), usage.model)))
+    rows = [("Context", size), ("Session", session)]
+    return [ViewRow(label=label, value=value) for label, value in rows if value]
+
+
+def _summary_rows(usage: ContextUsage) -> list[ViewRow]:
     if usage.tokens is None and usage.note is None:
         return []
     share = None if usage.percent is None else usage.percent / 100
@@ -105,7 +118,7 @@ def context_rows(
         updated: When the session was last used, as text.
         now: The current time.
     """
-    summary = summary_rows(usage)
+    summary = _summary_rows(usage)
     if not summary or usage.session is None:
         return []
     samples = usage.calibration.samples if usage.calibration else 0
@@ -116,7 +129,7 @@ def context_rows(
             "Over by" if free is not None and free < 0 else "Free",
             "" if free is None else counted(abs(free), "token"),
         ),
-        *_forecast_cells(usage.forecast, now or datetime.now(UTC)),
+        *forecast_cells(usage.forecast, now or datetime.now(UTC)),
         ("Calibrated by", counted(samples, "report") if samples else ""),
         ("Updated", updated),
         ("Session id", usage.session.id),
@@ -125,7 +138,8 @@ def context_rows(
     return [*summary, *rows, *part_rows(usage)]
 
 
-def _forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, str]]:
+def forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, str]]:
+    """Return the rows of a forecast: names and values, which are "" if unknown."""
     if forecast is None:
         return []
     left, hits, rate = forecast.calls_left, forecast.cache_hit_percent, forecast.usd_per_hour
@@ -184,7 +198,7 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
     kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
     groups = (
-        ("Breakdown", [(_PARTS[name], tokens) for name, tokens in kinds.items() if tokens]),
+        ("Breakdown", [(PARTS[name], tokens) for name, tokens in kinds.items() if tokens]),
         ("Contents (estimated)", [(part.label, part.tokens) for part in usage.contents]),
         ("Largest", [(" ".join(part.label.split()), part.tokens) for part in usage.largest]),
     )

@@ -187,6 +187,11 @@ REQUESTS: dict[str, CustomRequest] = {
         "sidecar.context.protocol:ContextUsage",
         "Return how full the context is.",
     ),
+    "context/page": CustomRequest(
+        "sidecar.context.protocol:UsageParams",
+        "sidecar.text.pages:Page",
+        "Return the context view as a page: what fills the window, and what comes next.",
+    ),
     "context/sessions": CustomRequest(
         "sidecar.context.protocol:SessionsParams",
         "sidecar.context.protocol:SessionRow",

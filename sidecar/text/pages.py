@@ -89,6 +89,12 @@ thead th{color:var(--dim)}tfoot :is(th,td){font-weight:600;border-bottom:0}
 .c2{fill:var(--c2);stroke:var(--c2)}.c3{fill:var(--c3);stroke:var(--c3)}
 .c4{fill:var(--c4);stroke:var(--c4)}.c5{fill:var(--c5);stroke:var(--c5)}
 .c6{fill:var(--c6);stroke:var(--c6)}.c7{fill:var(--c7);stroke:var(--c7)}
+.r0{fill:var(--dim);stroke:var(--dim);fill-opacity:.5}.r1{fill:var(--line);stroke:var(--line)}
+.facts{margin:8px 0}.facts div{display:flex;justify-content:space-between;gap:12px;padding:2px 0}
+.facts dt{color:var(--dim);flex:none}.facts dd{margin:0;text-align:right}
+.size{font-size:22px;color:var(--fg);margin:8px 0 0;line-height:1.2}
+.size b{font-weight:600}.size.warning b{color:var(--warn)}.size.error b{color:var(--bad)}
+.list .legend{display:block}.list .legend li{padding:1px 0}.list .legend b{margin-left:auto}
 rect{stroke:none!important}.parts rect,.plot rect{shape-rendering:crispEdges}
 @media (max-width:600px){body{padding:12px}
 .wide thead tr,.wide tbody tr,.wide tfoot tr{display:grid;padding:4px 0;column-gap:6px;
@@ -180,12 +186,24 @@ def details_html(key: str, summary: str, body: str) -> str:
     return f'<details id="{key}"><summary>{escape(summary)}</summary>{body}</details>'
 
 
-def parts_bar(parts: Sequence[tuple[str, int]], label: str) -> str:
-    """Return a stacked bar of token numbers with a legend that names each with its share."""
-    whole = sum(tokens for _, tokens in parts) or 1
-    left, shapes, items = 0.0, [], []
-    for index, (name, tokens) in enumerate(parts):
-        width, colour = 100 * tokens / whole, f"c{index % COLOURS}"
+def parts_bar(
+    parts: Sequence[tuple[str, int]], label: str, rest: Sequence[tuple[str, int]] = ()
+) -> str:
+    """Return a stacked bar of token numbers with a legend that names each with its share.
+
+    Args:
+        parts: Names and tokens of the parts.
+        label: What the bar shows, for screen readers.
+        rest: Parts that are not in use, such as the free space.
+    """
+    every = [*parts, *rest]
+    whole = sum(tokens for _, tokens in every) or 1
+    left, shapes, items, colours = 0.0, [], [], []
+    for index, (name, tokens) in enumerate(every):
+        unused = index - len(parts)
+        colour = f"c{index % COLOURS}" if unused < 0 else f"r{unused % 2}"
+        width = 100 * tokens / whole
+        colours.append(colour)
         text = f"{name}: {tokens:,} tokens"
         shapes.append(
             f'<rect class="{colour}" x="{left:.3f}%" width="{width:.3f}%" height="100%">'
@@ -196,18 +214,30 @@ def parts_bar(parts: Sequence[tuple[str, int]], label: str) -> str:
         left += width
     return (
         f'<svg class="parts" role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>'
-        f"{legend(items)}"
+        f"{legend(items, colours)}"
     )
 
 
-def legend(items: Sequence[tuple[str, str]]) -> str:
+def legend(items: Sequence[tuple[str, str]], colours: Sequence[str] = ()) -> str:
     """Return the names of the colours, each with a text such as its number."""
     entries = "".join(
-        f'<li><svg aria-hidden="true"><rect class="c{index % COLOURS}" width="10" height="10"/>'
-        f"</svg>{escape(name)}{f' <b>{escape(text)}</b>' if text else ''}</li>"
-        for index, (name, text) in enumerate(items)
+        f'<li><svg aria-hidden="true"><rect class="{colour}" width="10" height="10"/></svg>'
+        f"<span>{escape(name)}</span><b>{escape(text)}</b></li>"
+        for colour, (name, text) in zip(colours or _cycle(len(items)), items, strict=True)
     )
     return f'<ul class="legend">{entries}</ul>'
+
+
+def _cycle(number: int) -> list[str]:
+    return [f"c{index % COLOURS}" for index in range(number)]
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """Return a list of names with their values."""
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows
+    )
+    return f'<dl class="facts">{items}</dl>'
 
 
 def stacked_columns(labels: Sequence[str], series: Sequence[Series], label: str) -> str:

@@ -11,10 +11,9 @@ from sidecar.budget.findings import percent_of, severity_of
 from sidecar.context.protocol import ViewRow
 from sidecar.context.view import (
     UNKNOWN,
-    part_rows,
     rows_markdown,
     short_text,
-    summary_rows,
+    tooltip_rows,
     window_text,
 )
 from sidecar.context.window import Severity
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 
 API_PRICES = "at API prices"
 """Added to the costs of agents, because no file says what a subscription bills."""
-NO_BUDGET = "none (set one in .token-sidecar.toml)"
+_DOCUMENT_ROWS = 4
+"""Most rows of a document's tooltip. The tooltips of all parts have at most eight rows."""
 
 _METHODS: dict[Method, str] = {
     "exact": "exact, by the model's own tokenizer",
@@ -66,6 +66,8 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: str
     tooltip: str
     severity: Severity
+    source: str = ""
+    """`protocol`, or the agent of the shown session."""
     sessions: int = 0
     """A number that changes whenever the result of `context/sessions` may have changed."""
 
@@ -99,11 +101,11 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost: CostStatus | None = None
 
 
-def document_severity(part: DocumentStatus) -> Severity:
+def document_severity(tokens: int, budget: int | None) -> Severity:
     """Return `warning` for a document over its budget, and `error` from twice its budget on."""
-    if part.budget is None or not part.tokens:
+    if budget is None or not tokens:
         return "ok"
-    severity = severity_of(part.tokens, part.budget)
+    severity = severity_of(tokens, budget)
     return "ok" if severity is None or severity == "information" else severity
 
 
@@ -123,6 +125,7 @@ def document_status(count: Count, budget: int | None, loaded: Loaded) -> Documen
         budget=budget,
         text=_document_text(count, percent, loaded.settings.status.show),
         tooltip=rows_markdown(_document_rows(count, percent, budget, loaded)),
+        severity=document_severity(count.tokens, budget),
     )
 
 
@@ -131,7 +134,9 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
     if percent is None or show == "tokens":
         return tokens
     share = percent_text(percent)
-    return share if show == "percent" else f"{tokens} ({share})"
+    if show == "percent":
+        return share
+    return f"{tokens} ({share})" if percent else tokens
 
 
 def _document_rows(
@@ -141,19 +146,18 @@ def _document_rows(
     used = (
         "" if budget is None else f"{counted(budget, 'token')}, {percent_text(percent or 0)} used"
     )
-    cost = "" if count.input_cost_usd is None else usd_text(count.input_cost_usd)
+    tokens = banded_text(count.tokens, count.method, count.error_percent)
+    cost = "" if count.input_cost_usd is None else f", {usd_text(count.input_cost_usd)} as input"
     rows = [
-        ("Document", banded_text(count.tokens, count.method, count.error_percent)),
-        ("Characters", f"{count.characters:,}"),
+        ("Document", f"{tokens}, {_method_text(count)}{cost}"),
         ("Model", _model_text(count)),
-        ("Method", _method_text(count)),
-        ("Endpoint", count.note or ""),
-        ("Budget", used or ("none" if wrong else NO_BUDGET)),
         ("Configuration", wrong),
+        ("Endpoint", count.note or ""),
+        ("Budget", used),
         ("Window", "" if count.limit is None else _window_text(count, count.limit)),
-        ("Input cost", cost),
     ]
-    return [ViewRow(label=label, value=value) for label, value in rows if value]
+    shown = [ViewRow(label=label, value=value) for label, value in rows if value]
+    return shown[:_DOCUMENT_ROWS]
 
 
 def _model_text(count: Count) -> str:
@@ -232,8 +236,9 @@ def context_status(
         tokens=usage.tokens,
         percent=usage.percent,
         text=f"ctx {short_text(usage, show)}",
-        tooltip=rows_markdown(summary_rows(usage) + part_rows(usage)[:1]),
+        tooltip=rows_markdown(tooltip_rows(usage)),
         severity=usage.severity,
+        source=usage.session.source if usage.session else "",
         sessions=sessions,
     )
 
@@ -250,10 +255,11 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         return None
     today, own = costs.today or 0, format_session_cost(costs, session)
     priced = f"{own} {API_PRICES}" if live is not None else own
+    is_more = costs.workspace not in (0, today)
+    total = f", {usd_text(costs.workspace)} in this workspace" if is_more else ""
     rows = [
         ("This session", priced or ("nothing recorded" if is_agent else "")),
-        ("Today", usd_text(today)),
-        ("This workspace", usd_text(costs.workspace)),
+        ("Today", usd_text(today) + total),
         ("Team this month", usd_text(costs.team.usd) if costs.team else ""),
     ]
     return CostStatus(

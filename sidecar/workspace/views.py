@@ -18,6 +18,7 @@ from sidecar.text.tables import align_columns, draw_gauge
 
 if TYPE_CHECKING:
     from sidecar.context.protocol import FitResult, Removed
+    from sidecar.text.pages import Page
     from sidecar.workspace.spending import Costs
 
 _COMPARED = ("model", "tokens", "of window", "input cost", "method")
@@ -156,6 +157,16 @@ def add_view_to_usage(
     updated = format_age(session.updated_at, now) if session else ""
     rows = context_rows(usage, cost=format_session_cost(costs, session), updated=updated, now=now)
     return msgspec.structs.replace(usage, rows=rows, text=rows_text(rows) if rows else NO_CONTEXT)
+
+
+def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -> Page:
+    """Return a usage as a page."""
+    from sidecar.context.page import context_page
+
+    now = now or datetime.now(UTC)
+    updated = age_text(usage.session.updated_at, now) if usage.session else ""
+    cost = _cost_with_noun(format_session_cost(costs, usage.session))
+    return context_page(usage, cost=cost, updated=updated, empty=NO_CONTEXT, now=now)
 
 
 def session_rows(

@@ -58,7 +58,7 @@ async def test_models_are_found_by_words(client: Client) -> None:
 async def test_window_is_sent_once_the_catalogue_is_loaded(client: Client) -> None:
     client.open("hello world")
     update = await client.take("status/update", lambda u: u["document"]["percent"] is not None)
-    assert update["text"] == "2 tokens (0 %)"
+    assert update["text"] == "2 tokens"
     count = await client.count(model="gpt-4o")
     assert (count["limit"], count["percent"]) == (128_000, 0)
     client.ignore("status/update")

@@ -50,7 +50,8 @@ async def opened(client: Client, text: str) -> None:
 
 
 def is_priced(update: Any) -> bool:
-    return "%" in update["text"] and "Input cost" in update["document"]["tooltip"]
+    tooltip = update["document"]["tooltip"]
+    return "usable window" in tooltip and "as input" in tooltip
 
 
 async def test_windows_and_prices_are_sent_if_the_list_is_already_loaded(

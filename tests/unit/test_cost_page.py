@@ -160,7 +160,7 @@ def test_the_parts_of_the_tokens_add_up(book: CostBook) -> None:
     book.record(CostRecordParams(model="claude-sonnet-4-5", usage=usage, at=START))
     html = panel_of(book, Choice("all"))
     assert "<dt>Tokens</dt><dd>24,400</dd>" in html
-    parts = re.findall(r"</svg>([\w ]+) <b>([\d,]+) \((\d+) %\)", html)
+    parts = re.findall(r"<span>([\w ]+)</span><b>([\d,]+) \((\d+) %\)", html)
     assert [(name, int(tokens.replace(",", ""))) for name, tokens, _ in parts] == [
         ("Input", 1000),
         ("Cache writes", 3000),

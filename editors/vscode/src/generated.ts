@@ -142,6 +142,7 @@ export interface ContextStatus {
   text: string;
   tooltip: string;
   severity: "error" | "ok" | "warning";
+  source: string;
   sessions: number;
 }
 

@@ -31,6 +31,7 @@ from sidecar.workspace.views import (
     format_reset_result,
     format_undo_result,
     session_rows,
+    usage_page,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from sidecar.context.protocol import AssembleResult, FitResult, PreflightResult, ResponseResult
     from sidecar.cost.caps import CostVerdict
     from sidecar.server.server import SidecarServer
+    from sidecar.text.pages import Page
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.workspace import Workspace
 
@@ -49,6 +51,7 @@ def register(server: SidecarServer) -> None:
         "context/set": _set,
         "context/append": _append,
         "context/usage": partial(_usage, server),
+        "context/page": partial(_page, server),
         "context/sessions": partial(_sessions, server),
         "context/select": partial(_select, server),
         "context/reset": _reset,
@@ -158,6 +161,11 @@ async def _usage(
     return add_view_to_usage(
         await add_forecast(server.services, workspace, session, usage), workspace.costs
     )
+
+
+async def _page(server: SidecarServer, conversations: Conversations, params: p.UsageParams) -> Page:
+    usage = await _usage(server, conversations, msgspec.structs.replace(params, contents=True))
+    return usage_page(usage, conversations.workspace.costs)
 
 
 async def _sessions(

@@ -18,7 +18,6 @@ from sidecar.workspace.budgets import find_lowest_budget, model_of
 from sidecar.workspace.counts import seconds_until_pause
 from sidecar.workspace.status import (
     StatusUpdate,
-    document_severity,
     document_status,
     status_update,
     worse_severity,
@@ -133,7 +132,7 @@ class StatusPublisher:
         if count is not None:
             budget = find_lowest_budget(self._services.documents.snapshot(uri), workspace)
             document_part = document_status(count, budget, workspace.loaded)
-            severity = worse_severity(document_severity(document_part), severity)
+            severity = worse_severity(document_part.severity, severity)
         update = status_update(workspace, uri, version, document_part, severity)
         if not _is_same(self._sent[uri], update):
             self._sent[uri] = update

@@ -108,6 +108,7 @@
 ---@field text string
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
+---@field source string
 ---@field sessions integer
 
 --- How full a context is. `tokens` is the size of the next request.

@@ -1,0 +1,86 @@
+"""The context of a session as a page: what fills the window, and what comes next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.context.view import PARTS, forecast_cells, share_text, window_text
+from sidecar.models.names import short_name
+from sidecar.text.pages import Page, escape, facts, parts_bar
+from sidecar.text.printable import counted, is_generated_id
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sidecar.context.protocol import ContextUsage
+
+_TITLE = "Context"
+_MOST_LARGEST = 5
+
+
+def context_page(
+    usage: ContextUsage, *, cost: str, updated: str, empty: str, now: datetime
+) -> Page:
+    """Return the page of a context.
+
+    Args:
+        usage: The context, with contents and forecast.
+        cost: The session's cost, as text.
+        updated: When the session was last used, as text.
+        empty: The text to show without a session.
+        now: The current time.
+    """
+    session = usage.session
+    if session is None or (usage.tokens is None and usage.note is None):
+        return Page(title=_TITLE, html=f"<p>{escape(empty)}</p>")
+    agent = "conversation" if session.source == "protocol" else session.source
+    name = session.label or ("Conversation" if is_generated_id(session.id) else session.id)
+    model = short_name(usage.model) if usage.model else ""
+    about = " · ".join(filter(None, (agent, model, cost, updated)))
+    parts = [
+        f"<h2>{escape(name)}</h2><p>{escape(about)}</p>",
+        _size_html(usage),
+        f'<div class="list">{_bar_html(usage)}</div>',
+    ]
+    if cells := [cell for cell in forecast_cells(usage.forecast, now) if cell[1]]:
+        parts.append(f"<h2>What comes next</h2>{facts(cells)}")
+    if usage.largest:
+        largest = [
+            (" ".join(part.label.split()), f"{part.tokens:,}")
+            for part in usage.largest[:_MOST_LARGEST]
+        ]
+        parts.append(f"<h2>Largest messages</h2>{facts(largest)}")
+    return Page(title=_TITLE, html="".join(parts))
+
+
+def _size_html(usage: ContextUsage) -> str:
+    if usage.tokens is None:
+        return f"<p>{escape(usage.note or '')}</p>"
+    mark = "" if usage.method in ("exact", "endpoint") else "~"
+    size = f"{mark}{counted(usage.tokens, 'token')}"
+    note = f'<p class="note">{escape(usage.note)}</p>' if usage.note else ""
+    if usage.percent is None or usage.limit is None or usage.limit_source is None:
+        return f'<p class="size"><b>{size}</b></p>{note}'
+    window = window_text(usage.limit, usage.limit_source)
+    return (
+        f'<p class="size {usage.severity}"><b>{share_text(usage)}</b></p>'
+        f"<p>{size} of {escape(window)}</p>{note}"
+    )
+
+
+def _bar_html(usage: ContextUsage) -> str:
+    tokens = usage.tokens or 0
+    if usage.contents:
+        parts = [(part.label, part.tokens) for part in usage.contents]
+    elif usage.breakdown:
+        kinds = msgspec.structs.asdict(usage.breakdown)
+        parts = [(PARTS[name], number) for name, number in kinds.items() if number]
+    else:
+        parts = [("In use", tokens)] if tokens else []
+    rest = []
+    if usage.available is not None:
+        rest = [("Reserved for the reply", usage.reserve or 0), ("Free", max(0, usage.available))]
+    about = "<p>Shares are estimated from the sizes of the parts.</p>" if usage.contents else ""
+    return parts_bar(parts, "Tokens in the context window", rest) + about
