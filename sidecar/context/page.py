@@ -8,8 +8,8 @@ import msgspec
 
 from sidecar.context.view import PARTS, forecast_cells, share_text, window_text
 from sidecar.models.names import short_name
-from sidecar.text.pages import Page, escape, facts, parts_bar
-from sidecar.text.printable import counted, is_generated_id
+from sidecar.text.pages import STYLE, Page, escape, facts, parts_bar
+from sidecar.text.printable import is_generated_id
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 _TITLE = "Context"
 _MOST_LARGEST = 5
+_STYLE = f"""{STYLE}
+body{{background:var(--vscode-sideBar-background,var(--bg));padding:8px 14px}}
+h1{{font-size:15px}}h2{{font-size:13px;margin:16px 0 4px}}
+"""
+"""The view is in a side bar, which is narrow and has a colour of its own."""
 
 
 def context_page(
@@ -34,35 +39,35 @@ def context_page(
     """
     session = usage.session
     if session is None or (usage.tokens is None and usage.note is None):
-        return Page(title=_TITLE, html=f"<p>{escape(empty)}</p>")
+        return Page(title=_TITLE, html=f"<h1>{_TITLE}</h1><p>{escape(empty)}</p>", style=_STYLE)
     agent = "conversation" if session.source == "protocol" else session.source
     name = session.label or ("Conversation" if is_generated_id(session.id) else session.id)
     model = short_name(usage.model) if usage.model else ""
     about = " · ".join(filter(None, (agent, model, cost, updated)))
-    parts = [
-        f"<h2>{escape(name)}</h2><p>{escape(about)}</p>",
+    body = [
+        f"<h1>{escape(name)}</h1><p>{escape(about)}</p>",
         _size_html(usage),
         f'<div class="list">{_bar_html(usage)}</div>',
     ]
     if cells := [cell for cell in forecast_cells(usage.forecast, now) if cell[1]]:
-        parts.append(f"<h2>What comes next</h2>{facts(cells)}")
+        body.append(f"<h2>What comes next</h2>{facts(cells)}")
     if usage.largest:
         largest = [
             (" ".join(part.label.split()), f"{part.tokens:,}")
             for part in usage.largest[:_MOST_LARGEST]
         ]
-        parts.append(f"<h2>Largest messages</h2>{facts(largest)}")
-    return Page(title=_TITLE, html="".join(parts))
+        body.append(f"<h2>Largest messages</h2>{facts(largest)}")
+    return Page(title=_TITLE, html="".join(body), style=_STYLE)
 
 
 def _size_html(usage: ContextUsage) -> str:
     if usage.tokens is None:
         return f"<p>{escape(usage.note or '')}</p>"
     mark = "" if usage.method in ("exact", "endpoint") else "~"
-    size = f"{mark}{counted(usage.tokens, 'token')}"
+    size = f"{mark}{usage.tokens:,}"
     note = f'<p class="note">{escape(usage.note)}</p>' if usage.note else ""
     if usage.percent is None or usage.limit is None or usage.limit_source is None:
-        return f'<p class="size"><b>{size}</b></p>{note}'
+        return f'<p class="size"><b>{size} tokens</b></p>{note}'
     window = window_text(usage.limit, usage.limit_source)
     return (
         f'<p class="size {usage.severity}"><b>{share_text(usage)}</b></p>'

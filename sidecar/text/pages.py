@@ -89,12 +89,13 @@ thead th{color:var(--dim)}tfoot :is(th,td){font-weight:600;border-bottom:0}
 .c2{fill:var(--c2);stroke:var(--c2)}.c3{fill:var(--c3);stroke:var(--c3)}
 .c4{fill:var(--c4);stroke:var(--c4)}.c5{fill:var(--c5);stroke:var(--c5)}
 .c6{fill:var(--c6);stroke:var(--c6)}.c7{fill:var(--c7);stroke:var(--c7)}
-.r0{fill:var(--dim);stroke:var(--dim);fill-opacity:.5}.r1{fill:var(--line);stroke:var(--line)}
+.r0{fill:var(--fg);fill-opacity:.45}.r1{fill:var(--fg);fill-opacity:.12}
 .facts{margin:8px 0}.facts div{display:flex;justify-content:space-between;gap:12px;padding:2px 0}
 .facts dt{color:var(--dim);flex:none}.facts dd{margin:0;text-align:right}
 .size{font-size:22px;color:var(--fg);margin:8px 0 0;line-height:1.2}
 .size b{font-weight:600}.size.warning b{color:var(--warn)}.size.error b{color:var(--bad)}
-.list .legend{display:block}.list .legend li{padding:1px 0}.list .legend b{margin-left:auto}
+.list .legend{display:block}.list .legend li{padding:1px 0;flex-wrap:wrap;overflow-wrap:break-word}
+.list .legend span{flex:1}.list .legend b{margin-left:auto}
 rect{stroke:none!important}.parts rect,.plot rect{shape-rendering:crispEdges}
 @media (max-width:600px){body{padding:12px}
 .wide thead tr,.wide tbody tr,.wide tfoot tr{display:grid;padding:4px 0;column-gap:6px;

@@ -49,9 +49,9 @@ def test_the_parts_fill_the_window() -> None:
 
 def test_the_head_names_session_agent_model_cost_and_age() -> None:
     html = page(usage())
-    assert "<h2>Fix the parser</h2>" in html
+    assert "<h1>Fix the parser</h1>" in html
     assert "claude-code · opus-5 · $0.97 · 3 min ago" in html
-    assert "54,148 tokens of 200,000 tokens (from the agent)" in html
+    assert "54,148 of 200,000 tokens (from the agent)" in html
 
 
 def test_a_forecast_says_what_comes_next() -> None:
@@ -72,7 +72,7 @@ def test_no_generated_id_names_a_conversation() -> None:
         id="0b8f4b52-7c1d-4c0e-8f6e-2f1c55a0c9aa", source="protocol", updated_at=""
     )
     html = page(usage(session=session, contents=[]))
-    assert "<h2>Conversation</h2>" in html
+    assert "<h1>Conversation</h1>" in html
     assert "In use: 54,148 tokens" in html
 
 
@@ -84,4 +84,4 @@ def test_names_are_escaped() -> None:
 
 
 def test_without_a_session_it_says_what_to_expect() -> None:
-    assert page(ContextUsage()) == "<p>Nothing yet.</p>"
+    assert page(ContextUsage()) == "<h1>Context</h1><p>Nothing yet.</p>"

@@ -12,12 +12,13 @@ import {
 } from "vscode";
 import { showCostReport } from "./costReport";
 import { counted, how, number, percent, plain, reason, tokens, tokensText, usd } from "./format";
+import { state } from "./applicable";
 import { installServer } from "./managed";
-import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo } from "./generated";
+import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo, SessionRow } from "./generated";
 import type { Choice } from "./page";
 import type { Server } from "./server";
 import { countSelections } from "./status";
-import type { Row } from "./contextView";
+import type { SessionsView } from "./sessionsView";
 import { chooseSession, fitContext, pinSession, undoFitContext } from "./conversation";
 import { workspaceParam } from "./workspaceParam";
 
@@ -27,7 +28,7 @@ const FIT_TITLE = "Fit to budget";
 type Action = (...args: unknown[]) => Promise<unknown>;
 
 /** The commands of the palette, by the last part of their ids. */
-export function actions(context: ExtensionContext, server: Server): Record<string, Action> {
+export function actions(context: ExtensionContext, server: Server, view: SessionsView): Record<string, Action> {
   return {
     count: () => count(server),
     compareModels: () => compareModels(server, context),
@@ -37,8 +38,12 @@ export function actions(context: ExtensionContext, server: Server): Record<strin
     selectModel: (model) => selectModel(server, typeof model === "string" ? model : undefined),
     resetContext: () => resetContext(server),
     sessions: () => chooseSession(server),
-    pinSession: (row) => pinSession(server, row as Row),
+    pinSession: (row) => pinSession(server, row as SessionRow),
     unpinSession: () => pinSession(server),
+    sessionReport: () => showCostReport(server, { period: "all", by: "session" }),
+    sortSessions: () => view.sort(),
+    hideEndedSessions: () => view.hideEnded(true),
+    showEndedSessions: () => view.hideEnded(false),
     fitContext: () => fitContext(server),
     undoFitContext: () => undoFitContext(server),
     probeEndpoints: () => probeEndpoints(server),
@@ -53,8 +58,8 @@ export function actions(context: ExtensionContext, server: Server): Record<strin
 }
 
 /** Register the commands; a thrown error is shown to the user. */
-export function registerCommands(context: ExtensionContext, server: Server): void {
-  for (const [name, action] of Object.entries(actions(context, server))) {
+export function registerCommands(context: ExtensionContext, server: Server, view: SessionsView): void {
+  for (const [name, action] of Object.entries(actions(context, server, view))) {
     const run = (...args: unknown[]): Promise<unknown> =>
       action(...args).catch((error: unknown) => {
         void window.showErrorMessage(`Token Sidecar: ${plain(reason(error))}`);
@@ -191,26 +196,30 @@ function able(each: Capability): string {
   return `text ${each.text}, chat ${each.chat}, window ${each.limit === null ? "unknown" : number(each.limit)}`;
 }
 
-const MENU: readonly (readonly [icon: string, label: string, command: string] | undefined)[] = [
-  ["symbol-numeric", "Count document and selection", "count"],
-  ["list-ordered", "Compare models", "compareModels"],
-  ["pie-chart", "Context usage", "contextUsage"],
-  ["credit-card", "Cost report", "costReport"],
-  ["fold", "Fit to budget", "fitToBudget"],
+const hasDocument = (): boolean => window.activeTextEditor !== undefined;
+const isOwn = (): boolean => state.context === "own";
+const always = (): boolean => true;
+
+const MENU: readonly (readonly [icon: string, label: string, command: string, applies?: () => boolean] | undefined)[] = [
+  ["symbol-numeric", "Count document and selection", "count", hasDocument],
+  ["list-ordered", "Compare models", "compareModels", hasDocument],
+  ["fold", "Fit to budget", "fitToBudget", hasDocument],
   undefined,
-  ["symbol-parameter", "Select model", "selectModel"],
-  ["clear-all", "Reset context", "resetContext"],
+  ["pie-chart", "Context", "contextUsage"],
   ["list-selection", "Sessions", "sessions"],
-  ["filter", "Fit context", "fitContext"],
-  ["discard", "Undo fit context", "undoFitContext"],
-  ["plug", "Probe endpoints", "probeEndpoints"],
+  ["credit-card", "Cost report", "costReport"],
+  ["symbol-parameter", "Select model", "selectModel"],
+  ["filter", "Fit context", "fitContext", isOwn],
+  ["discard", "Undo fit context", "undoFitContext", isOwn],
+  ["clear-all", "Reset context", "resetContext", isOwn],
   undefined,
+  ["plug", "Probe endpoints", "probeEndpoints"],
   ["debug-restart", "Restart server", "restart"],
   ["output", "Show log", "showLog"],
 ];
 
 async function showMenu(): Promise<void> {
-  const items = MENU.map((entry) =>
+  const items = MENU.filter((entry) => (entry?.[3] ?? always)()).map((entry) =>
     entry
       ? { label: `$(${entry[0]}) ${entry[1]}`, command: entry[2] }
       : { label: "", command: "", kind: QuickPickItemKind.Separator },

@@ -1,5 +1,4 @@
 import { type QuickPickItem, window } from "vscode";
-import type { Row } from "./contextView";
 import { counted, plain } from "./format";
 import type { ContextUsage, FitResult, SessionRow } from "./generated";
 import type { Server } from "./server";
@@ -25,8 +24,8 @@ function item(row: SessionRow): QuickPickItem & { id: string } {
 }
 
 /** Show a session in the status until it ends; without a row, show the newest again. */
-export async function pinSession(server: Server, row?: Row): Promise<void> {
-  await server.request("context/select", { ...workspaceParam(server), session: row?.session?.id ?? null });
+export async function pinSession(server: Server, row?: SessionRow): Promise<void> {
+  await server.request("context/select", { ...workspaceParam(server), session: row?.id ?? null });
 }
 
 /** Show what pruning would remove and what that costs in cache; apply it if the user agrees. */

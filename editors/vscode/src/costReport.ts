@@ -25,12 +25,7 @@ function open(server: Server, initial?: Choice): { page: LivePage; reveal: () =>
     return server.request<Page>("cost/page", { ...where, ...Object.fromEntries(given) });
   };
   const page = new LivePage(panel, load, initial);
-  let cost = "";
-  const news = server.onStatus((update) => {
-    const now = JSON.stringify(update.cost);
-    if (now !== cost) page.changed();
-    cost = now;
-  });
+  const news = server.onNews(page.changed);
   panel.onDidDispose(() => {
     Disposable.from(page, news).dispose();
     shown = undefined;

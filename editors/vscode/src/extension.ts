@@ -5,6 +5,7 @@ import { ContextView } from "./contextView";
 import { registerMcpServer } from "./mcp";
 import { Server } from "./server";
 import { SECTION } from "./settings";
+import { SessionsView } from "./sessionsView";
 import { StatusBar, languageStatus } from "./status";
 
 let server: Server | undefined;
@@ -13,8 +14,9 @@ let server: Server | undefined;
 export function activate(context: ExtensionContext): Api {
   const log = window.createOutputChannel("Token Sidecar", { log: true });
   const running = (server = new Server(context, log));
-  context.subscriptions.push(log, new StatusBar(running), new ContextView(running), languageStatus(running));
-  registerCommands(context, running);
+  const sessions = new SessionsView(running, context);
+  context.subscriptions.push(log, new StatusBar(running), new ContextView(running), sessions, languageStatus(running));
+  registerCommands(context, running, sessions);
   registerMcpServer(context, log);
   context.subscriptions.push(
     workspace.onDidChangeConfiguration((event) => {

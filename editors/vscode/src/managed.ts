@@ -19,10 +19,12 @@ export async function installServer(context: ExtensionContext, log: LogOutputCha
   await window.withProgress({ location: ProgressLocation.Notification, title }, async (progress) => {
     try {
       await fs.rm(folder, { recursive: true, force: true });
+      progress.report({ message: "creating its environment", increment: 5 });
       await step(log, python, ["-I", "-m", "venv", folder]);
-      progress.report({ message: "with pip" });
+      progress.report({ message: "downloading its dependencies", increment: 25 });
       const own = managedProgram(context, "python");
       await step(log, own, [...PIP, ...needed]);
+      progress.report({ message: "installing it", increment: 60 });
       await step(log, own, [...PIP, "--no-deps", "--no-index", ...wheels]);
     } catch (error) {
       await fs.rm(folder, { recursive: true, force: true });

@@ -52,11 +52,15 @@ export class Server implements Disposable {
   private work = Promise.resolve();
   private readonly healthChanged = new EventEmitter<Health>();
   private readonly statusArrived = new EventEmitter<StatusUpdate>();
+  private readonly newsArrived = new EventEmitter<undefined>();
   private readonly warningArrived = new EventEmitter<ContextWarning>();
+  private readonly news = new Map<string | null, string>();
   /** The models chosen by the user, by workspace; sent again after a restart. */
   private readonly models = new Map<string, string>();
   readonly onHealth = this.healthChanged.event;
   readonly onStatus = this.statusArrived.event;
+  /** Fired when the context, the sessions or the costs of a workspace have changed. */
+  readonly onNews = this.newsArrived.event;
   readonly onWarning = this.warningArrived.event;
 
   constructor(
@@ -100,6 +104,7 @@ export class Server implements Disposable {
     await this.shut();
     this.healthChanged.dispose();
     this.statusArrived.dispose();
+    this.newsArrived.dispose();
     this.warningArrived.dispose();
   }
 
@@ -136,6 +141,9 @@ export class Server implements Disposable {
     const client = new QuietClient(SECTION, "Token Sidecar", executable, this.options());
     client.onNotification("status/update", (update: StatusUpdate) => {
       this.statusArrived.fire(update);
+      const news = JSON.stringify([update.context, update.cost]);
+      if (this.news.get(update.workspace) !== news) this.newsArrived.fire(undefined);
+      this.news.set(update.workspace, news);
     });
     client.onNotification("context/warning", (warning: ContextWarning) => {
       this.log.warn(warning.message);

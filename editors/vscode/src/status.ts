@@ -11,6 +11,7 @@ import {
   window,
   workspace,
 } from "vscode";
+import { setState } from "./applicable";
 import { plain, tokens } from "./format";
 import type { CountResult, StatusUpdate } from "./generated";
 import { DOCUMENTS, type Server } from "./server";
@@ -48,6 +49,7 @@ export class StatusBar implements Disposable {
         this.updated();
       }),
       server.onHealth(({ state }) => {
+        setState({ running: state === "running" });
         if (state !== "running") this.updates.clear();
         this.render();
       }),
@@ -86,15 +88,16 @@ export class StatusBar implements Disposable {
   private render(): void {
     const editor = window.activeTextEditor;
     const update = this.updates.get(editor ? this.server.uri(editor.document.uri) : NO_DOCUMENT);
+    setState({ context: update?.context ? (update.context.source === "protocol" ? "own" : "agent") : "none" });
     if (!update?.text) {
       this.item.hide();
       return;
     }
     const background = BACKGROUND[update.severity];
-    this.item.text = update.text + this.selection;
+    this.item.text = line(update, this.selection);
     this.item.tooltip = tooltip(update);
-    // Otherwise screen readers would read the tooltip's Markdown too.
-    this.item.accessibilityInformation = { label: this.item.text };
+    // Otherwise screen readers would read the tooltip's Markdown and the names of icons too.
+    this.item.accessibilityInformation = { label: line(update, this.selection, false) };
     this.item.backgroundColor = background ? new ThemeColor(background) : undefined;
     this.item.show();
   }
@@ -139,6 +142,15 @@ export async function countSelections(
   const unsure = counts.find((each) => each.method !== "exact" && each.method !== "endpoint");
   const sum = counts.reduce((total, each) => total + each.tokens, 0);
   return { ...result, ...(unsure ?? counts[0]), tokens: sum };
+}
+
+/** Return the status with the selection next to the document, and an icon on each part near or over its limit. */
+function line(update: StatusUpdate, selection: string, icons = true): string {
+  const { document, context, cost } = update;
+  const text = (part: { text: string; severity: StatusUpdate["severity"] } | null): string =>
+    part ? (icons && part.severity !== "ok" ? `$(${part.severity}) ` : "") + part.text : "";
+  const counted = document || update.uri === null ? text(document) : "?";
+  return [counted && counted + selection, text(context), text(cost)].filter(Boolean).join(" · ");
 }
 
 function tooltip(update: StatusUpdate): MarkdownString {

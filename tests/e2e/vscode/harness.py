@@ -15,11 +15,14 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tests.e2e import editors_setup
 from tests.e2e.editors_setup import ROOT, VSCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 EXTENSION = ROOT / "editors/vscode"
@@ -33,6 +36,16 @@ TIDY = """
         await run("workbench.action.revertAndCloseActiveEditor");
     await run("notifications.clearAll");
 """
+THEMES = {
+    "light": "Default Light Modern",
+    "dark": "Default Dark Modern",
+    "high-contrast": "Default High Contrast",
+    "high-contrast-light": "Default High Contrast Light",
+}
+"""Names of themes by the class that VS Code gives to webviews."""
+CONTEXT = "main:has(h1):not(:has(form))"
+REPORT = "main:has(form)"
+"""The contents of the context view and of the cost report."""
 STATUS_ITEM = "token-sidecar.token-sidecar.status"
 
 SETTINGS = {
@@ -316,6 +329,42 @@ class Window:
 
         wait_for(shown, missed)
         return seen[-1] or ""
+
+    def themes(self) -> Iterator[str]:
+        """Switch to each theme, and yield its name when webviews use it."""
+        change = "await vscode.workspace.getConfiguration().update(args[0], args[1], true)"
+        classes = """
+            for (const frame of page.frames())
+                if (await frame.locator("main").count().catch(() => 0))
+                    return await frame.evaluate(() => document.body.className).catch(() => "");
+            return "";
+        """
+        self.host(change, "window.autoDetectColorScheme", False)
+        for name, theme in THEMES.items():
+            self.host(change, "workbench.colorTheme", theme)
+            wait_for(lambda: f"vscode-{name}" in self.page(classes).split(), theme)  # noqa: B023
+            yield name
+
+    def frame_text(self, selector: str) -> str:
+        """Return the text of an element in a webview, or "" if it is not shown."""
+        code = """
+            for (const frame of page.frames()) {
+                if (!(await frame.locator(args[0]).count().catch(() => 0))) continue;
+                return await frame.locator(args[0]).innerText({ timeout: 500 }).catch(() => "");
+            }
+            return "";
+        """
+        return str(self.page(code, selector))
+
+    def context(self) -> str:
+        """Return the text of the context view, or "" if it is not shown."""
+        return self.frame_text(CONTEXT)
+
+    def sessions(self) -> list[str]:
+        """Return the rows of the tree of sessions, each on one line."""
+        rows = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Sessions$/i})})"
+        code = f"return await {rows}.locator('.monaco-list-row').allInnerTexts()"
+        return [str(text).replace("\n", " ") for text in self.page(code)]
 
     def screenshot(self, name: str) -> None:
         """Save a picture of the page."""

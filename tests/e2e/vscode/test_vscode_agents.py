@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from sidecar.context.window import Window as ModelWindow
 from sidecar.cost.events import Buckets
 from sidecar.cost.prices import Prices
 from sidecar.text.printable import usd_text
+from tests.e2e.page_audit import WIDTHS, assert_sound, audit
 from tests.e2e.stdio.agents_session import begin_now
-from tests.e2e.vscode.harness import wait_for
+from tests.e2e.vscode.harness import CONTEXT, REPORT, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.agents.claude import Transcript
     from tests.e2e.vscode.harness import CodeServer, Window
 
-VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Context$/i})})"
+VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Sessions$/i})})"
 """The pane of the context view."""
 ROW = (
     f"{VIEW}.locator('.monaco-list-row')"
@@ -104,11 +106,6 @@ def share(window: Window, session: str, tokens: int | None) -> str:
     return f"{percent} %"
 
 
-def tree(window: Window) -> str:
-    """Return the rows of the context view."""
-    return str(window.page(f"return await {VIEW}.locator('.pane-body').innerText()"))
-
-
 def wait_shown(window: Window, text: str) -> None:
     """Wait until the status bar item ends with a text."""
     wait_for(
@@ -118,18 +115,20 @@ def wait_shown(window: Window, text: str) -> None:
 
 
 def wait_row(window: Window, *parts: str) -> None:
-    """Wait until one row of the view contains all of these texts."""
-
-    def rows() -> list[str]:
-        return [line.replace("\n", " ") for line in tree(window).split("\n\n")]
-
-    code = f"return await {VIEW}.locator('.monaco-list-row').allInnerTexts()"
+    """Wait until one row of the tree of sessions contains all of these texts."""
 
     def is_there() -> bool:
-        texts = [str(text).replace("\n", " ") for text in window.page(code)]
-        return any(all(part in text for part in parts) for text in texts)
+        return any(all(part in text for part in parts) for text in window.sessions())
 
-    wait_for(is_there, lambda: f"{parts} in one row of {rows()}")
+    wait_for(is_there, lambda: f"{parts} in one row of {window.sessions()}")
+
+
+def wait_context(window: Window, *parts: str) -> None:
+    """Wait until the context view contains all of these texts."""
+    wait_for(
+        lambda: all(part in window.context() for part in parts),
+        lambda: f"{parts} in {window.context()!r}",
+    )
 
 
 def type_words(window: Window, words: str) -> None:
@@ -145,8 +144,6 @@ def working(module_window: Window) -> Window:
     window.show("notes.md", "# Notes\n")
     wait_for(lambda: "tokens" in (window.status() or ""), "the count")
     window.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
-    header = "page.locator('.pane-header[aria-expanded=true]', {hasText: 'folder'})"
-    window.page(f"const open = {header}; if (await open.count()) await open.first().click()")
     return window
 
 
@@ -173,8 +170,8 @@ def test_growing_sessions_are_shown_while_the_user_types(working: Window, agents
     for step in range(4):
         percent = share(window, session.id, claude.truth.context[session.id])
         wait_shown(window, f" · ctx {percent} · {usd_text(agents.cost(session))}")
-        wait_row(window, "claude-code", percent, usd_text(agents.cost(session)), MODEL)
-        wait_row(window, "Context", f"{claude.truth.context[session.id]:,} tokens")
+        wait_row(window, "claude-code", percent, usd_text(agents.cost(session)), "opus-5")
+        wait_context(window, f"{claude.truth.context[session.id]:,} of", percent)
         type_words(window, f"some words of step {step} ")
         reply(session)
     percent = share(window, session.id, claude.truth.context[session.id])
@@ -215,7 +212,7 @@ def test_another_session_can_be_selected_and_deselected(working: Window, agents:
     reply(session, 40_000)
     first = share(window, session.id, claude.truth.context[session.id])
     wait_shown(window, f" · ctx {first} · {usd_text(agents.cost(session))}")
-    wait_row(window, "Cost", usd_text(agents.cost(session)))
+    wait_context(window, usd_text(agents.cost(session)), "What comes next")
     wait_row(window, "codex", newest(), "$")
     window.screenshot("sessions-dark")
     window.page("await page.emulateMedia({colorScheme: 'light'})")
@@ -231,3 +228,43 @@ def test_another_session_can_be_selected_and_deselected(working: Window, agents:
     thread.call()
     wait_for(lambda: f" · ctx {newest()} · " in (window.status() or ""), window.status)
     assert not any(row["pinned"] for row in window.ask("context/sessions"))
+
+
+def test_sessions_are_sorted_filtered_and_reported(working: Window, agents: Agents) -> None:
+    window, claude = working, agents.claude
+    large, small = claude.session(window.root), claude.session(window.root)
+    reply(large, 90_000)
+    reply(small, 10_000)
+    for each in (large, small):
+        wait_row(window, share(window, each.id, claude.truth.context[each.id]), "$")
+    window.host("void vscode.commands.executeCommand('tokenSidecar.sortSessions')")
+    window.page("await page.locator('.quick-input-list-entry', {hasText: 'Context'}).click()")
+
+    def shares() -> list[int]:
+        return [int(re.findall(r"(\d+) %", row)[0]) for row in window.sessions()]
+
+    wait_for(lambda: shares() == sorted(shares(), reverse=True), lambda: str(window.sessions()))
+    ended = [row for row in window.ask("context/sessions", all=True) if row["state"] == "ended"]
+    before = len(window.sessions())
+    window.host("await vscode.commands.executeCommand('tokenSidecar.hideEndedSessions')")
+    wait_for(lambda: len(window.sessions()) <= before - bool(ended), lambda: str(window.sessions()))
+    window.host("await vscode.commands.executeCommand('tokenSidecar.showEndedSessions')")
+    wait_for(lambda: len(window.sessions()) == before, lambda: str(window.sessions()))
+    window.host("await vscode.commands.executeCommand('tokenSidecar.sessionReport')")
+    wait_for(lambda: "By session" in window.frame_text(REPORT), "the costs by session")
+    assert "main · " in window.frame_text(REPORT)
+
+
+def test_the_views_are_sound_in_every_theme_and_width(working: Window, agents: Agents) -> None:
+    window, claude = working, agents.claude
+    session = claude.session(window.root)
+    for _ in range(5):
+        reply(session, 9_000)
+    wait_context(window, "What comes next", "Free")
+    for theme in window.themes():
+        for width in WIDTHS:
+            window.page("await page.setViewportSize({width: args[0], height: 800})", width)
+            wait_context(window, "Free")
+            assert_sound(audit(window.browser, CONTEXT))
+            window.screenshot(f"views-{theme}-{width}")
+    window.page("await page.setViewportSize({width: 1100, height: 650})")

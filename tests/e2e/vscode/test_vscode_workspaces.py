@@ -95,22 +95,17 @@ def test_a_file_outside_the_folder_has_its_own_conversation(
     turns = [{"role": "user", "content": "Only the folder has a conversation."}]
     window.ask("context/append", workspace=str(window.root), session="first", turns=turns)
     window.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
-    view = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Context$/i})})"
-
-    def tree() -> str:
-        return str(window.page(f"return await {view}.innerText()"))
-
-    wait_for(lambda: "gpt-5" in tree(), "the folder's conversation")
+    wait_for(lambda: "gpt-5" in window.context(), "the folder's conversation")
     wait_for(lambda: "ctx" in (window.status() or ""), "its place in the status")
     window.show(str(outside))
     window.wait_status(f"{twice[0]} tokens")
-    wait_for(lambda: "No conversation in this workspace" in tree(), "the view to follow the editor")
+    wait_for(lambda: "No conversation found" in window.context(), "the view to follow")
     assert "ctx" not in (window.status() or "")
     window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
     window.wait_status(f"{twice[1]} tokens")
     window.show("a.md")
     window.wait_status(O200K)
-    wait_for(lambda: "gpt-5" in tree(), "the folder's conversation again")
+    wait_for(lambda: "gpt-5" in window.context(), "the folder's conversation again")
 
 
 def test_the_status_can_be_hidden_and_its_parts_chosen(open_window: OpenWindow) -> None:

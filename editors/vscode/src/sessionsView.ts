@@ -1,0 +1,111 @@
+import {
+  EventEmitter,
+  type ExtensionContext,
+  ThemeColor,
+  ThemeIcon,
+  type TreeDataProvider,
+  TreeItem,
+  type TreeView,
+  window,
+} from "vscode";
+import { setState, state } from "./applicable";
+import { plain } from "./format";
+import type { SessionRow } from "./generated";
+import type { Server } from "./server";
+import { workspaceParam } from "./workspaceParam";
+
+const REFRESH_MS = 200;
+const AGES_MS = 60_000;
+const ORDER = "sessionOrder";
+const ENDED_HIDDEN = "endedHidden";
+const ORDERS = {
+  "Last used": (one: SessionRow, other: SessionRow) => other.updatedAt.localeCompare(one.updatedAt),
+  "Cost": (one: SessionRow, other: SessionRow) => (other.costUsd ?? 0) - (one.costUsd ?? 0),
+  "Context": (one: SessionRow, other: SessionRow) => (other.percent ?? 0) - (one.percent ?? 0),
+} as const;
+const COLOURS: Record<SessionRow["severity"], ThemeColor | undefined> = {
+  ok: undefined,
+  warning: new ThemeColor("list.warningForeground"),
+  error: new ThemeColor("list.errorForeground"),
+};
+
+/** A tree of the workspace's sessions: the rows of `context/sessions`. */
+export class SessionsView implements TreeDataProvider<SessionRow> {
+  private readonly changed = new EventEmitter<undefined>();
+  readonly onDidChangeTreeData = this.changed.event;
+  private readonly view: TreeView<SessionRow>;
+  private readonly disposables: { dispose(): unknown }[];
+  private readonly ages: NodeJS.Timeout;
+  private timer: NodeJS.Timeout | undefined;
+
+  constructor(
+    private readonly server: Server,
+    private readonly context: ExtensionContext,
+  ) {
+    this.view = window.createTreeView("tokenSidecar.sessions", { treeDataProvider: this });
+    setState({ endedHidden: context.workspaceState.get(ENDED_HIDDEN, false) });
+    const events = [server.onNews, server.onHealth, this.view.onDidChangeVisibility, window.onDidChangeActiveTextEditor];
+    this.ages = setInterval(this.refresh, AGES_MS);
+    this.disposables = [this.view, this.changed, ...events.map((event) => event(this.refresh))];
+  }
+
+  dispose(): void {
+    clearTimeout(this.timer);
+    clearInterval(this.ages);
+    for (const each of this.disposables) each.dispose();
+  }
+
+  /** Refresh soon, at most every REFRESH_MS; a hidden view does nothing. */
+  readonly refresh = (): void => {
+    if (!this.view.visible || this.timer) return; // refreshed when it becomes visible
+    this.timer = setTimeout(() => {
+      this.timer = undefined;
+      this.changed.fire(undefined);
+    }, REFRESH_MS);
+  };
+
+  /** Let the user choose the order of the sessions. */
+  async sort(): Promise<void> {
+    const order = await window.showQuickPick(Object.keys(ORDERS), { title: "Sort sessions by" });
+    if (order) await this.context.workspaceState.update(ORDER, order);
+    this.refresh();
+  }
+
+  /** Show or hide the sessions that have ended. */
+  async hideEnded(endedHidden: boolean): Promise<void> {
+    setState({ endedHidden });
+    await this.context.workspaceState.update(ENDED_HIDDEN, endedHidden);
+    this.refresh();
+  }
+
+  getTreeItem(row: SessionRow): TreeItem {
+    const agent = row.source === "protocol" ? "" : row.source;
+    const item = new TreeItem(plain(row.label));
+    item.id = `${row.source} ${row.id}`;
+    item.description = plain([row.detail, agent].filter(Boolean).join(" · "));
+    item.tooltip = [plain(row.label), item.description, plain(row.id)].join("\n");
+    item.contextValue = row.pinned ? "pinned" : "session";
+    item.iconPath = new ThemeIcon(icon(row), COLOURS[row.severity]);
+    item.accessibilityInformation = { label: [plain(row.label), item.description, row.shown ? "shown" : ""].filter(Boolean).join(", ") };
+    if (!row.shown) item.command = { command: "tokenSidecar.pinSession", title: "Show This Session", arguments: [row] };
+    return item;
+  }
+
+  async getChildren(row?: SessionRow): Promise<SessionRow[]> {
+    if (row) return [];
+    const asked = this.server.request<SessionRow[]>("context/sessions", { ...workspaceParam(this.server), all: true });
+    const rows = await asked.catch(() => []);
+    const order = this.context.workspaceState.get<keyof typeof ORDERS>(ORDER, "Last used");
+    return rows
+      .filter(({ tokens, note }) => tokens !== null || note !== null)
+      .filter((each) => each.shown || each.state !== "ended" || !state.endedHidden)
+      .sort(ORDERS[order]);
+  }
+}
+
+function icon(row: SessionRow): string {
+  if (row.severity !== "ok") return row.severity;
+  if (row.pinned) return "pinned";
+  if (row.shown) return "eye";
+  return row.state === "running" ? "play-circle" : "comment-discussion";
+}
