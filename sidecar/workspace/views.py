@@ -164,7 +164,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
     from sidecar.context.page import context_page
 
     now = now or datetime.now(UTC)
-    updated = age_text(usage.session.updated_at, now) if usage.session else ""
+    updated = format_age(usage.session.updated_at, now) if usage.session else ""
     cost = _cost_with_noun(format_session_cost(costs, usage.session))
     return context_page(usage, cost=cost, updated=updated, empty=NO_CONTEXT, now=now)
 
