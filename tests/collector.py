@@ -37,6 +37,7 @@ class Collector:
         self.accepted: list[bytes] = []
         """The bodies that were answered with 200 and no rejection."""
         self.headers: list[dict[str, str]] = []
+        self.keeps_bodies = True
         self.answer: Callable[[str, bytes], Answer] = lambda _path, _body: (200, b"", {})
         collector = self
 
@@ -47,10 +48,11 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                collector.bodies.append((self.path, body))
-                collector.headers.append(dict(self.headers))
+                if collector.keeps_bodies:
+                    collector.bodies.append((self.path, body))
+                    collector.headers.append(dict(self.headers))
                 status, answer, headers = collector.answer(self.path, body)
-                if status == 200 and not answer:
+                if status == 200 and not answer and collector.keeps_bodies:
                     collector.accepted.append(body)
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(answer)), **headers}.items():

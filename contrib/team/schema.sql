@@ -260,8 +260,9 @@ FROM llm.changed_days;
 CREATE MATERIALIZED VIEW IF NOT EXISTS llm.refresh_daily
 REFRESH EVERY 5 MINUTE APPEND TO llm.daily_sums AS SELECT * FROM llm.compute_daily;
 
+-- Without FINAL, because one computation has each key once.
 CREATE VIEW IF NOT EXISTS llm.daily AS
-SELECT * FROM llm.daily_sums FINAL
+SELECT * FROM llm.daily_sums
 WHERE calls > 0 AND (day, computed) IN (SELECT day, max(computed) FROM llm.daily_sums GROUP BY day);
 
 CREATE TABLE IF NOT EXISTS llm.names (user String, name String) ENGINE = ReplacingMergeTree ORDER BY user;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -123,8 +124,15 @@ class TeamStore:
     def missing(self, queue: ShippingQueue) -> list[int]:
         """Return the rows of accepted calls that the store lacks, or has with other numbers.
 
-        Compares the totals of each day first, and single calls only of days that differ.
+        Compares the totals of each day first, and single calls only of days that differ. Days that
+        the store no longer keeps are left out.
         """
+        ((kept_days,),) = self._query(
+            "SELECT toUInt32OrZero(extract(engine_full, 'toIntervalDay\\\\((\\\\d+)\\\\)')) "
+            "FROM system.tables WHERE database = 'llm' AND name = 'calls'",
+            {},
+        )
+        first_day = time.time_ns() // _DAY_NS - kept_days + 1 if kept_days else 0
         found = self._query(
             "SELECT toUInt32(toDate(at)) AS day, count(), sum(input + cache_read + cache_write), "
             "sum(output + reasoning), sum(cost) FROM llm.calls FINAL "
@@ -136,7 +144,9 @@ class TeamStore:
         for call in queue.accepted_calls():
             day = _day_of(call)
             local[day] = local.get(day, _Totals()).plus(_totals_of(call.record))
-        days = {day for day, totals in local.items() if stored.get(day) != totals}
+        days = {
+            day for day, totals in local.items() if day >= first_day and stored.get(day) != totals
+        }
         doubtful = (
             [call for call in queue.accepted_calls() if _day_of(call) in days] if days else []
         )

@@ -14,13 +14,14 @@ import pytest
 import yaml
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.records import CallRecord, export_request
+from sidecar.cost.records import CallRecord, Identity, export_request
 from tests.clickhouse import SCHEMA, ClickHouse
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.test_team_reports import events, insert, queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 FOLDER = SCHEMA.parent
@@ -90,10 +91,29 @@ def test_the_schema_can_be_run_again(store: ClickHouse) -> None:
     assert store.rows("SELECT count() FROM llm.calls") == before
 
 
+GUIDE = (FOLDER.parents[1] / "docs/how-to/team.md").read_text("utf-8")
+
+
+def test_every_statement_of_the_guide_runs(tmp_path: Path) -> None:
+    store = ClickHouse(tmp_path / "store")
+    for script in re.findall(r"```sql\n(.*?)```", GUIDE, re.DOTALL):
+        for statement in script.split(";\n"):
+            if statement.strip():
+                store.run(statement.strip())
+    assert store.rows("SELECT name FROM llm.names") in ([["Jane"]], [])
+    store.close()
+
+
+def test_the_guides_command_computes_the_hash_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_SALT", "grain")
+    (command,) = re.findall(r"^printf %s jane@example.com .*$", GUIDE, re.MULTILINE)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == Identity(installation="", salt="grain").hash("jane@example.com")
+
+
 def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
-    """The statements of the how-to guide."""
-    page = (FOLDER.parents[1] / "docs/how-to/team.md").read_text("utf-8")
-    part = page.split("## Delete a user's rows")[1].split("\n## ")[0]
+    """By the statements of the guide."""
+    part = GUIDE.split("## Delete a user's rows")[1].split("\n## ")[0]
     (script,) = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
     ((user,),) = store.rows("SELECT user FROM llm.daily WHERE team = 'team1' LIMIT 1")
     for statement in script.replace("HASH", user).split(";\n"):
@@ -136,7 +156,9 @@ def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) 
         "gen_ai.usage.cache_read.input_tokens": 30,
         "gen_ai.usage.output_tokens": 1,
     }
-    body = export_request([CallRecord(10**18, attributes)], {"service.name": "copilot-chat"})
+    body = export_request(
+        [CallRecord(time.time_ns(), attributes)], {"service.name": "copilot-chat"}
+    )
     httpx.post(
         f"{collector.url}/v1/logs",
         content=body.SerializeToString(),

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli.cost import cost
+from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.settings import LedgerSettings, Settings
 from sidecar.cost.book import CostBook
@@ -20,6 +21,7 @@ from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.protocol import CostDetailParams
 from sidecar.cost.records import Identity
 from sidecar.cost.shipping import ShippingQueue, open_queue
+from sidecar.cost.team import TeamStore
 from sidecar.server.features import background
 from sidecar.server.server import create_server
 from tests.clickhouse import ClickHouse
@@ -27,6 +29,7 @@ from tests.protocol.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sidecar.cost.protocol import CostKey
     from sidecar.cost.shipping import QueuedCall
@@ -159,6 +162,38 @@ def test_days_and_agents_can_be_selected(
     assert today["totals"]["calls"] == 3 * 4
     assert run("--since", "2026-11-01T10:00").exit_code == 2
     assert run("--since", "2001-01-01", "--until", "2001-01-02").stdout == "The team's store has no such calls.\n"  # fmt: skip
+
+
+def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ClickHouse(tmp_path / "own", PASSWORD)
+    book = CostBook(tmp_path / "state")
+    old = msgspec.structs.replace(
+        events(0)[0], at=NOW - timedelta(days=500), request_id="old", agent="protocol"
+    )
+    book.ledger.record_many([*events(0), old])
+    queue = queue_of(book, 0)
+    batch = queue.next_batch()
+    queue.accept(batch)
+    configure(store, monkeypatch)
+    settings = load(None).settings
+    with TeamStore(settings.team) as target:
+        assert sorted(target.missing(queue)) == [call.row for call in batch.calls[:-1]]
+        insert(store, batch.calls[:-1], queue.identity.resource())
+        assert target.missing(queue) == []
+        wrong = batch.calls[4]
+        store.run(
+            "ALTER TABLE llm.calls DELETE WHERE call_id = unhex({id:String}) SETTINGS mutations_sync = 1",
+            id=wrong.record.attributes["token_sidecar.call.id"],
+        )
+        assert target.missing(queue) == [wrong.row]
+        queue.queue_again([wrong.row])
+        (again,) = queue.next_batch().calls
+        assert again.row == wrong.row
+        assert target.missing(queue) == [], "it is queued already"
+    book.close()
+    store.close()
 
 
 def test_a_store_that_cannot_be_read_is_reported(
