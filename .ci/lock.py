@@ -34,7 +34,7 @@ OPTIONS = {
     TEST_REQUIREMENTS: ("--extra", "test", "--no-config"),
     UNIT_REQUIREMENTS: (
         *("--group", "unit-tests", "--extra", "huggingface", "--extra", "mcp"),
-        *("--extra", "otel", "--extra", "treemap"),
+        *("--extra", "otel", "--extra", "parquet", "--extra", "treemap"),
     ),
 }
 """What each file pins, as options of uv."""
