@@ -1,1 +1,1 @@
-"""The mutable state of a process: documents, counts, conversations, agent sessions and spending."""
+"""Mutable state of a process, such as open documents, counts, conversations and spending."""

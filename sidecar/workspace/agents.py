@@ -1,7 +1,6 @@
-"""Finds the coding agents' sessions of each workspace.
+"""Finds the sessions of coding agents for each workspace.
 
-Workers read the files; the event loop receives the sessions. While `agents.enabled` is false, no
-file is opened.
+Session files are read on worker threads. No file is opened while `agents.enabled` is false.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
-"""How many older stores of an agent are searched for a session of the workspace."""
+"""How many of an agent's older stores are read in search of a session for the workspace."""
 
 
 class LastSearch(NamedTuple):
-    """What has been read for a workspace, and whether it contained any sessions."""
+    """The last search for a workspace's sessions."""
 
     sources: Sources
     has_any: bool = False
 
 
 class SessionReader:
-    """Reads a workspace's sessions through the index. Its methods block."""
+    """Reads a workspace's sessions through the session index. All methods block."""
 
     def __init__(
         self, sources: Sources, book: CostBook | MemoryLedger, billed: Collection[str] = ()
@@ -58,7 +57,7 @@ class SessionReader:
         self._sources, self._index = sources, SessionIndex(ledger)
         self._record, self._billed = book.record_many, billed
         self.has_new_costs = False
-        """Whether reading has recorded or changed any calls."""
+        """Whether any calls were recorded or changed."""
 
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
@@ -74,8 +73,8 @@ class SessionReader:
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read the new contents of some stores. Returns whether there were any.
 
-        Calls of agents that are not in `billed` are recorded only for stores whose past calls are
-        already recorded.
+        For agents that are not in `billed`, calls are recorded only if earlier calls from the
+        same store are in the ledger.
 
         Args:
             stores: The stores to read.
@@ -102,7 +101,7 @@ class SessionReader:
         return bool(unread)
 
     def read_newest(self, since: datetime) -> None:
-        """Read the newest stores until one belongs to the workspace."""
+        """Read stores, newest first, until a session of the workspace is found."""
         recent, _ = self._split_by_age(self._read_billed_stores(), since)
         for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
             self.read([store])
@@ -110,7 +109,9 @@ class SessionReader:
                 return
 
     def read_recent(self, since: datetime) -> None:
-        """Read all stores of the last day, and older ones of agents that have none."""
+        """Read all stores from the last day. For agents without a recent session, also read older
+        stores.
+        """
         recent, older = self._split_by_age(self._read_billed_stores(), since)
         self.read(recent)
         known = {one.source for one in self.sessions(since)}
@@ -122,19 +123,16 @@ class SessionReader:
                     known |= {one.source for one in self.sessions(since)}
 
     def read_changed(self, changed: Collection[str]) -> None:
-        """Read the stores of changed files, and forget those of deleted files."""
+        """Read the stores of changed files, and drop deleted files from the index."""
         self._index.forget(changed)
         self.read(self._sources.stores_at(changed))
 
     def read_all(self, max_bytes: int | None) -> None:
-        """Read every store that may belong to the workspace."""
+        """Read every store that may contain sessions of the workspace."""
         self.read(self._sources.stores(), max_bytes)
 
     def _read_billed_stores(self) -> list[Store]:
-        """Read the stores of agents in `billed`, so that their costs are known.
-
-        Returns all stores.
-        """
+        """Read the stores of the agents in `billed`, and return all stores."""
         stores = self._sources.stores()
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
@@ -163,7 +161,7 @@ class AgentSessions:
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
         self._memory: MemoryLedger | None = None
-        """Replaces the user's ledger while the ledger cannot be used."""
+        """Used instead of the ledger file when the file is unusable."""
 
     async def find_sessions(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
         """Find the workspace's recent sessions.
@@ -173,7 +171,7 @@ class AgentSessions:
             billed: The agents whose calls are recorded in the ledger.
 
         Returns:
-            Whether calls were recorded or amended.
+            Whether any calls were recorded or changed.
         """
         settings, known = workspace.settings.agents, self._seen.get(workspace)
         if workspace.path is None or not (settings.enabled or known):
@@ -194,7 +192,9 @@ class AgentSessions:
     async def read_changed(
         self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
     ) -> bool:
-        """Read a workspace's changed session files. Returns whether calls were recorded."""
+        """Read the workspace's changed session files. Returns whether any calls were recorded or
+        changed.
+        """
         known = self._seen.get(workspace)
         if known is None:
             return await self.find_sessions(workspace, billed)
@@ -206,10 +206,10 @@ class AgentSessions:
 
         Args:
             workspace: The workspace.
-            max_bytes: Total size of the stores to read, newest first; None reads all of them.
+            max_bytes: Limit for the total size of the stores to read, or None for no limit.
 
         Returns:
-            Whether calls were recorded or amended.
+            Whether any calls were recorded or changed.
         """
         sources = await self.sources(workspace)
         if sources is None:
@@ -225,7 +225,7 @@ class AgentSessions:
         return recorded
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
-        """Return the sources of the workspace's last search, or None before the first search."""
+        """Return the sources of the last search, or None if there was none."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 
@@ -245,10 +245,10 @@ class AgentSessions:
         since: datetime | None,
         billed: Collection[str] = (),
     ) -> tuple[list[CountedSession], bool]:
-        """Read a workspace's sessions through the ledger, or into memory if the ledger fails.
+        """Read a workspace's sessions. If the ledger fails, keep them in memory instead.
 
         Returns:
-            The sessions, and whether calls were recorded or changed.
+            The sessions, and whether any calls were recorded or changed.
         """
         folder, spending = self._state.folder, self._shared.spending(workspace)
         work = partial(_read_and_count, sources, folder, spending, read, since, frozenset(billed))
@@ -261,7 +261,7 @@ class AgentSessions:
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
-            from sidecar.cost.ledger import MemoryLedger  # a worker has imported it by now
+            from sidecar.cost.ledger import MemoryLedger  # already imported by a worker
 
             self._memory = MemoryLedger()
         return self._memory
@@ -299,12 +299,9 @@ def _read_and_count(
     since: datetime | None,
     billed: Collection[str],
 ) -> tuple[list[CountedSession], bool] | None:
-    """Read and return sessions, and whether calls were recorded.
-
-    Returns None if the ledger fails.
-    """
+    """Return the sessions and whether any calls were recorded, or None if the ledger fails."""
     if not sources.readers:
-        return [], False  # return before the ledger is loaded
+        return [], False  # avoids loading the ledger
     from sidecar.cost.ledger import LedgerError
 
     try:
@@ -340,7 +337,8 @@ def convert_sessions(
 
     Args:
         sessions: The stored sessions.
-        windows: Context windows that Claude Code sent to its status line, by session id.
+        windows: The context windows that Claude Code reported to its status line, by session
+    ID.
         note: A note to attach to every session.
     """
     now = datetime.now(UTC)

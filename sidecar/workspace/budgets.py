@@ -1,4 +1,4 @@
-"""Evaluates the budgets of documents and files, for the editor and for `check`."""
+"""Checks token budgets of documents and files, for editors and for the `check` command."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LISTING_SECONDS = 10.0
-"""How long a list of the files in a folder is cached."""
+"""How long the list of files in a folder is cached, in seconds."""
 _HEAD_PIECES = 100
-"""Number of pieces to search for an ignore mark, which must be in the first ten lines."""
+"""Number of pieces searched for an ignore mark. The mark must be in the first ten lines."""
 
 
 class Subject(NamedTuple):
-    """A text and the budget rules that apply to it."""
+    """A text and its budget rules."""
 
     name: str
     snapshot: Snapshot
@@ -42,14 +42,14 @@ class Subject(NamedTuple):
 
     @property
     def models(self) -> dict[str, None]:
-        """Return the models that the rules count for, without duplicates."""
+        """Return the models that the rules count tokens for, without duplicates."""
         return dict.fromkeys(
             (self.model, *(rule.budget.model or self.model for rule in self.rules))
         )
 
 
 class Budgets:
-    """Evaluates the budgets of open documents, and caches the counts of other files."""
+    """Checks the budgets of open documents. Counts of other files are cached."""
 
     def __init__(self, counts: Counts, documents: Documents, roots: Workspaces) -> None:
         self._counts, self._documents, self._roots = counts, documents, roots
@@ -57,7 +57,7 @@ class Budgets:
         self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(10_000)
 
     def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
-        """Return a text with the rules that apply to its URI."""
+        """Return a text with the budget rules that apply to its URI."""
         name = relative_name(workspace, snapshot.uri)
         rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
         rules += _window_rule(snapshot.uri, workspace, name)
@@ -66,14 +66,14 @@ class Budgets:
     async def choose_counters(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, CounterChoice]:
-        """Choose how to count the subject for each of its models."""
+        """Choose a way to count the text for each of its models."""
         return {
             model: await self._counts.choose_counter(subject.snapshot, model, workspace.settings)
             for model in subject.models
         }
 
     async def findings(self, subject: Subject, workspace: Workspace) -> list[Finding]:
-        """Return a finding for each rule whose `warn-at` is reached."""
+        """Return a finding for each rule whose `warn-at` threshold is reached."""
         run = self._counts.workers.run
         if not subject.rules and not await run(partial(_is_marked, subject.snapshot)):
             return []
@@ -91,7 +91,7 @@ class Budgets:
         from sidecar.budget.findings import RestOfGroup
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
-        from sidecar.workspace.files import targets_except  # a worker has imported it by now
+        from sidecar.workspace.files import targets_except  # already imported by a worker
 
         for rule in sums:
             model = rule.budget.model or subject.model
@@ -151,8 +151,8 @@ def findings(
     choices: Mapping[str, CounterChoice],
     rest_of_group: Mapping[str, RestOfGroup] | None = None,
 ) -> list[Finding]:
-    """Evaluate the budget rules of a subject. This function blocks."""
-    # Imported here, on a worker, to keep the server's start short.
+    """Check a text against its budget rules. This function blocks."""
+    # Imported on a worker thread to keep server startup fast.
     from sidecar.budget.findings import evaluate
 
     counter = make_text_counter(subject, choices)
@@ -171,7 +171,7 @@ def make_text_counter(subject: Subject, choices: Mapping[str, CounterChoice]) ->
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:
-    """Return a document's path relative to its root, with `/` as separator."""
+    """Return the document's path relative to its root folder, with `/` as the separator."""
     path = path_of(uri)
     if path is None:
         return uri.rsplit("/", 1)[-1]
@@ -181,7 +181,10 @@ def relative_name(workspace: Workspace, uri: str) -> str:
 
 
 def model_of(uri: str, workspace: Workspace) -> str:
-    """Return the model that a document is counted for: its budget's, else the conversation's."""
+    """Return the model used to count a document.
+
+    The budget's model takes precedence over the model of the conversation.
+    """
     rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
     if not rules:
         return workspace.model
@@ -193,7 +196,7 @@ def model_of(uri: str, workspace: Workspace) -> str:
 
 
 def find_lowest_budget(snapshot: Snapshot, workspace: Workspace) -> int | None:
-    """Return the lowest budget of a document in tokens of `model_of`, or None."""
+    """Return the document's lowest budget, in tokens of the model from `model_of`, or None."""
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)
     return None if tightest is None or is_ignored(snapshot) else tightest.budget.max_tokens
@@ -208,7 +211,6 @@ def _tightest_rule(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
 
 
 def is_ignored(snapshot: Snapshot) -> bool:
-    """Return whether the first lines contain an ignore mark."""
     head, lines = "", 0
     for piece in snapshot.pieces[:_HEAD_PIECES]:
         head, lines = head + piece.text, lines + piece.text.count("\n")

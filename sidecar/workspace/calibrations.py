@@ -1,7 +1,7 @@
-"""The calibrations of this process, and the file that shares them with other processes.
+"""Calibrations of this process, shared with other processes through a file.
 
-Workers read and write the file. They get a copy of the calibrations and return a new one, which
-the event loop merges.
+Worker threads read and write the file. They work on a copy, and the event loop merges their
+result.
 """
 
 from __future__ import annotations
@@ -23,45 +23,44 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 
 class SyncResult(NamedTuple):
-    """The result of reading or writing the calibration file."""
-
     calibrations: Calibrations | None
-    """The file's content, or None if it has not changed."""
+    """The content of the file, or None if it has not changed."""
     stamp: Stamp | None
     written_version: int | None = None
-    """The version of the calibrations that were written, or None if the file was read."""
+    """The version that was written, or None if the file was only read."""
 
 
 class CalibrationStore:
-    """The calibrations of this process, and what is not yet written to the file."""
+    """Holds the calibrations of this process until they are written to the file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.known: Calibrations | None = None
-        """The calibrations, or None until the file is read."""
+        """The calibrations, or None if the file has not been read yet."""
         self.has_unsaved = False
         self._read_stamp: Stamp | None = None
-        """Identifies the last version of the file that was read."""
+        """The version of the file that was read last."""
 
     @property
     def path(self) -> Path:
         return self._folder / calibration_file.FILE_NAME
 
     def loaded(self) -> Calibrations:
-        """Return the calibrations. The first call reads the file, which blocks."""
+        """Return the calibrations. The first call reads the file and therefore blocks."""
         if self.known is None:
             self.finish_sync(_read_if_changed(self._folder, None))
         return self.known or calibration_file.load(self._folder)
 
     def changed(self) -> None:
-        """Mark the calibrations as changed, so that the next `begin_sync` writes them."""
+        """Mark the calibrations as changed. The next `begin_sync` writes them."""
         self.has_unsaved = True
 
     def begin_sync(self) -> Callable[[], SyncResult]:
-        """Return a function that writes changed calibrations, or else reads the file if it differs.
+        """Return a function that writes changed calibrations or, if there are none, reads the
+        file.
 
-        The function raises OSError if the file cannot be written; the caller must then call
-        `changed`.
+        The function raises OSError if the file cannot be written. In that case, call `changed`
+        to retry later.
         """
         if self.known is None or not self.has_unsaved:
             return partial(_read_if_changed, self._folder, self._read_stamp)
@@ -69,7 +68,7 @@ class CalibrationStore:
         return partial(_write, self._folder, self.known.frozen())
 
     def finish_sync(self, synced: SyncResult) -> bool:
-        """Merge the result of reading or writing the calibration file.
+        """Merge the result of the function that `begin_sync` returned.
 
         Returns:
             Whether another process has changed the calibrations.
@@ -85,10 +84,10 @@ class CalibrationStore:
         return self.known.merge(theirs)
 
     def save(self) -> None:
-        """Write changed calibrations. This function blocks.
+        """Write the calibrations if they have changed. This function blocks.
 
         Raises:
-            OSError: The file cannot be written; the next call tries again.
+            OSError: The file cannot be written. The next call will retry.
         """
         if not self.has_unsaved:
             return
@@ -100,7 +99,7 @@ class CalibrationStore:
 
 
 def _read_if_changed(folder: Path, seen: Stamp | None) -> SyncResult:
-    stamp = _stamp_of_file(folder)  # read before the file, so that a later change is noticed
+    stamp = _stamp_of_file(folder)  # taken before reading, to detect later writes
     if seen is not None and stamp in (None, seen):
         return SyncResult(None, seen)
     return SyncResult(calibration_file.load(folder), stamp)

@@ -1,7 +1,7 @@
-"""Changes of a conversation as values, such as a request or an endpoint's answer.
+"""Changes to conversations, such as client requests or token counts from an endpoint.
 
-A change edits a draft (a copy of the conversation) on a worker and returns an outcome.
-`Conversations.apply` commits the draft and acts on the outcome.
+A worker thread applies each change to a draft, which is a copy of the conversation.
+`Conversations.apply` then commits the draft.
 """
 
 from __future__ import annotations
@@ -51,39 +51,39 @@ _NO_CHAT = re.compile(
     "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
     "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
 )
-"""Matches names of models that are not made for conversations."""
+"""Matches models that are not meant for chat."""
 
 _RETIRED = re.compile(
     r"claude-(v?[12]\b|instant|3(?!-haiku))|claude-(opus|sonnet)-4(-[01]|\.1)?(-20\d{6})?$"
     r"|gpt-3\.5|gpt-4(-|$)|gpt-4\.5|gpt-4\.1-nano|o1|o3-mini|o4-mini|(ada|babbage|curie|davinci)$"
     r"|gpt-5(\.1)?-(chat-latest|codex)|gpt-5\.1-codex|gpt-5\.2-codex|gemini-(1|2\.0-flash|flash-1|pro$|pro-vision)"
 )
-"""Matches models that their vendors no longer serve, by the pages in docs/reference/sources.md.
+"""Matches models that their vendors have retired, according to docs/reference/sources.md.
 
-The price list still contains these models, for old calls.
+The price list still includes them so that old calls can be priced.
 """
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
-"""Matches incomplete names in the price list: fine-tunes without an id, names without a region."""
+"""Matches incomplete names in the price list, such as fine-tunes without an ID."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
-"""Matches suffixes of OpenRouter's model variants, which vendors' own APIs do not accept."""
+"""Matches the suffixes of OpenRouter's model variants. Other APIs reject them."""
 _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
-"""Matches Bedrock's region prefix, which limits the models that an account can call."""
+"""Matches Bedrock's region prefix. An account can only call models in certain regions."""
 
 
 def can_call_model(name: str, provider: str, model: str) -> bool:
-    """Return whether a client that calls `model` at a provider can call `name` there too."""
+    """Return whether a client that calls `model` through a provider can call `name` there too."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
     if provider == families.maker_of(model) != families.maker_of(name):
-        return False  # models of another maker need another API
+        return False  # models by other makers use a different API
     region, own = _REGION.match(name), _REGION.search(model)
     return region is None or (own is not None and own[0] == region[0])
 
 
 def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
-    """Return whether a reply comes from another model than the client asked for.
+    """Return whether the reply came from a different model than the client asked for.
 
-    Always false for local servers and the user's endpoints, which name models in their own way.
+    Always false for local servers and custom endpoints because they use their own model names.
     """
     if not replied or parse(asked).provider in LOCAL_PROVIDERS:
         return False
@@ -92,7 +92,9 @@ def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
 
 
 class AlternativeModels(NamedTuple):
-    """Finds models that could hold a conversation. Frozen, so that workers can use it."""
+    """Finds other models for a conversation. Immutable, and therefore safe to use on worker
+    threads.
+    """
 
     model: str
     counter: Counter
@@ -100,7 +102,9 @@ class AlternativeModels(NamedTuple):
     capabilities: tuple[Capability, ...]
 
     def all(self) -> list[Alternative]:
-        """Return the vendor's other models, and other models of endpoints that serve this model."""
+        """Return other models from the same vendor and from endpoints that serve the current
+        model.
+        """
         from sidecar.counting.model_list import search
 
         provider = catalogue.provider_of(self.model)
@@ -122,7 +126,7 @@ class AlternativeModels(NamedTuple):
         ]
 
     def fitting(self, usage: ContextUsage) -> list[Alternative]:
-        """Return the models whose window would hold the conversation, smallest first."""
+        """Return the models whose context window fits the conversation, smallest first."""
         return models_that_fit(
             self.all(), usage.tokens or 0, self.model, usage.reserve or 0, usage.limit or 0
         )
@@ -136,64 +140,62 @@ T = TypeVar("T")
 
 
 class Draft(NamedTuple):
-    """A copy of a conversation for a worker to change, with its window and calibration."""
+    """A copy of a conversation for a worker thread to change, with its window and calibration."""
 
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy, because only committing the draft changes the conversation's own calibration."""
+    """A copy. The original is updated when the draft is committed."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """The result of a change, and what to do when the draft is committed."""
+    """The result of a change, and the data needed to commit it."""
 
     result: T
     usage: Usage | None = None
     samples: Sequence[Sample] = ()
     reply_sample: tuple[int, int] | None = None
-    """The estimated and the reported tokens of a reply's text."""
+    """The estimated and reported token counts of the reply's text."""
     refused_limit: int | None = None
-    """The context window in tokens that a server named when it refused a prompt as too long."""
+    """The context window in tokens, from a server's error message about an overlong prompt."""
     spent: SpendingSums | None = None
-    """The workspace's spending after a call was recorded, or None."""
+    """The workspace's spending, if a call was recorded."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
 @dataclass(frozen=True)
 class Change(Generic[T]):
-    """A change of one conversation."""
+    """A change to one conversation."""
 
     session: str | None = None
-    """The conversation's id, or None if the client did not name one."""
+    """The conversation's ID, or None if the client did not provide one."""
     model: str | None = None
-    """The model that the client named in the request."""
+    """The model in the client's request."""
     answered_model: str | None = None
-    """The model that the reply names, if the reply belongs to the conversation."""
+    """The model named in the reply, if the conversation should switch to it."""
     version: Conversation | None = None
-    """The version of the conversation that the change applies to, or None for any version.
+    """The version of the conversation that the change is based on, or None for any version.
 
-    The change is dropped if the turns or the model differ from that version.
+    The change is dropped if the turns or the model have changed since.
     """
     asks_endpoint: bool = False
-    """Whether to ask the endpoint for a count of the chat after the change."""
+    """Whether to request an endpoint's count after the change."""
     makes_current: bool = True
-    """Whether the conversation becomes the most recent one."""
+    """Whether the conversation becomes the current one."""
     must_prepare: bool = False
-    """Whether `prepare` must be called before the change is applied."""
+    """Whether `prepare` must be called before `apply`."""
     needs_window: bool = False
-    """Whether the context window must be looked up before the change is applied."""
+    """Whether `apply` needs the context window."""
     forgets_calibration: bool = False
-    """Whether committing the change resets the conversation's calibration."""
+    """Whether to reset the conversation's calibration on commit."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
-        """Return a copy of the change with the inputs that must be read before a draft exists.
-
-        This function blocks.
+        """Return a copy of the change with all inputs that `apply` needs. This function blocks.
 
         Args:
             model: The conversation's model.
-            named: The model that a client named for the conversation.
+            named: The model that a client has set for the conversation.
             settings: The workspace's settings.
         """
         return self
@@ -205,7 +207,7 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True)
 class Recount(Change[None]):
-    """Count a conversation again after settings, documents or endpoints have changed."""
+    """Recount a conversation after a change of settings, documents or endpoints."""
 
     makes_current: bool = False
 
@@ -215,17 +217,17 @@ class Recount(Change[None]):
 
 @dataclass(frozen=True)
 class ApplyCounts(Change[None]):
-    """Apply an endpoint's counts to a conversation."""
+    """Apply token counts from an endpoint to a conversation."""
 
     makes_current: bool = False
     total: int | None = None
-    """Tokens of the whole chat."""
+    """The token count of the whole chat."""
     texts: Mapping[int, int] = field(default_factory=dict)
-    """Tokens by turn, from an endpoint that only counts single texts."""
+    """Token counts by turn, from an endpoint that cannot count whole chats."""
     server: str = ""
-    """The server that counted the texts."""
+    """The server that provided the counts."""
     first_new: int = 0
-    """Index of the first turn that was new when the endpoint was asked for a count."""
+    """Index of the first turn added since the last request to the endpoint."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         conversation = draft.conversation
@@ -253,7 +255,7 @@ class SetParts(Change[None]):
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
-    """The documents that sections follow, by the `id()` of a section's params."""
+    """The followed documents, keyed by the `id()` of the section's params."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))
@@ -268,7 +270,7 @@ class SetParts(Change[None]):
 
 @dataclass(frozen=True)
 class AppendTurns(Change[None]):
-    """Apply `context/append`, with the reported usage or total."""
+    """Apply `context/append`, with the reported usage or total if there is one."""
 
     params: p.AppendParams = field(kw_only=True)
     usage: Usage | None = None
@@ -317,7 +319,7 @@ class Fit(Change[FitResult]):
 
 @dataclass(frozen=True)
 class Undo(Change[bool]):
-    """Apply `context/undo`. The result is whether a plan was undone."""
+    """Apply `context/undo`. The result is false if there was nothing to undo."""
 
     def apply(self, draft: Draft) -> Outcome[bool]:
         return Outcome(draft.conversation.undo())
@@ -342,19 +344,20 @@ class Assemble(Change[AssembleResult]):
 
 @dataclass(frozen=True)
 class ApplyReply(Change[ResponseResult]):
-    """Apply `context/response`: record the call and apply its usage."""
+    """Apply `context/response`, and record the call's cost."""
 
     params: p.ResponseParams = field(kw_only=True)
     must_prepare: bool = True
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
     commit: Callable[[], None] = field(kw_only=True)
-    """Called just before the call is recorded. Raises an error if the request was cancelled."""
+    """Called just before the call is recorded. Raises an error if the request has been cancelled.
+    """
     reply: Reply | None = None
     asked_model: str | None = None
-    """The model that the client named for the request or the conversation."""
+    """The model that the client set in the request or for the conversation."""
     is_other_model: bool = False
-    """Whether another model replied than the client asked for."""
+    """Whether the reply came from a different model than the client asked for."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> ApplyReply:
         reply = read_reply(self.params.response, self.params.format)
@@ -379,7 +382,7 @@ class ApplyReply(Change[ResponseResult]):
         return Outcome(
             result,
             usage=self.reply.usage,
-            # A reply of another model says nothing about the counts for the conversation's own
+            # Skip replies from other models because their counts differ.
             # model.
             samples=[] if self.is_other_model else samples,
             reply_sample=None
@@ -391,9 +394,9 @@ class ApplyReply(Change[ResponseResult]):
         )
 
     def _record(self, draft: Draft, reply: Reply) -> tuple[SpendingSums | None, str | None]:
-        """Record the call, once per request id.
+        """Record the call, unless its request ID is already recorded.
 
-        Returns the workspace's spending, or an error message.
+        Returns the workspace's spending or an error message.
         """
         from sidecar.cost.protocol import CostRecordParams
 
@@ -444,7 +447,7 @@ def check_prompt_and_cost(
     spending: Spending,
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:
-    """Answer `context/preflight` with a draft that is never committed. This function blocks."""
+    """Compute the result of `context/preflight`. The draft is discarded. This function blocks."""
     conversation = draft.conversation
     result = preflight(
         conversation,

@@ -1,6 +1,7 @@
-"""Stores the numbers that Claude Code sends only to its status line. Its functions block.
+"""Stores the data that Claude Code sends to its status line.
 
-These are the context windows of sessions and the limits of the user's plan.
+No session file contains this data: the context windows of sessions and the limits of the user's
+subscription. All functions block.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64
 _MOST_BYTES = 1 << 20
 _MOST_PERCENT = 10_000
-_MOST_USD = 1e6  # the highest plausible cost of a session
+_MOST_USD = 1e6  # no real session costs more
 
 
 class CurrentUsage(msgspec.Struct, frozen=True):
-    """Token usage of a session's newest call."""
+    """Token usage of the session's latest call."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -37,7 +38,7 @@ class CurrentUsage(msgspec.Struct, frozen=True):
 
 
 class ContextWindow(msgspec.Struct, frozen=True):
-    """The context window, as Claude Code counts it."""
+    """The context window as reported by Claude Code."""
 
     context_window_size: int | None = None
     used_percentage: float | None = None
@@ -45,27 +46,29 @@ class ContextWindow(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """The used share of one limit of the user's plan."""
+    """The used share of a subscription limit."""
 
     used_percentage: float | None = None
     resets_at: float | None = None
-    """When the limit is reset, in seconds since 1970."""
+    """The time when the limit resets, in seconds since 1970."""
 
     @property
     def reset(self) -> datetime | None:
-        """When the limit is reset, or None if unknown or impossible."""
+        """The time when the limit resets, or None if it is missing or invalid."""
         return time_from_ms(1000 * (self.resets_at or 0))
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """The limits of the user's plan. Sessions with an API key have none."""
+    """The limits of the user's subscription. Sessions that use an API key have none."""
 
     five_hour: Quota | None = None
     seven_day: Quota | None = None
 
     def reported(self) -> list[ReportedLimit]:
-        """Return the limits with a known share."""
-        from sidecar.agents.events import ReportedLimit  # not needed by the server's start
+        """Return the limits whose used share is known."""
+        from sidecar.agents.events import (
+            ReportedLimit,
+        )  # Imported late to keep server startup fast.
 
         periods = ((300, self.five_hour), (7 * 24 * 60, self.seven_day))
         return [
@@ -78,26 +81,22 @@ class RateLimits(msgspec.Struct, frozen=True):
 
 
 class ModelName(msgspec.Struct, frozen=True):
-    """A session's model."""
-
     id: str | None = None
     display_name: str | None = None
 
 
 class WorkFolder(msgspec.Struct, frozen=True):
-    """The folder in which Claude Code runs."""
-
     project_dir: str | None = None
 
 
 class SessionCosts(msgspec.Struct, frozen=True):
-    """A session's cost, as Claude Code computes it from list prices."""
+    """The session's cost, as computed by Claude Code from list prices."""
 
     total_cost_usd: float | None = None
 
 
 class StatuslineInput(msgspec.Struct, frozen=True):
-    """The JSON that Claude Code sends to its status line, without unused fields."""
+    """The JSON that Claude Code sends to its status line. Unused fields are omitted."""
 
     session_id: str = ""
     cwd: str | None = None
@@ -109,7 +108,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int | None:
-        """Tokens in the context, or None if unknown, for example after a compaction."""
+        """The number of tokens in the context, or None if unknown, such as after a compaction."""
         usage = self.context_window.current_usage if self.context_window else None
         if usage is None:
             return None
@@ -118,25 +117,25 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def used_percentage(self) -> float | None:
-        """The used share of the window, or None for an impossible value."""
+        """The used share of the window in percent, or None if the value is invalid."""
         share = self.context_window.used_percentage if self.context_window else None
         return share if share is not None and 0 <= share <= 100 else None
 
     @property
     def cost_usd(self) -> float | None:
-        """The session's cost in USD, or None for an impossible value."""
+        """The session's cost in USD, or None if the value is invalid."""
         cost = self.cost.total_cost_usd
         return cost if cost is not None and 0 <= cost <= _MOST_USD else None
 
     @property
     def limit(self) -> int | None:
-        """The context window in tokens."""
+        """The size of the context window in tokens."""
         size = self.context_window.context_window_size if self.context_window else None
         return size if size is not None and 0 < size <= MOST_TOKENS else None
 
 
 class SavedWindow(msgspec.Struct, frozen=True):
-    """The stored window of one session."""
+    """A session's saved context window."""
 
     limit: int | None = None
     used_percentage: float | None = None
@@ -144,14 +143,14 @@ class SavedWindow(msgspec.Struct, frozen=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True):
-    """The stored windows by session, newest last, and the plan's limits."""
+    """The saved context windows by session (newest last), and the limits of the subscription."""
 
     sessions: dict[str, SavedWindow] = {}
     rate_limits: RateLimits | None = None
 
 
 def read_input(data: bytes) -> StatuslineInput | None:
-    """Parse Claude Code's JSON. Returns None if it is invalid."""
+    """Parse Claude Code's JSON, or return None if it is invalid."""
     try:
         decoded: Any = typed.decode(data, StatuslineInput)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -160,7 +159,7 @@ def read_input(data: bytes) -> StatuslineInput | None:
 
 
 def load(folder: Path) -> SavedFile:
-    """Load the stored numbers. Returns an empty result if there is no valid file."""
+    """Load the saved data. The result is empty if the file is missing or invalid."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
             return typed.decode(file.read(_MOST_BYTES), SavedFile)
@@ -169,7 +168,7 @@ def load(folder: Path) -> SavedFile:
 
 
 def save(folder: Path, sent: StatuslineInput) -> None:
-    """Store a session's context window and the plan's limits. Raises OSError."""
+    """Save a session's context window and the limits of the subscription. Raises OSError."""
     before = load(folder)
     window = sent.context_window or ContextWindow()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -186,5 +185,5 @@ def save(folder: Path, sent: StatuslineInput) -> None:
 
 
 def with_window(size: Occupancy, saved: SavedWindow) -> Occupancy:
-    """Add the saved context window to a session's size."""
+    """Combine a session's size with its saved context window."""
     return size if saved.limit is None else msgspec.structs.replace(size, limit=saved.limit)
