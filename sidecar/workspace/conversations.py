@@ -1,13 +1,12 @@
-"""Applies changes to a workspace's conversations. No other module changes them.
+"""Applies changes to a workspace's conversations. No other module may change them.
 
-A worker applies each change to a draft, a copy of the conversation, and counts its new parts.
-The
-event loop then commits the draft in one step, without awaiting anything, and runs the effects:
-publish, ask an endpoint, warn, save. The changes of one conversation run in order; other
-conversations do not wait for them. A change that is cancelled before its commit has no effect.
+A worker thread applies each change to a draft, which is a copy of the conversation. The event
+loop then commits the draft without awaiting anything, publishes the result, and saves the
+conversation. Changes to the same conversation run in order; different conversations do not
+block each other. A change has no effect if it is cancelled before the commit.
 
-While an endpoint is asked, the conversation shows an estimate. The endpoint's answer is another
-change, which is dropped if the conversation has changed meanwhile.
+The conversation shows an estimate until the endpoint answers. The answer is applied as a
+separate change. It is dropped if the conversation has changed in the meantime.
 """
 
 from __future__ import annotations
@@ -62,19 +61,19 @@ T = TypeVar("T")
 
 
 class Effects(NamedTuple):
-    """What to do after a change is committed."""
+    """What to do after a change has been committed."""
 
     conversation: Conversation
     before: Conversation | None
     asks_chat: bool
-    """Whether to ask the endpoint for a count of the chat."""
+    """Whether to request an endpoint's count of the chat."""
     usage: Usage | None = None
-    """The usage reported with the change, if an endpoint is declared."""
+    """The reported usage. Always None in workspaces without endpoints."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
 class Conversations:
-    """One workspace's conversations: applies changes and answers questions."""
+    """The conversations of one workspace."""
 
     def __init__(
         self, services: SharedServices, workspace: Workspace, sessions: SessionRegistry
@@ -88,23 +87,24 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """Conversations without an endpoint count, with the endpoint's fingerprint at the
-        failure."""
+        """Conversations that an endpoint failed to count, with the endpoint's fingerprint at
+        that time.
+        """
 
     # -- changes ----------------------------------------------------------------------------
 
     async def apply(self, change: Change[T]) -> tuple[Conversation, T]:
-        """Apply a change. Returns the new conversation and the change's result.
+        """Apply a change. Returns the updated conversation and the result of the change.
 
         Raises:
-            RequestError: The change is not possible. The conversation is unchanged.
+            RequestError: The change cannot be applied. The conversation is left as it was.
         """
         await self.restore()
         name = self.sessions.id_to_change(change.session)
         is_answer, is_recount = isinstance(change, ApplyCounts), isinstance(change, Recount)
         if change.needs_window:
             await self.look_up_window(change.model or self.model_of(name))
-        # A recount does not wait for earlier changes: it is dropped if one of them commits first.
+        # A recount does not wait for the lock. It is dropped if another change commits first.
         async with nullcontext() if is_recount else self._lock(name):
             before = base = self.sessions.conversations.get(name)
             if change.version is not None and not _is_same(before, change.version):
@@ -123,10 +123,10 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    self._ask_later(before)  # fits and undos do not ask the endpoint themselves
+                    self._ask_later(before)  # earlier fits and undos requested no count
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
-        if is_answer:  # the change that has asked runs the effects
+        if is_answer:  # already handled by the change that requested the count
             return draft.conversation, outcome.result
         return await self._run_effects(effects), outcome.result
 
@@ -177,11 +177,11 @@ class Conversations:
         counts.calibration_changed()
         tokenizer = counts.tokenizers(self.workspace.settings).for_model(conversation.model)
         if any(sample.kind for sample in outcome.samples) and tokenizer.method != "exact":
-            self.services.publish(Event("endpoint"))  # documents of all roots count differently
+            self.services.publish(Event("endpoint"))  # affects documents in all roots
 
     async def _run_effects(self, effects: Effects) -> Conversation:
         conversation = effects.conversation
-        if self._is_stale(conversation):  # the settings have changed since
+        if self._is_stale(conversation):  # the settings changed while counting
             self.services.publish(Event("document", self.workspace))
         if effects.asks_chat or effects.usage is not None:
             try:
@@ -208,7 +208,7 @@ class Conversations:
         self.sessions.warn("budget", message, usage)
 
     def is_changing(self, session_id: str | None) -> bool:
-        """Return whether a running request changes this conversation or creates it."""
+        """Return whether a request that changes or creates this conversation is in progress."""
         lock = self._locks.get(session_id or self.sessions.id_to_change(None))
         return lock is not None and lock.locked()
 
@@ -219,7 +219,7 @@ class Conversations:
         return lock
 
     async def refresh(self) -> None:
-        """Bring the shown conversation up to date with documents, settings and endpoints."""
+        """Update the shown conversation after a change of documents, settings or endpoints."""
         shown = self.sessions.find(None)
         if not isinstance(shown, Conversation):
             self.sessions.publish()
@@ -238,7 +238,7 @@ class Conversations:
             await self._warn_of_threshold(current)
 
     async def recount(self, session_id: str | None = None) -> None:
-        """Count one conversation, or all of them, again."""
+        """Recount all conversations, or only one, if their counts are outdated."""
         await self.restore()
         for conversation in [*self.sessions.conversations.values()]:
             name = conversation.id
@@ -273,11 +273,11 @@ class Conversations:
         return not conversation.counter.is_like(self.counter(conversation.model))
 
     def _is_stale(self, conversation: Conversation, model: str | None = None) -> bool:
-        """Return whether the counts are out of date.
+        """Return whether the counts are outdated.
 
         Args:
             conversation: The conversation.
-            model: The model to count for; by default the conversation's.
+            model: The model to count for. Defaults to the conversation's model.
         """
         model, settings = model or conversation.model, self.workspace.settings
         if conversation.model != model or self._has_other_tokenizer(conversation):
@@ -287,10 +287,11 @@ class Conversations:
         )
 
     async def draft_for_preflight(self, session_id: str | None, model: str | None) -> Draft:
-        """Return a draft that is never committed.
+        """Return a draft that will never be committed.
 
-        The draft includes all earlier changes of the conversation. An agent's session, whose
-        texts are not available, becomes a single prompt of the same size.
+        The draft includes all earlier changes to the conversation. An agent's session is
+        represented by a single prompt of the same size because its messages are not
+        available.
         """
         await self.restore()
         async with self._lock(session_id or self.sessions.id_to_change(None)):
@@ -317,7 +318,7 @@ class Conversations:
     # -- questions --------------------------------------------------------------------------
 
     async def find_counted(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """Return a session, after counting it again if it is out of date."""
+        """Return a session with up-to-date counts."""
         await self.restore()
         session = self.sessions.find(session_id)
         if not isinstance(session, Conversation):
@@ -331,7 +332,7 @@ class Conversations:
         return draft.conversation
 
     async def look_up_window(self, model: str) -> None:
-        """Look up a model's window and price, and ask the endpoint that serves the model."""
+        """Look up a model's window and price, and ask its endpoint for the window if necessary."""
         await self.services.counts.load_window_and_price(model, self.workspace.settings)
         endpoints = self._endpoints
         if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
@@ -349,11 +350,12 @@ class Conversations:
         return Counter(model, tokenizer)
 
     def id_with_text(self, session_id: str | None) -> str:
-        """Return the id of a conversation whose messages are available.
+        """Return the ID of a conversation whose messages are available.
 
         Raises:
-            BadParamsError: There is no such conversation.
-            RequestError: `noText`. The session is an agent's; it has no messages.
+            BadParamsError: The session does not exist.
+            RequestError: `noText`. The session belongs to an agent, so its messages are not
+        available.
         """
         session = self.sessions.find(session_id)
         if session is None and self.is_changing(session_id):
@@ -368,7 +370,7 @@ class Conversations:
         return session.id
 
     def alternatives(self, conversation: Conversation) -> AlternativeModels:
-        """Return a finder of models with a window large enough for the conversation."""
+        """Return a finder of other models for the conversation."""
         capabilities = tuple(self._endpoints.capabilities())
         return AlternativeModels(
             conversation.model, conversation.counter, conversation.tools, capabilities
@@ -395,11 +397,11 @@ class Conversations:
         await self.look_up_window(model)
 
     async def _ask_count(self, conversation: Conversation, first_new: int) -> Conversation:
-        """Ask the endpoint to count a conversation, and apply its answer.
+        """Request an endpoint's count of a conversation, and apply the result.
 
         Args:
             conversation: The version to count.
-            first_new: Index of the first new turn.
+            first_new: Index of the first turn added since the last request.
         """
         settings = self.workspace.settings
         await self._sections.ask(conversation, conversation.model, settings)
@@ -408,7 +410,7 @@ class Conversations:
         if answer.is_due:
             self._note_missed_count(conversation)
         elif answer.is_missing and settings != self.workspace.settings:
-            self._ask_later(conversation)  # the endpoint's connection may have been closed
+            self._ask_later(conversation)  # the change may have closed the connection
         change = ApplyCounts(
             session=conversation.id,
             version=conversation,
@@ -421,7 +423,7 @@ class Conversations:
         return counted
 
     async def retry_missed_counts(self, model: str) -> None:
-        """Ask a model's endpoint again for the counts it failed to give."""
+        """Retry the counts that a model's endpoint failed to provide."""
         for name in [*self._missed]:
             conversation = self.sessions.conversations.get(name)
             if conversation is None:
@@ -430,7 +432,7 @@ class Conversations:
                 change = Recount(session=name, version=conversation, asks_endpoint=True)
                 await self.apply(change)
                 if name in self._missed:
-                    break  # it is last now, so the others are tried first next time
+                    break  # try other conversations first next time
 
     def _is_probed_again(self, conversation: Conversation) -> bool:
         if conversation.id not in self._missed:
@@ -444,7 +446,7 @@ class Conversations:
 
     @contextmanager
     def _mark_asking(self, conversation: Conversation) -> Iterator[None]:
-        """Mark the conversation as being counted by an endpoint."""
+        """Keep track of running endpoint requests for the conversation."""
         state = self.sessions.state_of(conversation.id)
         self._missed.pop(conversation.id, None)
         state.asking += 1
@@ -466,8 +468,8 @@ class Conversations:
     # -- persistence ------------------------------------------------------------------------
 
     async def restore(self) -> None:
-        """Restore the saved conversations. Further calls do nothing."""
-        if self._is_restored:  # requests that still wait for the lock came later
+        """Restore the saved conversations. Does nothing if called again."""
+        if self._is_restored:  # skip the lock once everything is restored
             return
         async with self._restoring:
             await self._restore()
@@ -509,10 +511,7 @@ class Conversations:
 
 
 def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft and count its new parts, except for sections.
-
-    This function blocks.
-    """
+    """Apply a change to a draft and count its new parts, except for sections. Blocks."""
     outcome = change.apply(draft)
     if not draft.conversation.has_uncounted_sections:
         draft.conversation.total()
@@ -520,7 +519,7 @@ def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
 
 
 def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
-    """Return whether both have the same turns and model, so that they share counts."""
+    """Return whether both conversations have the same turns and model."""
     return conversation is not None and (conversation.layout, conversation.model) == (
         other.layout,
         other.model,
@@ -530,16 +529,16 @@ def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
 class _ChatCount(NamedTuple):
     total: int | None = None
     texts: Mapping[int, int] = MappingProxyType({})
-    """Tokens by turn, from an endpoint that only counts single texts."""
+    """Token counts by turn, from an endpoint that cannot count whole chats."""
     server: str = ""
     is_due: bool = False
-    """Whether to ask again, because a text was not counted in time."""
+    """Whether to retry later."""
     is_missing: bool = False
-    """Whether the endpoint gave no count of the chat."""
+    """Whether the endpoint failed to count the chat."""
 
 
 async def _count_chat(counts: Counts, conversation: Conversation, settings: Settings) -> _ChatCount:
-    """Ask the endpoint to count the chat, or else each text of the new turns."""
+    """Request the endpoint's count of the chat. If that fails, count the new turns one by one."""
     endpoints, model = counts.endpoints(settings), conversation.model
     if conversation.has_turns_without_text or not endpoints.serves(model):
         return _ChatCount()
@@ -560,10 +559,10 @@ async def _count_chat(counts: Counts, conversation: Conversation, settings: Sett
 async def _count_texts(
     counts: Counts, conversation: Conversation, endpoints: Endpoints
 ) -> tuple[dict[int, int], str, Miss | None]:
-    """Count texts until the time limit.
+    """Count texts until the time limit is reached.
 
     Returns:
-        Tokens by turn, the server's name, and why the remaining texts have no count.
+        The token counts by turn, the server's name, and the first failure, if any.
     """
     counted: dict[int, int] = {}
     server, loop = "", asyncio.get_running_loop()
@@ -585,12 +584,12 @@ def _messages_of(conversation: Conversation) -> list[dict[str, Any]]:
 
 
 class SectionCounts:
-    """Counts the sections of one workspace's conversations."""
+    """Counts the sections of a workspace's conversations."""
 
     def __init__(self, counts: Counts, documents: Documents) -> None:
         self._counts, self._documents = counts, documents
         self._snapshots: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
-        """Snapshots of sections that were given as text. Their pieces cache counts."""
+        """Snapshots of sections that were sent as text. Their pieces cache token counts."""
 
     def is_stale(self, section: Section, model: str, settings: Settings) -> bool:
         count, source = section.document_count, section.source
@@ -607,7 +606,7 @@ class SectionCounts:
         )
 
     async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
-        """Ask the endpoint to count stale sections. `refresh` uses the answers."""
+        """Request the endpoint's counts of outdated sections. `refresh` picks up the results."""
         if self._counts.asks_endpoint(model, settings):
             sources = [
                 self._documents.latest(section.source)
@@ -623,7 +622,7 @@ class SectionCounts:
             await asyncio.gather(*asked)
 
     async def refresh(self, conversation: Conversation, settings: Settings) -> None:
-        """Count the stale sections of a draft, with the endpoint's counts where available."""
+        """Recount the outdated sections of a draft, preferably with the endpoint's counts."""
         model, sections = conversation.model, conversation.sections
         stale = [
             index
@@ -657,7 +656,7 @@ class SectionCounts:
         if then.is_like(now):
             return then
         snapshot = self._snapshot_of(then.source)
-        if choice.whole is not None:  # the endpoint's number for one text corrects the other
+        if choice.whole is not None:  # this tokenizer is scaled to the endpoint's count
             choice = choice._replace(whole=None)
         else:
             choice = self._counts.choose_local_counter(snapshot, now.model, settings)

@@ -1,4 +1,4 @@
-"""The cost report of a workspace as a page."""
+"""The workspace's cost report as a page."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 async def cost_page(
     services: Services, workspace: Workspace, params: CostPageParams, note: str = ""
 ) -> Page:
-    """Return the page of a workspace's costs.
+    """Return the workspace's cost report as a page.
 
     Args:
-        services: The services.
+        services: The server's services.
         workspace: The workspace.
-        params: The calls to show, and how to group them.
-        note: Shown above the report.
+        params: The period to report and how to group the calls.
+        note: A note shown above the report.
 
     Raises:
         BadParamsError: A date is invalid.
@@ -52,7 +52,7 @@ async def cost_page(
 
 
 def session_labels(services: Services, workspace: Workspace) -> dict[str, str]:
-    """Return the labels of the known sessions by id."""
+    """Return the labels of all known sessions, by session ID."""
     return {row.id: row.label for row in services.sessions(workspace).rows(every=True)}
 
 

@@ -1,6 +1,6 @@
-"""Chooses the tokenizer or endpoint that counts a text, without waiting for an answer.
+"""Chooses the tokenizer or endpoint used to count a text.
 
-The command line imports this module without the event loop, which `counts` needs.
+This code is not part of `counts` because the command line should not have to import asyncio.
 """
 
 from __future__ import annotations
@@ -26,28 +26,25 @@ if TYPE_CHECKING:
 
 
 class CounterChoice(NamedTuple):
-    """How to count one text for one model, and the count if it is already known."""
+    """How to count a text for a model, including the count itself if it is already known."""
 
     model: str
     tokenizer: Tokenizer
-    """A calibrated tokenizer.
-
-    It counts parts of the text, and the whole text if `whole` is None.
-    """
+    """A calibrated tokenizer for parts of the text, or for all of it if `whole` is None."""
     whole: Measure | None = None
-    """A count of the whole text, such as an endpoint's."""
+    """The token count of the whole text, such as an endpoint's count."""
     note: str | None = None
-    """Why the endpoint gave no count, for the user."""
+    """Why the endpoint provided no count. Shown to the user."""
 
     def measure(self, text: str) -> Measure:
-        """Count the text that this choice was made for. This function blocks."""
+        """Count the text. This function blocks."""
         if self.whole is not None:
             return self.whole
         return measure_text(text, self.tokenizer)
 
 
 class CounterChooser:
-    """Chooses how texts are counted. Thread-safe while no calibration changes."""
+    """Chooses how to count texts. Thread-safe as long as no calibration changes."""
 
     def __init__(
         self,
@@ -60,8 +57,8 @@ class CounterChooser:
 
         Args:
             calibrations: Corrections for estimates.
-            purpose: Selects among the included engines.
-            roots: Workspaces whose endpoints may be asked; by default any.
+            purpose: Determines which of the included tokenizers are used.
+            roots: Workspaces whose endpoints may be used. Defaults to all workspaces.
         """
         self.calibrations = calibrations
         self._purpose: Purpose = purpose
@@ -70,9 +67,8 @@ class CounterChooser:
         self._roots = roots
 
     def tokenizers(self, settings: Settings) -> Tokenizers:
-        """Return the tokenizers for some settings.
-
-        Settings that name the same files share them.
+        """Return the tokenizers for the settings. Equal tokenizer settings share the same
+        object.
         """
         key = (settings.tokenizers, settings.tokenize.estimator)
         if key not in self._tokenizers:
@@ -80,7 +76,7 @@ class CounterChooser:
         return self._tokenizers[key]
 
     def endpoints(self, settings: Settings) -> Endpoints:
-        """Return the endpoints of some settings, or no endpoints if these settings are outdated."""
+        """Return the endpoints for the settings, or no endpoints if the settings are outdated."""
         from sidecar.endpoints.registry import Endpoints
 
         if not self._is_in_force(settings):
@@ -91,16 +87,16 @@ class CounterChooser:
         return self._endpoints[key]
 
     def _is_in_force(self, settings: Settings) -> bool:
-        """Return whether a root still declares these endpoints.
+        """Return whether any workspace still has these endpoints in its settings.
 
-        Work that began with older settings must not send text to an endpoint that was removed
-        since.
+        This prevents running tasks from sending text to an endpoint that the user has
+        removed.
         """
         declared, roots = endpoint_key(settings), self._roots
         return roots is None or any(endpoint_key(one.settings) == declared for one in roots)
 
     async def close_unused_endpoints(self, used: Iterable[Settings]) -> None:
-        """Close the endpoints that no current settings declare."""
+        """Close the endpoints that the given settings no longer use."""
         keys = {endpoint_key(settings) for settings in used}
         gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
         for endpoints in gone:
@@ -111,7 +107,7 @@ class CounterChooser:
             await endpoints.aclose()
 
     def asks_endpoint(self, model: str, settings: Settings) -> bool:
-        """Return whether an endpoint counts texts for the model.
+        """Return whether an endpoint is used to count texts for the model.
 
         This is false if the model's own tokenizer is available.
         """
@@ -125,12 +121,11 @@ class CounterChooser:
         )
 
     def known_limit(self, model: str, settings: Settings) -> int | None:
-        """Return the context window in tokens that an endpoint has reported, without sending a
-        request."""
+        """Return the context window (in tokens) that an endpoint has reported. Sends no request."""
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
     def why_not_asked(self, model: str, settings: Settings) -> str | None:
-        """Return why no endpoint counts texts for the model, or None if one does."""
+        """Return why no endpoint is used for the model, or None if there is one."""
         how = settings.tokenize
         served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
         if how.use_endpoint:
@@ -140,11 +135,11 @@ class CounterChooser:
         return ENDPOINTS_OFF if served and not how.endpoint_window else None
 
     def is_window_due(self, model: str, settings: Settings) -> bool:
-        """Return whether an endpoint should be asked for the model's context window now."""
+        """Return whether it is time to ask an endpoint for the model's context window."""
         return bool(settings.endpoints) and self.endpoints(settings).is_window_due(model)
 
     def tokenizer(self, model: str, settings: Settings, snapshot: Snapshot) -> Tokenizer:
-        """Return a model's tokenizer, calibrated for the snapshot's kind of text."""
+        """Return a model's tokenizer, calibrated for the type of text in the snapshot."""
         plain = self.tokenizers(settings).for_model(model)
         calibrations = self.calibrations.known
         if calibrations is None or plain.method == "exact":
@@ -154,7 +149,7 @@ class CounterChooser:
     def choose_local_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how to count a text without an endpoint."""
+        """Choose a way to count a text without an endpoint."""
         return CounterChoice(model, self.tokenizer(model, settings, snapshot))
 
 
@@ -165,5 +160,5 @@ def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
 
 
 def has_enabled_endpoints(settings: Settings) -> bool:
-    """Return whether the settings declare and enable endpoints."""
+    """Return whether any endpoints are configured and enabled."""
     return bool(settings.tokenize.use_endpoint and settings.endpoints)

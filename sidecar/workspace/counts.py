@@ -1,8 +1,7 @@
-"""Chooses how to count texts, documents and chats, and counts them.
+"""Counts texts, documents and chats.
 
-The status, diagnostics, hints, fixes, fitting and the command line all count here.
-`Counts.choose_counter` chooses the tokenizer, decides whether to ask the user's endpoint first,
-and selects the calibration.
+`Counts.choose_counter` chooses the tokenizer and the calibration, and asks the user's
+endpoint first if there is one.
 """
 
 from __future__ import annotations
@@ -49,24 +48,23 @@ if TYPE_CHECKING:
 
 
 ENDPOINT_SECONDS = 2.0
-"""How long a count waits for an endpoint before an estimate is used, in seconds."""
+"""Time to wait for an endpoint before falling back to an estimate."""
 LATEST_SECONDS = 30.0
-"""How long a late answer of an endpoint may still update a count, in seconds."""
+"""Time after which an endpoint's late answer is discarded."""
 QUIET_CHARACTERS = 20_000
-"""Documents with at least this many characters are sent to an endpoint only after typing pauses."""
+"""Longer documents are sent to an endpoint only after a pause in typing."""
 CHARACTERS_PER_QUIET_SECOND = 200_000
 LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
 _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
-"""Size of the sample from which a long document's count is extrapolated."""
+"""Size of the sample used to estimate the token count of a long document."""
 GIANT_CHARACTERS = 100_000
-"""Counting a piece of this length takes long and cannot be interrupted."""
+"""Pieces of this length take long to tokenize, and the tokenizer cannot be interrupted."""
 GUESS_PERCENT = 25.0
-"""Error band (±%) of a count extrapolated from a sample."""
+"""Margin of error (±%) of an estimate based on a sample."""
 _LEARN_CHARACTERS = 200
-"""Texts shorter than this are not used for calibration, because what endpoints add distorts
-them."""
+"""Shorter texts are not used for calibration because endpoint overhead would distort it."""
 
 
 class _AskedText(NamedTuple):
@@ -77,12 +75,11 @@ class _AskedText(NamedTuple):
 
 
 _Answer: TypeAlias = tuple[Measure | None, str | None]
-"""An endpoint's count, or the reason why there is none."""
+"""An endpoint's count, or the reason why there is no count."""
 
 
 def seconds_until_pause(snapshot: Snapshot) -> float:
-    """Return how many more seconds must pass without an edit before a document is sent to an
-    endpoint."""
+    """Return the remaining wait in seconds before the document may be sent to an endpoint."""
     if snapshot.edited_at is None or snapshot.characters < QUIET_CHARACTERS:
         return 0.0
     quiet = min(LONGEST_QUIET_SECONDS, snapshot.characters / CHARACTERS_PER_QUIET_SECOND)
@@ -90,14 +87,14 @@ def seconds_until_pause(snapshot: Snapshot) -> float:
 
 
 class SnapshotCounter:
-    """Counts snapshots with a tokenizer: at once if that is quick, otherwise on a thread."""
+    """Counts snapshots with a tokenizer, on a worker thread unless the count is quick."""
 
     def __init__(self, workers: Workers, documents: Documents) -> None:
         """Create a counter.
 
         Args:
-            workers: Run long counts.
-            documents: The open documents, whose cached sums are used.
+            workers: Threads for long counts.
+            documents: The open documents. Their cached counts are reused.
         """
         self._workers, self._documents = workers, documents
         self._loaded: set[Tokenizer] = set()
@@ -105,12 +102,12 @@ class SnapshotCounter:
         self._counting = SharedTasks("counting", outlives_waiters=False)
 
     async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
-        """Load some tokenizers, so that their first counts are fast."""
+        """Load tokenizers ahead of time to make their first counts fast."""
         await self._workers.run(partial(_load_tokenizers, tokenizers))
         self._loaded.update(one.base for one in tokenizers)
 
     async def count(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int:
-        """Return a snapshot's tokens. Only pieces without a cached count are tokenized."""
+        """Return a snapshot's token count. Pieces with a cached count are not tokenized again."""
         tokens = self.count_if_quick(snapshot, tokenizer)
         if tokens is not None:
             return tokens
@@ -124,11 +121,11 @@ class SnapshotCounter:
             tokens = await self._workers.run_count(partial(work, True), is_giant=True)
         if base not in self._loaded:
             self._loaded.add(base)
-            self._workers.start(release_memory)  # of the tables that the tokenizer was built from
+            self._workers.start(release_memory)  # free the tables used to build the tokenizer
         return tokens or 0
 
     def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:
-        """Return a snapshot's tokens if counting takes under a millisecond, else None."""
+        """Return a snapshot's token count, or None if counting would take over a millisecond."""
         if not snapshot.characters:
             return 0
         base = tokenizer.base
@@ -139,7 +136,7 @@ class SnapshotCounter:
         return None if tokens is None else tokenizer.scale(tokens)
 
     def extrapolate(self, document: TextDocument, tokenizer: Tokenizer) -> int:
-        """Estimate a document's tokens from a sample."""
+        """Estimate a document's token count from a sample."""
         characters = document.characters
         if tokenizer.base not in self._loaded or characters <= EXTRAPOLATED_CHARACTERS:
             return characters // 4
@@ -158,9 +155,9 @@ def _load_tokenizers(tokenizers: Sequence[Tokenizer]) -> None:
 def _count_snapshot(
     snapshot: Snapshot, base: Tokenizer, giants: bool, should_stop: Callable[[], bool]
 ) -> int | None:
-    """Count a snapshot. Returns None if it has a giant piece and `giants` is false.
+    """Count a snapshot. This function blocks.
 
-    This function blocks.
+    Returns None if the snapshot has an uncounted giant piece and `giants` is false.
     """
     pieces = countable_pieces(snapshot, base)
     if not giants and any(
@@ -171,7 +168,7 @@ def _count_snapshot(
 
 
 class Counts(CounterChooser):
-    """Counts texts for all workspaces of a process."""
+    """Counts texts for all workspaces of the process."""
 
     def __init__(
         self,
@@ -183,14 +180,14 @@ class Counts(CounterChooser):
         roots: Iterable[Workspace] | None = None,
         publish: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Create the counts of a process.
+        """Create the counter.
 
         Args:
-            workers: Run blocking work.
+            workers: Threads for blocking work.
             calibrations: Corrections for estimates.
             windows: Context windows and prices.
             documents: The open documents.
-            roots: Workspaces whose endpoints may be asked; by default any.
+            roots: Workspaces whose endpoints may be used. Defaults to all workspaces.
             publish: Called with each event.
         """
         self._documents = Documents() if documents is None else documents
@@ -200,21 +197,18 @@ class Counts(CounterChooser):
         self.snapshots = SnapshotCounter(workers, self._documents)
         self.seconds = ENDPOINT_SECONDS
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
-        """Endpoints' counts by cache key. The keys contain hashes instead of texts."""
+        """Endpoint counts by cache key. The keys contain hashes rather than texts."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
         self._asking = SharedTasks[_AskedText, _Answer](
             "counting by an endpoint", outlives_waiters=True
         )
         self._edits: dict[str, asyncio.Event] = {}
-        """One event for each document that waits for a pause in typing.
-
-        The next edit sets the event.
-        """
+        """Events by URI for documents waiting for a pause in typing. An edit sets the event."""
 
     # -- choosing ---------------------------------------------------------------------------
 
     def count_cache_key(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
-        """Return everything that a count depends on besides the text.
+        """Return a key of everything besides the text that affects its count.
 
         Args:
             model: The model.
@@ -234,7 +228,7 @@ class Counts(CounterChooser):
     async def choose_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how to count a text. If an endpoint counts for the model, wait for its answer."""
+        """Choose a way to count a text. Waits for the endpoint if there is one for the model."""
         note = None
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole, note = await self._ask(snapshot, model, settings)
@@ -247,7 +241,7 @@ class Counts(CounterChooser):
     def choose_counter_now(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how to count a text, using an endpoint's count only if it is cached."""
+        """Choose a way to count a text without waiting. Only a cached endpoint count is used."""
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole = self._answer_to(self._make_request(snapshot, model, settings))
             if whole is not None:
@@ -257,7 +251,7 @@ class Counts(CounterChooser):
         return self.choose_local_counter(snapshot, model, settings)
 
     def has_answer(self, snapshot: Snapshot, model: str, settings: Settings) -> bool:
-        """Return whether an endpoint's count of this text is cached."""
+        """Return whether an endpoint's count of the text is cached."""
         if not snapshot.characters or not self.asks_endpoint(model, settings):
             return False
         return self._answer_to(self._make_request(snapshot, model, settings)) is not None
@@ -271,7 +265,7 @@ class Counts(CounterChooser):
     async def _ask(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> tuple[Measure | None, str | None]:
-        """Ask the endpoint to count a text. Returns its count, or the reason why there is none.
+        """Request an endpoint's count. Returns the count, or the reason why there is none.
 
         Concurrent callers share one request. A late answer is cached and published.
         """
@@ -290,7 +284,7 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> _Answer:
         def is_wanted() -> bool:
-            """Return whether a request or an open document still needs the count of this text."""
+            """Return whether the count of this text is still needed."""
             return self._asking.waiting(text) > 0 or self._documents.is_newest(snapshot)
 
         if not await self._wait_for_typing_pause(snapshot):
@@ -304,13 +298,13 @@ class Counts(CounterChooser):
         fingerprint = text.endpoints.fingerprint(model)
         if fingerprint is not None:
             self._answers[fingerprint, text] = measure
-        with suppress(WorkStoppedError):  # the server is stopping
+        with suppress(WorkStoppedError):  # the server is shutting down
             await self._learn(snapshot, model, settings, measure.tokens)
         self._record_outcome(text, measure.tokens)
         return measure, None
 
     async def _wait_for_typing_pause(self, snapshot: Snapshot) -> bool:
-        """Wait for a pause in typing. Returns False if the document is edited first."""
+        """Wait for a pause in typing. Returns False if the document is edited before then."""
         if (seconds := seconds_until_pause(snapshot)) <= 0:
             return True
         edited = self._edits.setdefault(snapshot.uri, asyncio.Event())
@@ -319,7 +313,7 @@ class Counts(CounterChooser):
         return not edited.is_set()
 
     def document_edited(self, uri: str) -> None:
-        """Drop unsent endpoint requests for earlier versions of a document."""
+        """Cancel pending endpoint requests for earlier versions of a document."""
         if (edited := self._edits.pop(uri, None)) is not None:
             edited.set()
 
@@ -330,7 +324,7 @@ class Counts(CounterChooser):
             self._publish(Event("endpoint"))
 
     def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
-        """Publish that an endpoint gave no count. Returns whether it will be asked again later."""
+        """Report that an endpoint failed to count a text. Returns whether a retry is planned."""
         may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
             self._publish(Event("missed", missed=MissedCount(model, settings, kind)))
@@ -350,7 +344,7 @@ class Counts(CounterChooser):
             self.calibration_changed()
 
     def calibration_changed(self) -> None:
-        """Schedule writing of the calibrations."""
+        """Schedule a write of the calibrations."""
         self.calibrations.changed()
         self._publish(Event("learned"))
 
@@ -372,13 +366,13 @@ class Counts(CounterChooser):
         workspace: Workspace,
         choice: CounterChoice | None = None,
     ) -> Count:
-        """Count a text, with the model's window and price.
+        """Count a text, and add the model's window and price.
 
         Args:
-            snapshot: The text. An empty text is never sent to an endpoint.
-            model: The model; by default the workspace's.
+            snapshot: The text. Empty texts are never sent to an endpoint.
+            model: The model. Defaults to the workspace's model.
             workspace: The workspace.
-            choice: How to count, if already chosen.
+            choice: How to count, if this has already been decided.
         """
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
@@ -395,7 +389,7 @@ class Counts(CounterChooser):
         return choice.tokenizer.measure(tokens, snapshot.sample)
 
     def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
-        """Return a text's count if counting takes under a millisecond, else None."""
+        """Return a text's count, or None if counting would take over a millisecond."""
         settings = workspace.settings
         asked = self.is_window_due(model, settings) or self.asks_endpoint(model, settings)
         unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
@@ -409,13 +403,14 @@ class Counts(CounterChooser):
         return self.add_window_and_price(measure, model, snapshot.characters, workspace)
 
     async def count_locally(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count:
-        """Count a text without asking an endpoint."""
+        """Count a text without using an endpoint."""
         here = self.choose_local_counter(snapshot, model, workspace.settings)
         return await self.count(snapshot, model, workspace, here)
 
     def extrapolate(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
-        """Estimate a long document's tokens from a sample, to show until the document is
-        counted."""
+        """Estimate a long document's count from a sample. Shown until the real count is
+        available.
+        """
         tokenizer = self.tokenizers(workspace.settings).for_model(model)
         tokens = self.snapshots.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)
@@ -431,7 +426,7 @@ class Counts(CounterChooser):
         model: str,
         settings: Settings,
     ) -> tuple[FitResult, Measure]:
-        """Shorten a text to at most `max_tokens`. Returns the text and its count."""
+        """Shorten a text to at most `max_tokens`. Returns the shortened text and its count."""
         choice = await self.choose_counter(Snapshot(text=text), model, settings)
         tokenizer, whole = choice.tokenizer, choice.whole
         if whole is None:
@@ -463,7 +458,7 @@ class Counts(CounterChooser):
         model: str | None,
         workspace: Workspace,
     ) -> Count:
-        """Count a chat with its tools: by an endpoint if one is available, else by formula."""
+        """Count a chat and its tools with an endpoint or, if there is none, with a formula."""
         from sidecar.counting.message_tokens import count_messages
 
         name, settings = model or workspace.model, workspace.settings
@@ -492,7 +487,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
         note: str | None = None,
     ) -> Count:
-        """Return a full count: a measure with the window and price of its model."""
+        """Combine a measured count with the window and price of its model."""
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_not_asked(model, settings)
@@ -502,14 +497,14 @@ class Counts(CounterChooser):
     def add_reported_window(
         self, model: str, settings: Settings, session: NamedLimits
     ) -> NamedLimits:
-        """Return the windows that a session names, with the one that an endpoint has reported."""
+        """Add the context window reported by an endpoint to the windows from a session."""
         endpoint = session.endpoint or self.known_limit(model, settings)
         return msgspec.structs.replace(session, endpoint=endpoint)
 
     async def load(self, model: str, settings: Settings) -> None:
         """Look up a new model's window and price.
 
-        Until the price list is loaded, only load its tokenizer.
+        Before the price list is available, only the model's tokenizer is loaded.
         """
         if self.windows.ready:
             await self.load_window_and_price(model, settings)
@@ -517,7 +512,7 @@ class Counts(CounterChooser):
             await self.workers.run(partial(self.tokenizers(settings).for_model, model))
 
     async def load_window_and_price(self, model: str, settings: Settings) -> None:
-        """Look up a model's window and price, once per model."""
+        """Look up a model's window and price, unless they are already loaded."""
         if not self.windows.is_loaded(model, settings):
             await self.workers.run(
                 partial(load_window_and_price, self.windows.state, model, settings)
@@ -537,11 +532,11 @@ def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
 
 
 PartCounts: TypeAlias = dict[tuple[str, int, int], int]
-"""Maps a tokenizer name, text hash and text length to tokens without calibration."""
+"""Uncalibrated token counts, keyed by tokenizer name, text hash and text length."""
 
 
 class CountedPart(msgspec.Struct, frozen=True):
-    """A section or block of a document with its tokens and how they were counted."""
+    """A section or block of a document and its token count."""
 
     part: Part
     tokens: int
@@ -556,7 +551,7 @@ def count_parts(
     Args:
         snapshot: The document.
         choice: How to count the document.
-        before: The counts of the last call, which are reused for unchanged parts.
+        before: The result of the previous call. Counts of unchanged parts are reused.
     """
     base, counts, counted = choice.tokenizer.base, PartCounts(), []
     for part in find_parts(snapshot.text, snapshot.uri, snapshot.language_id):

@@ -1,7 +1,4 @@
-"""Open documents, their snapshots, and the places in them that conversations follow.
-
-A snapshot is immutable, so any thread may read it.
-"""
+"""Open documents, their snapshots, and the text ranges that conversations follow."""
 
 from __future__ import annotations
 
@@ -29,24 +26,18 @@ if TYPE_CHECKING:
 
 KIND_CHARACTERS = SAMPLE_CHARACTERS
 _WALKED = 1_000_000
-"""The pieces of longer texts are not visited on the event loop, because it would take over 1 ms."""
+"""Longer texts are not counted on the event loop because that would take over 1 ms."""
 
 
 class Snapshot(SplitText):
-    """One version of a document or of another text.
-
-    Immutable, so any thread may read it. Derived values are cached.
-    """
+    """An immutable copy of a document or of some other text, safe to share between threads."""
 
     def __init__(
         self, pieces: Sequence[Piece] | None = None, text: str | None = None, uri: str = ""
     ) -> None:
         self.uri = uri
         self.edition: object = None
-        """The document's edition when the snapshot was taken.
-
-        Each edit gives the document a new one.
-        """
+        """The document's edition when the snapshot was taken. Every edit creates a new edition."""
         self._is_whole = False
         self.version: int | None = None
         self.encoding: Encoding = "utf-16"
@@ -55,7 +46,7 @@ class Snapshot(SplitText):
         self._text = text
         self._characters: int | None = None
         self.edited_at: float | None = None
-        """Time of the last edit by `time.monotonic`, or None if there was none."""
+        """Time of the last edit (`time.monotonic`), or None if the document was not edited."""
 
     @classmethod
     def of(cls, document: TextDocument) -> Snapshot:
@@ -77,12 +68,12 @@ class Snapshot(SplitText):
         self.language_id = document.language_id
 
     def is_of(self, document: TextDocument | None) -> bool:
-        """Return whether the snapshot has the document's current text."""
+        """Return whether the snapshot is up to date with the document."""
         return self._is_whole and document is not None and self.edition is document.edition
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The pieces of the text, whose counts add up. Each piece caches its count."""
+        """The pieces of the text. Each piece caches its token count."""
         if self._pieces is None:
             self._pieces = tuple(split_pieces(self._text or ""))
         return self._pieces
@@ -97,7 +88,7 @@ class Snapshot(SplitText):
 
     @property
     def sample(self) -> str:
-        """The beginning of the text, which is used to detect its kind."""
+        """The beginning of the text. Used to detect the type of text."""
         if self._text is not None:
             return self._text[:KIND_CHARACTERS]
         start = ""
@@ -109,25 +100,26 @@ class Snapshot(SplitText):
 
     @property
     def is_cut(self) -> bool:
-        """Whether the text is already cut into pieces."""
+        """Whether the text has already been split into pieces."""
         return self._pieces is not None
 
     def count_if_quick(
         self, base: Tokenizer, most: int, document: TextDocument | None
     ) -> int | None:
-        """Return the text's tokens, or None if too many characters are not counted yet.
+        """Return the token count, or None if too much of the text has not been counted yet.
 
         Args:
             base: The tokenizer.
-            most: How many characters may be tokenized. Slow pieces weigh more.
-            document: The open document with the same URI. Its sums are used if it is unedited.
+            most: Maximum number of characters to tokenize. Slow pieces count extra.
+            document: The open document with the same URI. Its counts are reused if it is
+        unchanged.
         """
         if base.has_safe_cuts and document is not None and self.is_of(document):
             return count_if_quick(document, base, most)
         if self.characters > most and not self.is_cut:
-            return None  # splitting a long text takes too long
+            return None  # splitting a long text would take too long
         if not base.has_safe_cuts and self._whole is None and self.characters > most:
-            return None  # the text has not been counted, and it cannot be split
+            return None  # the text is neither counted yet nor splittable
         if self.characters > _WALKED:
             return None
         units = countable_pieces(self, base)
@@ -138,33 +130,33 @@ class Snapshot(SplitText):
         )
 
     def document(self) -> TextDocument:
-        """Return a document with the snapshot's text. Blocking if the text is long."""
+        """Return a document with the snapshot's text. Blocks if the text is long."""
         return TextDocument(self.uri, self.text, self.version, self.encoding, self.language_id)
 
 
 class FollowedPlace:
-    """A document, or a range of one, whose text a section of a conversation follows."""
+    """A document, or a range in a document, that a section of a conversation follows."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
 
 class FollowedText:
-    """An immutable copy of the text at a followed place."""
+    """An immutable copy of the text that a section follows."""
 
     def __init__(self, place: FollowedPlace, snapshot: Snapshot) -> None:
         self.place, self.snapshot = place, snapshot
 
     @property
     def version(self) -> object:
-        """The edition of the document, which each edit replaces."""
+        """The document's edition when the text was copied."""
         return self.snapshot.edition
 
     def text(self) -> str:
         return self.snapshot.text
 
     def measure(self, counter: Counter) -> Measure:
-        """Count the text, without calibration or endpoint."""
+        """Count the text locally, without calibration."""
         return counter.text(self.text())
 
 
@@ -173,7 +165,7 @@ class FollowedSection(NamedTuple):
 
     uri: str
     tokens: int
-    """The section's tokens as part of the conversation."""
+    """The section's token count as part of the conversation."""
     shown: bool
     """Whether the section belongs to the shown conversation."""
 
@@ -185,13 +177,15 @@ class Documents(dict[str, TextDocument]):
         super().__init__()
         self._snapshots: dict[str, Snapshot] = {}
         self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
-        """Offsets of the followed ranges. A place without an entry covers its whole document."""
+        """Character offsets of followed ranges. Places without an entry follow the whole
+        document.
+        """
 
     def get_open(self, uri: str) -> TextDocument:
         """Return an open document that is in sync with the editor.
 
         Raises:
-            RequestError: `unknownDocument`. The document is not open or out of sync.
+            RequestError: `unknownDocument`. The document is not open, or it is out of sync.
         """
         document = self.get(uri)
         if document is None:
@@ -202,15 +196,15 @@ class Documents(dict[str, TextDocument]):
         return document
 
     def snapshot(self, uri: str) -> Snapshot:
-        """Return a snapshot of an open document. It is the same object until the next edit.
+        """Return a snapshot of an open document. The snapshot is reused until the next edit.
 
         Raises:
-            RequestError: `unknownDocument`. The document is not open or out of sync.
+            RequestError: `unknownDocument`. The document is not open, or it is out of sync.
         """
         return self.snapshot_of(self.get_open(uri))
 
     def snapshot_of(self, document: TextDocument) -> Snapshot:
-        """Return a snapshot of a document, which need not be open."""
+        """Return a snapshot of a document, even if the document is not open."""
         uri = document.uri
         if self.get(uri) is not document:
             return Snapshot.of(document)
@@ -224,14 +218,14 @@ class Documents(dict[str, TextDocument]):
         return snapshot
 
     def is_newest(self, snapshot: Snapshot) -> bool:
-        """Return whether the snapshot has the current text of an open document."""
+        """Return whether the snapshot matches the current text of an open document."""
         return snapshot.is_of(self.get(snapshot.uri))
 
     def edit(self, document: TextDocument, span: Range | None, text: str) -> None:
-        """Replace a range of a document, or all of its text.
+        """Replace a range of a document, or its whole text.
 
-        Text inserted before a followed range shifts the range. Text inserted inside it or at its
-        end becomes part of it.
+        Text inserted before a followed range shifts the range. Text inserted inside the range
+        or at its end becomes part of the range.
         """
         followed = [one for one in self._ranges if one.uri == document.uri]
         if followed:
@@ -246,10 +240,10 @@ class Documents(dict[str, TextDocument]):
         document.apply(span, text)
 
     def follow(self, uri: str, span: Range | None) -> FollowedText:
-        """Follow the text of an open document, or of a range of it.
+        """Follow an open document, or a range in it.
 
         Raises:
-            RequestError: `unknownDocument`. The document is not open or out of sync.
+            RequestError: `unknownDocument`. The document is not open, or it is out of sync.
         """
         document, place = self.get_open(uri), FollowedPlace(uri)
         if span is not None:
@@ -257,16 +251,13 @@ class Documents(dict[str, TextDocument]):
         return FollowedText(place, self._snapshot_at(place, document))
 
     def is_stale(self, text: FollowedText) -> bool:
-        """Return whether the followed document has been edited since the text was copied."""
+        """Return whether the document has been edited since the text was copied."""
         document = self.get(text.place.uri)
         is_known = document is not None and document.is_synced
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return the current text of a followed place.
-
-        It is the same object until the next edit.
-        """
+        """Return the current text of a followed place, or the same object if it is unchanged."""
         if not self.is_stale(text):
             return text
         return FollowedText(text.place, self._snapshot_at(text.place, self[text.place.uri]))

@@ -1,7 +1,7 @@
-"""Watches files for all subscribers of this process.
+"""Watches files for changes and notifies subscribers.
 
-The thread sleeps until the operating system reports a change. Because not every file system
-reports changes, it also compares the files' times every `TICK_SECONDS`.
+The watcher thread sleeps until the operating system reports a change. Some file systems do
+not report changes, so the thread also compares file times every `TICK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""How often a subscriber is told, by default, that anything may have changed."""
+"""Default interval at which subscribers are told to check for changes themselves."""
 QUIET_SECONDS = 0.02
-"""Changes are reported when no further change follows within this time."""
+"""Changes are reported once there has been no further change for this long."""
 LONGEST_SECONDS = 0.1
-"""Changes are reported at the latest this long after the first of them."""
+"""Maximum delay between a change and its report."""
 
 Changes = frozenset[str] | None
-"""The changed paths, or None if anything may have changed."""
+"""The changed paths, or None if any path may have changed."""
 FindPaths = Callable[[], Collection[str]]
-"""Returns the paths to follow. It runs on the watcher's thread, so it may block.
+"""Returns the paths to follow. Runs on the watcher thread and may block.
 
-A path is a file, a folder (which is followed with everything in it), or does not exist yet.
+A path can be a file, a folder (followed recursively), or a path that does not exist yet.
 """
 
 
 class Subscription:
-    """The paths that one subscriber follows."""
+    """The paths followed by one subscriber."""
 
     def __init__(
         self, find_paths: FindPaths, notify: Callable[[Changes], object], poll_seconds: float
     ) -> None:
         self.is_active = True
         self.is_stale = False
-        """Whether the paths to follow must be determined again."""
+        """Whether the paths to follow must be looked up again."""
         self._find_paths, self._notify = find_paths, notify
         self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
         self._changed: set[str] = set()
@@ -63,10 +63,10 @@ class Subscription:
 
     @property
     def parents(self) -> set[str]:
-        """The folders to watch in order to notice changes of followed files and new paths.
+        """The folders to watch for changes to the followed files and for new paths.
 
-        On macOS, new paths are only noticed at each tick, because watching the home folder would
-        report everything in it.
+        On macOS, missing paths are only checked at each tick because watching the home folder
+        would report every change below it.
         """
         return {
             _nearest_folder(path)
@@ -81,20 +81,20 @@ class Subscription:
         self._stamps = {path: stamp_of(path) for path in paths - self.folders}
 
     def compare_stamps(self) -> None:
-        """Compare the times of all followed files, and record the files that differ."""
+        """Check the times of all followed files, and record the files that have changed."""
         before, self._stamps = self._stamps, {path: stamp_of(path) for path in self._stamps}
         changed = [path for path, stamp in self._stamps.items() if stamp != before[path]]
         self._changed.update(changed)
         self.is_stale |= any(None in (self._stamps[path], before[path]) for path in changed)
 
     def is_poll_due(self) -> bool:
-        """Return whether it is time to tell the subscriber that anything may have changed."""
+        """Return whether the subscriber is due for its regular notification."""
         return time.monotonic() - self._polled_at >= self._poll_seconds
 
     def record(self, path: str) -> bool:
-        """Record a changed path if it is followed. Returns whether it was recorded.
+        """Record a changed path if it is followed. Returns whether a report is needed.
 
-        A change of a missing path, or of a parent of one, also makes the subscription stale.
+        If a missing path or one of its parents has changed, the subscription becomes stale.
         """
         is_followed = path in self._stamps or path.startswith(
             tuple(folder + os.sep for folder in self.folders)
@@ -126,13 +126,13 @@ class Subscription:
 
 
 class FileWatcher:
-    """Reports file changes to subscribers from one thread."""
+    """Watches files on one thread and notifies subscribers of changes."""
 
     def __init__(self, start_seconds: float = 0.0) -> None:
         """Create a watcher.
 
         Args:
-            start_seconds: Delay before the watching library is imported, which takes 0.1 s.
+            start_seconds: Delay before importing the watchdog library, which takes 0.1 s.
         """
         self.start_seconds = start_seconds
         self._inbox: queue.SimpleQueue[str | Subscription | None] = queue.SimpleQueue()
@@ -146,11 +146,12 @@ class FileWatcher:
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
     ) -> Subscription:
-        """Follow the paths that `find_paths` returns.
+        """Follow the paths that `find_paths` returns. Must always be called from the same
+        thread.
 
-        `notify` runs on the watcher's thread. It gets the changed paths, or None if anything may
-        have changed: when watching starts, every `poll_seconds`, and when followed paths appear or
-        disappear. Call this method from one thread only.
+        `notify` is called on the watcher thread with the changed paths. It is called with
+        None if any path may have changed: when watching starts, every `poll_seconds`, and
+        when followed paths appear or disappear.
         """
         subscription = Subscription(find_paths, notify, poll_seconds)
         self._inbox.put(subscription)
@@ -169,14 +170,13 @@ class FileWatcher:
         watches = _Watches(self._inbox.put)
         try:
             self._watch(watches)
-        except Exception as exc:  # a thread has no caller that could report the error
+        except Exception as exc:  # there is no caller to handle the error
             log_defect(exc, "watching files")
         finally:
             watches.close()
 
     def _watch(self, watches: _Watches) -> None:
         report_at, latest_at = math.inf, math.inf
-        """The time of the next report, and the latest time for it."""
         tick_at = time.monotonic() + TICK_SECONDS
         while not self._closed.is_set():
             message = _next_message(self._inbox, min(report_at, tick_at))
@@ -216,9 +216,9 @@ class FileWatcher:
         self._report(watches)
 
     def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
-        """Watch the current paths of changed subscriptions, and notify their subscribers.
+        """Update the watches of changed subscriptions, and notify their subscribers.
 
-        No change is missed: new watches start before old ones end, and before the notification.
+        New watches are added before old watches are removed, so no change is missed.
         """
         for subscription in changed:
             subscription.find_paths()
@@ -234,7 +234,7 @@ class FileWatcher:
 def _next_message(
     inbox: queue.SimpleQueue[str | Subscription | None], until: float
 ) -> str | Subscription | None:
-    """Return the next message, or None if the time is over."""
+    """Return the next message, or None after the timeout."""
     try:
         return inbox.get(timeout=max(0.0, until - time.monotonic()))
     except queue.Empty:
@@ -250,7 +250,7 @@ _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
-"""The Linux setting that the user can increase to avoid an error."""
+"""Linux settings to suggest to the user, by error number."""
 
 
 class _Folder(NamedTuple):
@@ -265,7 +265,7 @@ class _Watch(NamedTuple):
 
 
 class _Watches:
-    """The folders that the operating system watches for this process. Not thread-safe."""
+    """The folders watched by the operating system for this process. Not thread-safe."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -274,7 +274,7 @@ class _Watches:
         self._has_failed = False
 
     def update(self, trees: Iterable[str], folders: Iterable[str]) -> None:
-        """Watch exactly these trees, and these folders without their subfolders."""
+        """Replace the watched folders. Trees are watched recursively, folders are not."""
         wanted: dict[_Folder, list[str]] = {}
         for paths, is_tree in ((trees, True), (folders, False)):
             for path in paths:
@@ -289,7 +289,7 @@ class _Watches:
             self._unschedule(folder)
 
     def are_outdated(self) -> bool:
-        """Return whether a watch has ended, or its folder was deleted or replaced."""
+        """Return whether a watch has stopped, or its folder has been deleted or replaced."""
         return any(map(self._is_outdated, self._watches))
 
     def _is_outdated(self, folder: _Folder) -> bool:
@@ -311,7 +311,7 @@ class _Watches:
                 recursive=folder.is_tree,
                 event_filter=_event_types(),
             )
-        except (FileNotFoundError, NotADirectoryError):  # the folder was just deleted
+        except (FileNotFoundError, NotADirectoryError):  # the folder has just been deleted
             return
         except OSError as error:
             self._warn(error)

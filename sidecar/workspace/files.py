@@ -1,9 +1,10 @@
-"""Finds and reads text files for the command line and for budgets over several files.
+"""Finds and reads text files for the command line and for budgets that cover several files.
 
-Files in a folder are left out if `.gitignore` excludes them, as are `.git`, binary files and
-symbolic links. A file that the user names is always included. Because repositories may be
-hostile, the number and length of `.gitignore` patterns are limited, and `check` also reads tracked
-files that a `.gitignore`, a symbolic link or a root marker in a subfolder would hide.
+When a folder is searched, files ignored by `.gitignore`, the `.git` folder, binary files and
+symbolic links are skipped. Files that the user names explicitly are always included.
+
+Repositories may be hostile, so the number and length of `.gitignore` patterns are limited.
+For the same reason, `check` also reads tracked files that would otherwise be skipped.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 NAME = ".gitignore"
 MAX_LINES = 10_000
 MAX_WILDCARDS = 500
-"""The most wildcards in a folder's `.gitignore` and those of its parents together.
+"""Maximum number of wildcards in a `.gitignore` and those of its parent folders combined.
 
-The star of `*.end` does not count, because such patterns are looked up by name.
+The asterisk in patterns such as `*.log` does not count because these patterns are fast.
 """
 
 
 class IgnoreRules(NamedTuple):
-    """The patterns of one `.gitignore`, which apply to paths that start with `prefix`.
+    """The patterns of one `.gitignore`. They apply to paths that start with `prefix`.
 
-    `problem` says why some patterns were not read.
+    `problem` explains why some of the patterns were skipped.
     """
 
     prefix: str
@@ -44,7 +45,9 @@ class IgnoreRules(NamedTuple):
 
 
 def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
-    """Read the `.gitignore` of a folder, within the limits that those of its parents leave."""
+    """Read a folder's `.gitignore`. Patterns beyond the limits shared with its parents are
+    skipped.
+    """
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
         return []
@@ -59,9 +62,10 @@ def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRul
 
 
 def read_parent_rules(folder: str) -> list[IgnoreRules]:
-    """Read the `.gitignore` files of a folder's parents in its repository.
+    """Read the `.gitignore` files of a folder's parents in the same repository.
 
-    Returns no rules if they exclude the folder itself, because the user has named it.
+    Returns no rules if the folder itself is ignored, because the user has named it
+    explicitly.
     """
     rules: list[IgnoreRules] = []
     for parent in work_tree_parents(folder):
@@ -70,7 +74,7 @@ def read_parent_rules(folder: str) -> list[IgnoreRules]:
 
 
 def work_tree_parents(folder: str) -> list[str]:
-    """Return the parent folders inside the git work tree, topmost first."""
+    """Return the parent folders inside the git work tree, outermost first."""
     found: list[str] = []
     at = os.path.abspath(folder)
     while not os.path.exists(os.path.join(at, ".git")):
@@ -83,12 +87,12 @@ def work_tree_parents(folder: str) -> list[str]:
 
 
 def is_ignored(path: str, folder: bool, rules: list[IgnoreRules]) -> bool:
-    """Return whether a path is ignored. The deepest `.gitignore` that matches decides."""
+    """Return whether a path is ignored. The innermost matching `.gitignore` takes precedence."""
     return bool(rules) and is_ignored_at(with_slashes(os.path.abspath(path)), folder, rules)
 
 
 def is_ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool:
-    """Return whether an absolute path, with `/` as separator, is ignored."""
+    """Return whether an absolute path (with `/` as the separator) is ignored."""
     for rule in reversed(rules):
         verdict = rule.globs.verdict(absolute[len(rule.prefix) :], folder=folder)
         if verdict is not None:
@@ -131,10 +135,10 @@ def with_slashes(path: str) -> str:
 
 
 STDIN = "-"
-_BINARY_SEARCHED = 8_000  # in bytes, like git
-# Input without an end, such as a device, is given up after this many bytes.
+_BINARY_SEARCHED = 8_000  # in bytes, as in git
+# Reading stops after this many bytes, for example from an endless device.
 _ENDLESS = 256 * 1024 * 1024
-# UTF-32 comes first, because its little-endian mark begins with that of UTF-16.
+# UTF-32 comes first because its little-endian BOM starts with the UTF-16 BOM.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -145,9 +149,9 @@ _MARKS = (
 
 
 class File(NamedTuple):
-    """A file with its size in bytes. Standard input has the path `-` and the size 0.
+    """A file and its size in bytes. Standard input has the path `-` and size 0.
 
-    `named` means that the user named this path rather than a folder that contains it.
+    `named` means that the user named the file itself rather than a folder above it.
     """
 
     path: str
@@ -156,7 +160,7 @@ class File(NamedTuple):
 
 
 class SkippedPath(NamedTuple):
-    """A path that was not read, with the reason. `failed` means that the user named the path."""
+    """A path that was skipped, with the reason. `failed` is true if the user named the path."""
 
     path: str
     reason: str
@@ -164,18 +168,18 @@ class SkippedPath(NamedTuple):
 
 
 Stamp = tuple[int, int]
-"""A file's modification time in ns and its size in bytes."""
+"""A file's modification time in nanoseconds and its size in bytes."""
 
 
 class Text(NamedTuple):
-    """The text of a file. `damaged` means that undecodable bytes were replaced by U+FFFD."""
+    """A file's text. `damaged` means that undecodable bytes were replaced with U+FFFD."""
 
     text: str
     damaged: bool
 
 
 class Link(NamedTuple):
-    """A symbolic link that was found in a folder."""
+    """A symbolic link found in a folder."""
 
     path: str
 
@@ -186,7 +190,7 @@ class _Folder(NamedTuple):
 
 
 def find(paths: Iterable[str]) -> Iterator[File | SkippedPath]:
-    """Yield the files at some paths and in folders, and the paths that cannot be read."""
+    """Yield the given files, all files in the given folders, and paths that cannot be read."""
     for path in paths:
         if path == STDIN:
             yield File(STDIN, 0, named=True)
@@ -217,16 +221,16 @@ def _file_or_skipped(path: str | SkippedPath) -> File | SkippedPath:
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """Return a file's stamp, or None if there is no file. This function blocks."""
+    """Return a file's stamp, or None if the file does not exist. This function blocks."""
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # ValueError means that the name contains a NUL
+    except (OSError, ValueError):  # ValueError: the path contains a NUL
         return None
     return status.st_mtime_ns, status.st_size
 
 
 def read(file: File) -> Text | SkippedPath:
-    """Read a file or standard input. Returns Skipped if it is binary or unreadable."""
+    """Read a file or standard input. Returns SkippedPath if it is binary or unreadable."""
     try:
         data = sys.stdin.buffer.read() if file.path == STDIN else read_bytes(file.path)
     except OSError as error:
@@ -235,7 +239,7 @@ def read(file: File) -> Text | SkippedPath:
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a file or a pipe. Raises OSError, for example for a device without an end."""
+    """Read a file or a pipe. Raises OSError, also if the input is endless."""
     with open(path, "rb") as stream:
         if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return stream.read()
@@ -246,9 +250,9 @@ def read_bytes(path: str) -> bytes:
 
 
 def decode(data: bytes) -> Text | None:
-    """Decode the contents of a file without changing line endings.
+    """Decode a file's contents. Line endings are preserved.
 
-    Returns None for a binary file.
+    Returns None for binary files.
     """
     encoding = encoding_of(data)
     if encoding is None:
@@ -260,9 +264,10 @@ def decode(data: bytes) -> Text | None:
 
 
 def encoding_of(data: bytes) -> str | None:
-    """Return the encoding of a file's contents, or None for a binary file.
+    """Return the encoding of a file's contents, or None for binary files.
 
-    As in git, a file is binary if its first 8,000 bytes contain a NUL and no byte order mark.
+    A file is binary if its first 8,000 bytes contain a NUL (as in git), unless it starts with
+    a byte order mark.
     """
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     if encoding is None and b"\0" not in data[:_BINARY_SEARCHED]:
@@ -271,9 +276,9 @@ def encoding_of(data: bytes) -> str | None:
 
 
 def walk(top: str) -> Iterator[str | Link | SkippedPath]:
-    """Yield the files and links in a folder, sorted by name.
+    """Yield the files and links in a folder and its subfolders, sorted by name.
 
-    Uses a stack, because folders may be nested deeper than Python's recursion limit.
+    Not recursive, because folders may be nested deeper than Python's recursion limit.
     """
     stack = [_walk_folder(top, read_parent_rules(top), named=True)]
     while stack:
@@ -314,7 +319,7 @@ def _walk_folder(
 
 
 def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[SkippedPath]:
-    """Yield the `.gitignore` of a folder as skipped if some of its rules were not read."""
+    """Yield a folder's `.gitignore` as a skipped path if some of its patterns were skipped."""
     path = os.path.normpath(os.path.join(folder, NAME))
     yield from [SkippedPath(path, rule.problem, failed=False) for rule in rules if rule.problem]
 
@@ -329,34 +334,31 @@ IRREGULAR = "not a regular file"
 
 
 class Target(NamedTuple):
-    """A file to check, with its path as requested, and relative to the root with `/`.
+    """A file to check, with the requested path and the path relative to the root.
 
-    `relative` ends in `/` for a folder that cannot be read.
+    `relative` uses `/` as the separator. It ends in `/` if the path is an unreadable folder.
     """
 
     path: str
     relative: str
     link: bool = False
-    """Whether the path is a symbolic link in a folder.
-
-    Links are checked only if they have a budget.
-    """
+    """Whether the path is a symbolic link in a folder. Only links with a budget are checked."""
     fault: SkippedPath | None = None
-    """The reason if the file is not read."""
+    """Why the file is skipped, or None if it is not."""
 
 
 def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
-    """Group paths by their root.
+    """Group paths by root folder.
 
     Args:
         paths: The paths.
-        fixed: The root of all paths, if the user named one.
+        fixed: The root of all paths, if given by the user.
 
     Raises:
         ValueError: A path is outside `fixed`.
     """
 
-    from sidecar.config.load import find_root, is_root  # not imported at the server's start
+    from sidecar.config.load import find_root, is_root  # keeps server startup fast
 
     here = find_root(Path.cwd())
     current = here if fixed is None and is_root(here) else fixed
@@ -367,10 +369,12 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
 
 
 def root_of(path: str, current: Path | None, *, only: bool) -> Path:
-    """Return the root of a path: the current project if it contains the path, else the path's own.
+    """Return the root of a path.
+
+    This is `current` if it contains the path. Otherwise, the root is found from the path.
 
     Raises:
-        ValueError: With `only`, the path is outside the current project.
+        ValueError: `only` is set and the path is outside `current`.
     """
 
     from sidecar.config.load import find_root
@@ -384,7 +388,7 @@ def root_of(path: str, current: Path | None, *, only: bool) -> Path:
 
 
 class Targets:
-    """Lists the files of one root that `check` reads."""
+    """Lists the files that `check` reads in one root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -394,7 +398,7 @@ class Targets:
         """Whether git failed to list the tracked files."""
 
     def of(self, paths: Sequence[str]) -> Iterator[Target]:
-        """Yield each file at or below these paths once."""
+        """Yield all files at or below the given paths, without duplicates."""
         seen: set[str] = set()
         for path in paths:
             for target in self._targets_below(os.path.normpath(path)):
@@ -425,15 +429,14 @@ class Targets:
                     file.path, below + with_slashes(file.path[strip:]), is_link=True
                 )
             else:
-                # Otherwise it is a .gitignore that was refused.
+                # Anything else is a .gitignore with skipped patterns.
                 end = "/" if os.path.isdir(file.path) else ""
                 relative = f"{below}{with_slashes(file.path[strip:])}{end}"
                 yield Target(file.path, relative, fault=file)
         yield from self._tracked_targets(start, below, walked)
 
     def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
-        """Yield tracked files that walking the folder leaves out, such as those that are
-        ignored."""
+        """Yield tracked files that a search of the folder skips, such as ignored files."""
         from sidecar.workspace.git import tracked_files
 
         names = tracked_files(start)
@@ -466,10 +469,7 @@ class Targets:
 
 
 def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
-    """Drop links to files that are targets themselves, so that each text counts once.
-
-    This function blocks.
-    """
+    """Drop links to files that are also in the list, to count each text once. Blocks."""
     every = list(targets)
     files = [one for one in every if not one.link]
     if len(files) == len(every):
@@ -483,7 +483,7 @@ def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
 
 
 def targets_except(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return each target file once, except the one at `path`. This function blocks."""
+    """Return each target file once, except for the file at `path`. This function blocks."""
     every = drop_duplicate_links(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]

@@ -1,6 +1,6 @@
-"""Proposes fixes for a document's findings: edits of the document or the settings, or a new file.
+"""Proposes fixes for a document's findings.
 
-All functions block.
+A fix edits the document or the settings, or creates a new file. All functions block.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class FixTarget(msgspec.Struct, frozen=True):
 
 
 class SettingsOrigins(NamedTuple):
-    """A root folder, and the configuration file that each of its settings comes from."""
+    """A root folder, with the configuration file in which each setting is defined."""
 
     root: Path | None
     origins: Mapping[str, Origin]
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposed fix. Its edits apply to `target`, or to the document if `target` is None."""
+    """A proposed fix. The edits apply to `target`, or to the document if `target` is None."""
 
     kind: FixKind
     title: str
@@ -59,7 +59,7 @@ def propose_fixes(
     place: SettingsOrigins,
     choices: Mapping[str, CounterChoice],
 ) -> list[Proposal]:
-    """Return all fixes for a document's findings, the most useful first."""
+    """Return all fixes for a document's findings, most useful first."""
     counter = make_text_counter(subject, choices)
     return [
         fix for finding in findings for fix in _fixes_of(subject, finding, place, counter, choices)
@@ -112,7 +112,7 @@ def _free_name(path: Path) -> Path:
     for number in range(1, _TRIES):
         suffix = ".excess" if number == 1 else f".excess{number}"
         candidate = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-        if not os.path.lexists(candidate):  # a broken link takes the name too
+        if not os.path.lexists(candidate):  # includes broken links
             return candidate
     return path.with_name(f"{path.stem}.excess{_TRIES}{path.suffix}")
 
@@ -122,7 +122,7 @@ def _is_inside(path: Path, root: Path) -> bool:
 
 
 def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Proposal | None:
-    """Return a fix that raises the limit, in the settings file or in the region's mark."""
+    """Propose to raise the limit in the settings file or in the region's marker."""
     if finding.kind == "region":
         fix = fixes.raise_fix(finding, "", (), "", text)
         return None if fix is None else _document_proposal(fix)
@@ -130,7 +130,7 @@ def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Propo
     if origin is None or origin.file is None:
         return None
     root = place.root if origin.source == "project" else None
-    try:  # an editor would write through a link that leads out of the project
+    try:  # never write through a link to a file outside the project
         written = read_file(origin.file, root).decode("utf-8-sig")
         check_limits(written)  # the file may have changed since it was loaded
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Runs git without executing anything that the repository's configuration names."""
+"""Runs git without executing programs configured in the repository."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sidecar.errors import SidecarError
 from sidecar.operating_system import NO_WINDOW, PROGRAM_SUFFIX
 
 TIMEOUT_SECONDS = 120.0
-"""Time limit for git, which would wait forever for a `.gitignore` that is a FIFO."""
+"""Time limit for git. For example, git would wait forever if `.gitignore` were a FIFO."""
 
 _PROGRAM = f"git{PROGRAM_SUFFIX}"
 _OPTIONS = (
@@ -18,16 +18,16 @@ _OPTIONS = (
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "core.quotePath=false"),
-    # Do not treat a subfolder that looks like a bare repository as a repository.
+    # Ignore subfolders that look like bare repositories.
     *("-c", "safe.bareRepository=explicit"),
 )
-# Submodules have their own configuration, which git would use in another process.
+# Skip submodules: git would run another process with the submodule's configuration.
 _OF_VERB = {
     "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all"),
     "status": ("--ignore-submodules=all",),
 }
 _ENVIRONMENT = {
-    "GIT_ALLOW_PROTOCOL": "none",  # for versions of git that do not know GIT_NO_LAZY_FETCH
+    "GIT_ALLOW_PROTOCOL": "none",  # for versions of git without GIT_NO_LAZY_FETCH
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
@@ -35,7 +35,7 @@ _ENVIRONMENT = {
 
 
 class GitError(SidecarError):
-    """git is missing or has failed. The message comes from git."""
+    """git is missing or has failed. The message is git's error message if there is one."""
 
     kind = "config"
 
@@ -53,7 +53,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def find_git(folder: Path) -> str | None:
-    """Return the path of git on PATH, ignoring programs inside the repository."""
+    """Return the path of the git executable. Executables inside the repository are ignored."""
     own = _find_repository(folder)
     for entry in filter(os.path.isabs, os.get_exec_path()):
         path = Path(entry).resolve() / _PROGRAM
@@ -65,10 +65,10 @@ def find_git(folder: Path) -> str | None:
 
 
 def _find_repository(folder: Path) -> Path | None:
-    """Return the top of the outermost work tree around a folder, else the folder itself.
+    """Return the outermost work tree that contains the folder, or else the folder itself.
 
-    Folders that contain the user's home folder are ignored. Returns None if no other folder is
-    left.
+    Folders that contain the user's home folder are excluded. Returns None if this excludes
+    all of them.
     """
     folder = folder.resolve()
     home = Path("~").expanduser().resolve()
@@ -78,10 +78,10 @@ def _find_repository(folder: Path) -> Path | None:
 
 
 def _filter_options(git: str, folder: Path) -> list[str]:
-    """Return options that disable all configured filters.
+    """Return options that disable all filters in git's configuration.
 
-    git runs filters when it compares a file with its blob, and has no single option to disable
-    them.
+    git runs filters when it compares a file with its blob. There is no option to disable all
+    filters at once.
     """
     listed = _run_git(git, folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
@@ -110,9 +110,9 @@ def _run_git(
 
 
 def tracked_files(folder: str) -> tuple[str, ...] | None:
-    """Return the tracked files in a folder, relative to it. This function blocks.
+    """Return the tracked files in a folder, as relative paths. This function blocks.
 
-    Returns an empty tuple outside a work tree, and None if git fails.
+    Returns an empty tuple outside a work tree, or None if git fails.
     """
     if not _is_in_work_tree(Path(os.path.abspath(folder))):
         return ()

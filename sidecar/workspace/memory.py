@@ -1,10 +1,12 @@
 """Returns unused memory to the operating system.
 
-glibc keeps the memory of closed documents, because each thread's arena mixes used and free
-memory. The process therefore uses a single arena, which costs little under the GIL, and trims
-it. Libraries also keep large tables, such as rs-bpe's 30 MB, which are only read when a
-tokenizer is loaded. Without this module, an idle server uses 1.2 times the memory of pygls with
-tiktoken, and 18 % of a large document's memory remains after it is closed.
+glibc keeps the memory of closed documents because used and free memory are mixed in each
+thread's arena. The process therefore uses a single arena, which costs little because of the
+GIL, and trims the arena. Libraries also keep large tables in memory, such as 30 MB in rs-bpe,
+although the tables are only read while a tokenizer is loading.
+
+Without this module, an idle server uses 1.2 times the memory of pygls with tiktoken, and 18 %
+of the memory for a large document is kept after the document is closed.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ _KILOBYTES = re.compile(r"(\w+): +(\d+) kB")
 
 
 def use_one_arena() -> None:
-    """Make all threads share one glibc arena. Call it before starting a thread."""
+    """Make all threads share one glibc arena. Must be called before any thread is started."""
     call_libc("mallopt", _M_ARENA_MAX, 1)
 
 
 def release_memory() -> None:
-    """Return freed memory and libraries' tables to the operating system.
+    """Return freed memory and library tables to the operating system.
 
-    Blocks for some milliseconds.
+    Blocks for a few milliseconds.
     """
     call_libc("malloc_trim", 0)
     for start, length in library_tables():
@@ -38,9 +40,9 @@ def release_memory() -> None:
 
 
 def library_tables() -> Iterator[tuple[int, int]]:
-    """Yield the addresses and sizes of libraries' large read-only tables in memory.
+    """Yield the addresses and sizes of large read-only tables that libraries keep in memory.
 
-    The system reads them again when they are needed, so they must be unchanged since loading.
+    The operating system reloads the tables from disk on access, so they must be unmodified.
     """
     with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
         for found in _MAPPING.finditer(file.read()):
