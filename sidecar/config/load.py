@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from sidecar.config.merge_layers import resolve
 from sidecar.config.options import (
     FileKey,
     Layer,
@@ -23,7 +24,6 @@ from sidecar.config.options import (
 )
 from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
 from sidecar.config.project_files import RefusedError, read_file
-from sidecar.config.resolve import resolve
 from sidecar.config.toml import InvalidTomlError, KeyPath, find_spans, parse
 
 if TYPE_CHECKING:

@@ -217,11 +217,3 @@ def setting_names() -> frozenset[str]:
     for table in Table.__subclasses__():
         names.update(field.encode_name for field in msgspec.structs.fields(table))
     return frozenset(names)
-
-
-TRUSTED = frozenset(
-    {"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger", "team"}
-)
-"""The keys that are ignored in a project's file, because they may contact servers, read other files
-or spend money.
-"""

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TypeAlias
 
-from sidecar.config.private import set_aside
+from sidecar.config.private_files import set_aside
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from sidecar.context.protocol import (
     ContextUsage,
     SessionInfo,
 )
-from sidecar.context.window import level, severity
+from sidecar.context.usable_window import level, severity
 from sidecar.counting.count import number_text
 from sidecar.messages.turns import is_assistant, parts
 from sidecar.text.printable import percent_text, printable
@@ -34,7 +34,7 @@ from sidecar.text.printable import percent_text, printable
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.protocol import Alternative
-    from sidecar.context.window import Window
+    from sidecar.context.usable_window import Window
     from sidecar.counting.count import Measure
 
 

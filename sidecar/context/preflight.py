@@ -11,7 +11,7 @@ from sidecar.context.counter import Calibration, Sums, measure_of, sums_of, with
 from sidecar.context.occupancy import fallback_texts, should_prune
 from sidecar.context.protocol import Alternative, PreflightResult, Reason, Verdict
 from sidecar.context.sections import largest_tools
-from sidecar.context.window import Window, usable
+from sidecar.context.usable_window import Window, usable
 from sidecar.messages.turns import Turn, parts
 from sidecar.models.catalogue import prompt_limit_of
 from sidecar.text.printable import printable

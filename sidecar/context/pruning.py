@@ -36,7 +36,7 @@ from sidecar.messages.turns import (
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.protocol import FitParams
-    from sidecar.context.window import Window
+    from sidecar.context.usable_window import Window
 
 
 logger = logging.getLogger(__name__)

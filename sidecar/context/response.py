@@ -13,7 +13,7 @@ from sidecar.context.occupancy import calibration_info
 from sidecar.context.protocol import CleanCall, Dropped, ResponseResult
 from sidecar.context.pruning import make_plan
 from sidecar.context.sections import ToolSet
-from sidecar.context.window import Window, usable
+from sidecar.context.usable_window import Window, usable
 from sidecar.messages.tool_schemas import ToolSchema, read_tools
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from sidecar.config.paths import LEDGER_FILES
-from sidecar.config.private import create, locked, make_folder, set_aside
+from sidecar.config.private_files import create, locked, make_folder, set_aside
 from sidecar.cost.days import local_day
 from sidecar.cost.events import (
     PROTOCOL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sidecar.config.private import make_folder, write
+from sidecar.config.private_files import make_folder, write
 from sidecar.endpoints.http import is_encoded, without_secrets
 from sidecar.errors import SidecarError
 from sidecar.models.price_list import parse_list

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sidecar.config.private import locked
+from sidecar.config.private_files import locked
 from sidecar.cost.export import COLUMNS, TABLES, event_of_row
 from sidecar.cost.ledger import explained
 from sidecar.cost.records import CallRecord, Identity, export_request, record_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.config.private import make_folder, set_aside, write
+from sidecar.config.private_files import make_folder, set_aside, write
 from sidecar.counting.calibration import Calibrations
 
 if TYPE_CHECKING:

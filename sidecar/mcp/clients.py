@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sidecar.config.paths import state_dir
-from sidecar.config.private import locked, write
+from sidecar.config.private_files import locked, write
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
 from sidecar.operating_system import PROGRAM_SUFFIX

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sidecar.context.counter import Counter
     from sidecar.context.model_counts import Sample
     from sidecar.context.protocol import ContextUsage
-    from sidecar.context.window import Window
+    from sidecar.context.usable_window import Window
     from sidecar.cost.caps import CostVerdict
     from sidecar.counting.calibration import ConversationCalibration
     from sidecar.endpoints.outcome import Capability

@@ -13,7 +13,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import time_from_ms
-from sidecar.config.private import make_folder, write
+from sidecar.config.private_files import make_folder, write
 from sidecar.messages.usage import MOST_TOKENS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import msgspec
 
 from sidecar.context.occupancy import budget_message, crossed, in_window
 from sidecar.context.protocol import ContextUsage, ContextWarning, SessionInfo, SessionRow
-from sidecar.context.window import Limit, NamedLimits, Window, level, resolve_limit, severity
+from sidecar.context.usable_window import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Method
 from sidecar.errors import BadParamsError

@@ -19,7 +19,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config.paths import state_dir
-from sidecar.config.private import locked, make_folder, set_aside, write
+from sidecar.config.private_files import locked, make_folder, set_aside, write
 from sidecar.context.protocol import ContextUsage
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import msgspec
 
 from sidecar.budget.findings import percent_of, severity_of
 from sidecar.context.protocol import ViewRow
+from sidecar.context.usable_window import Severity
 from sidecar.context.view import (
     UNKNOWN,
     rows_markdown,
@@ -16,7 +17,6 @@ from sidecar.context.view import (
     tooltip_rows,
     window_text,
 )
-from sidecar.context.window import Severity
 from sidecar.counting.count import Count, Method, banded_text, tokens_text
 from sidecar.text.printable import counted, percent_text, usd_text
 from sidecar.workspace.views import describe_unknown_model, format_session_cost

@@ -20,7 +20,7 @@ from benchmarks.agents.gemini import GeminiHome
 from sidecar.cli import main
 from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
-from sidecar.config.private import make_folder
+from sidecar.config.private_files import make_folder
 from sidecar.server.features import agents as agents_feature
 from sidecar.server.features import configuration
 from sidecar.text.printable import usd_text

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from sidecar.cli import main
 from sidecar.config.load import load
 from sidecar.config.paths import PROJECT_FILE, config_file
-from sidecar.config.settings import TRUSTED, Settings
+from sidecar.config.settings import Settings
+from sidecar.config.trust import TRUSTED_KEYS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def test_sample_is_valid_and_changes_no_setting(user: bool, tmp_path: Path) -> N
     assert load(tmp_path).problems == ()
     assert load(tmp_path).settings != Settings()
     keys = tomllib.loads(path.read_text("utf-8")).keys()
-    assert bool(keys & TRUSTED) == user
+    assert bool(keys & TRUSTED_KEYS) == user
 
 
 def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:

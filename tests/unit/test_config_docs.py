@@ -12,7 +12,8 @@ import pytest
 
 from sidecar.budget.rules import PRESETS
 from sidecar.config.load import load
-from sidecar.config.settings import TRUSTED, Settings, Table
+from sidecar.config.settings import Settings, Table
+from sidecar.config.trust import TRUSTED_KEYS
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = (ROOT / "docs/reference/configuration.md").read_text()
@@ -78,7 +79,7 @@ def test_keys_named_in_the_docs_exist(page: Path) -> None:
 
 def test_docs_name_every_trusted_key() -> None:
     paragraph = REFERENCE.split("**Trusted keys.**")[1].split("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", paragraph)) == TRUSTED
+    assert set(re.findall(r"`(\w+)`", paragraph)) == TRUSTED_KEYS
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.config.load import load
+from sidecar.config.merge_layers import MAX_PROBLEMS
 from sidecar.config.project_files import MAX_BYTES
-from sidecar.config.resolve import MAX_PROBLEMS
 from sidecar.config.settings import Settings
 from sidecar.config.toml import MAX_ENTRIES
 from sidecar.text.globs import MAX_PATTERNS

@@ -11,7 +11,8 @@ import pytest
 from sidecar.config import paths
 from sidecar.config.load import find_root, load
 from sidecar.config.paths import cache_dir, config_file, settings_files, state_dir
-from sidecar.config.settings import TRUSTED, Settings
+from sidecar.config.settings import Settings
+from sidecar.config.trust import TRUSTED_KEYS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,7 +145,7 @@ def test_pyproject_without_our_section_is_ignored(root: Path, env: dict[str, str
     assert load(root, None, env).problems == ()
 
 
-@pytest.mark.parametrize("key", sorted(TRUSTED))
+@pytest.mark.parametrize("key", sorted(TRUSTED_KEYS))
 def test_project_cannot_set_trusted_keys(key: str, root: Path, env: dict[str, str]) -> None:
     (root / ".token-sidecar.toml").write_text(f'model = "m"\n[{key}]\nurl = "http://evil"\n')
     loaded = load(root, None, env)

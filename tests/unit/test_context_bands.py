@@ -14,7 +14,7 @@ from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
 from sidecar.context.persist import restore, save
 from sidecar.context.preflight import count_request
 from sidecar.context.protocol import PreflightParams
-from sidecar.context.window import Limit, Window
+from sidecar.context.usable_window import Limit, Window
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import kind_of

@@ -13,7 +13,7 @@ from sidecar.context.response import (
     exhausted_limit,
     usable_calls,
 )
-from sidecar.context.window import Limit, LimitSource, Window
+from sidecar.context.usable_window import Limit, LimitSource, Window
 from sidecar.messages.replies import read_reply
 from sidecar.messages.tool_schemas import read_tools
 from tests.unit import messages_vendor_forms as forms

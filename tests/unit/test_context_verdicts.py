@@ -19,7 +19,7 @@ from sidecar.context.protocol import (
     Reason,
 )
 from sidecar.context.sections import largest_tools
-from sidecar.context.window import level, severity
+from sidecar.context.usable_window import level, severity
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.context.window import Limit, Window, percent, resolve_limit, usable
+from sidecar.context.usable_window import Limit, Window, percent, resolve_limit, usable
 
 tokens = st.integers(0, 10**7)
 limits = st.integers(1, 10**7)

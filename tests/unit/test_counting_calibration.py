@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config import private
+from sidecar.config import private_files
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import (
     MAX_ENTRIES,
@@ -421,7 +421,7 @@ def test_sample_added_during_a_write_counts_once(
 
     def slow(path: Path, data: bytes) -> None:
         one.update(K, 1_000, 1_200)
-        private.write(path, data)
+        private_files.write(path, data)
 
     with monkeypatch.context() as late:
         late.setattr(calibration_file, "write", slow)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.config import private
+from sidecar.config import private_files
 from sidecar.context.persist import SavedSession
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import Calibrations
@@ -115,7 +115,7 @@ def test_files_that_others_could_read_become_private(tmp_path: Path, writer: str
 
 def test_a_shared_folder_is_left_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    private.make_folder(tmp_path)
+    private_files.make_folder(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
 
 

@@ -19,7 +19,7 @@ import msgspec
 from sidecar import __version__
 from sidecar.cli.checking.report import FileReport, ReportedFinding
 from sidecar.config.paths import cache_dir, state_dir
-from sidecar.config.private import make_folder, write
+from sidecar.config.private_files import make_folder, write
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:

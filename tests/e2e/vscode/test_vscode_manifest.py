@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from sidecar.config.options import to_camel_case
-from sidecar.config.settings import TRUSTED, Settings
+from sidecar.config.settings import Settings
+from sidecar.config.trust import TRUSTED_KEYS
 from tests.e2e.vscode.harness import EXTENSION
 
 MANIFEST = json.loads((EXTENSION / "package.json").read_text())
@@ -67,7 +68,7 @@ def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
 def test_every_setting_has_a_scope_and_a_description(key: str) -> None:
     """Only the user may set what starts programs or opens connections."""
     setting = DECLARED[key]
-    trusted = key.split(".")[0] in TRUSTED | {"server"}
+    trusted = key.split(".")[0] in TRUSTED_KEYS | {"server"}
     assert setting["scope"] in ({"machine"} if trusted else {"resource", "window"})
     assert len(setting["markdownDescription"]) > 15
     if trusted:

@@ -18,7 +18,8 @@ from sidecar.config.checks import (
     unreachable_soft_caps,
 )
 from sidecar.config.options import Layer, Loaded, Origin, Problem, format_key
-from sidecar.config.settings import TRUSTED, Agents, Budget, Context, Settings, Table
+from sidecar.config.settings import Agents, Budget, Context, Settings, Table
+from sidecar.config.trust import remove_trusted_keys
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ class _Resolver:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.problems: list[Problem] = []
         self.origins: dict[str, Origin] = {}
-        self._layers = [self._remove_trusted_keys(layer) for layer in layers]
+        self._layers: list[Layer] = []
+        for layer in layers:
+            allowed, refused = remove_trusted_keys(layer)
+            self._layers.append(allowed)
+            for problem in refused:
+                self._add(problem)
 
     def table(self, kind: type[_T], path: KeyPath) -> _T:
         """Return the table at a path, whose keys may come from different layers."""
@@ -206,15 +212,6 @@ class _Resolver:
             elif values is not None:
                 self._report(layer, path, f"must be a table, [{format_key(path)}] (ignored)")
 
-    def _remove_trusted_keys(self, layer: Layer) -> Layer:
-        if layer.source != "project":
-            return layer
-        for key in sorted(TRUSTED & layer.values.keys()):
-            message = f"{_TRUSTED_ONLY} (ignored)"
-            self._add(layer.problem((key,), message, "warning", at_key=True))
-        kept = {key: value for key, value in layer.values.items() if key not in TRUSTED}
-        return msgspec.structs.replace(layer, values=kept)
-
     def _report_unknown(
         self, kind: type[Table], layer: Layer, values: Mapping[str, Any], path: KeyPath
     ) -> None:
@@ -237,12 +234,6 @@ class _Resolver:
         elif len(self.problems) == MAX_PROBLEMS:
             more = msgspec.structs.replace(problem, key="", message="has more problems, not listed")
             self.problems.append(msgspec.structs.replace(more, severity="error"))
-
-
-_TRUSTED_ONLY = (
-    "can be set only in your own settings; move it to the file that `token-sidecar config init "
-    "--user` creates"
-)
 
 
 def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -> str:
