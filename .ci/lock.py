@@ -3,7 +3,7 @@
 Each file is for every Python from 3.11, and for the platforms that pyproject.toml names under
 `tool.uv`:
 
-- `editors/vscode/requirements.txt`: what the VS Code extension installs.
+- `editors/vscode/requirements.txt`: what the VS Code extension installs, with the extra `treemap`.
 - `editors/vscode/requirements-mcp.txt`: the same with the extra `mcp`.
 - `tests/requirements.txt`: what `tests/run.py` installs, also in CI on Linux.
 - `tests/requirements-unit.txt`: what the unit tests need, in CI on macOS and Windows.
@@ -28,8 +28,8 @@ MCP_REQUIREMENTS = ROOT / "editors/vscode/requirements-mcp.txt"
 TEST_REQUIREMENTS = ROOT / "tests/requirements.txt"
 UNIT_REQUIREMENTS = ROOT / "tests/requirements-unit.txt"
 OPTIONS = {
-    REQUIREMENTS: (),
-    MCP_REQUIREMENTS: ("--extra", "mcp"),
+    REQUIREMENTS: ("--extra", "treemap"),
+    MCP_REQUIREMENTS: ("--extra", "treemap", "--extra", "mcp"),
     # For Linux on x86-64 alone, as the editors are: `required-environments` does not apply.
     TEST_REQUIREMENTS: ("--extra", "test", "--no-config"),
     UNIT_REQUIREMENTS: (
@@ -48,7 +48,8 @@ COMPILE = (
 def header(file: Path) -> str:
     """Return a file's first lines, which change with the dependencies in pyproject.toml."""
     text = tomllib.loads(PROJECT.read_text("utf-8"))
-    named = [text["project"]["dependencies"], text["project"]["optional-dependencies"]["mcp"]]
+    extras = text["project"]["optional-dependencies"]
+    named = [text["project"]["dependencies"], extras["mcp"], extras["treemap"]]
     if file in (TEST_REQUIREMENTS, UNIT_REQUIREMENTS):
         named += [text["project"]["optional-dependencies"], text["dependency-groups"]]
     return HEADER.format(hashlib.sha256(repr(named).encode()).hexdigest())

@@ -58,9 +58,9 @@ class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
 @click.option("--json", "as_json", is_flag=True, help="Print the map as JSON.")
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     metavar="FILE",
-    help="Write a page with a treemap to FILE.",
+    help="Write a page with a treemap to FILE (`-`: standard output).",
 )
 def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path | None) -> None:
     """Show how many tokens each subfolder and file of DIR has (default: the current folder).
@@ -156,8 +156,13 @@ def _write_page(found: TokenMap, path: Path) -> None:
             raise
         warn("the treemap needs an extra; install it with `pip install 'token-sidecar[treemap]'`")
         sys.exit(2)
+    always = [(file.path, file.tokens, ", ".join(file.agents)) for file in found.prompt_files]
+    page = treemap_page(found.folder, found.tokens, found.entries, always)
+    if path == Path("-"):
+        echo(page)
+        return
     try:
-        path.write_text(treemap_page(found.folder, found.tokens, found.entries), "utf-8")
+        path.write_text(page, "utf-8")
     except OSError as error:
         raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
     echo(f"Wrote {path}.")

@@ -23,8 +23,9 @@ _LETTER = 6.6
 """The width of a letter in a label."""
 _ROWS = 100
 _MAP_STYLE = """
-.map text{font-size:11px;pointer-events:none}.map rect{stroke:var(--bg)}
-.map .folder{fill:var(--card);stroke:var(--line)}
+.map{width:100%;height:auto}.map text{fill:var(--fg);font-size:11px;pointer-events:none}
+.map rect{stroke:var(--bg)!important}.map .folder{fill:var(--card);stroke:var(--line)!important}
+td{white-space:nowrap}
 """
 
 
@@ -35,15 +36,28 @@ class _Box(NamedTuple):
     height: float
 
 
-def treemap_page(folder: str, tokens: int, entries: Sequence[MapEntry]) -> str:
-    """Return the page with the treemap and a table of the largest files."""
+def treemap_page(
+    folder: str,
+    tokens: int,
+    entries: Sequence[MapEntry],
+    prompt_files: Sequence[tuple[str, int, str]],
+) -> str:
+    """Return the page with the treemap, the prompt files, and a table of the largest files.
+
+    Args:
+        folder: The folder's path.
+        tokens: Tokens of all files.
+        entries: The folder's contents.
+        prompt_files: Path, tokens and agents of each file that is sent with every request.
+    """
     name = Path(folder).resolve().name or folder
     shapes = "".join(_draw(entries, _Box(0, 0, _WIDTH, _HEIGHT), -1))
     body = (
         f"<h1>Token map of {escape(name)}</h1>"
         f"<p>{tokens:,} tokens. Hold the pointer over a box to see its path.</p>"
         f'<svg class="map" role="img" aria-label="Treemap of tokens by folder and file"'
-        f' viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">{shapes}</svg>{_table(entries)}'
+        f' viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">{shapes}</svg>'
+        f"{_prompt_table(prompt_files)}{_table(entries)}"
     )
     return page_html(f"Token map of {name}", body, STYLE + _MAP_STYLE)
 
@@ -81,6 +95,15 @@ def _draw_box(entry: MapEntry, box: _Box, colour: int) -> str:
         f'<g><title>{path}: {entry.tokens:,} tokens</title><rect x="{box.x:.1f}" y="{box.y:.1f}"'
         f' width="{box.width:.1f}" height="{box.height:.1f}" {style}/>{label}</g>'
     )
+
+
+def _prompt_table(files: Sequence[tuple[str, int, str]]) -> str:
+    if not files:
+        return ""
+    title = "Sent with every request of an agent"
+    rows = [(path, agents, f"{tokens:,}") for path, tokens, agents in files]
+    table = table_html(title, ("File", "Agents", "Tokens"), rows)
+    return f"<section><h2>{title}</h2>{table}</section>"
 
 
 def _table(entries: Iterable[MapEntry]) -> str:

@@ -20,6 +20,7 @@ import type { Server } from "./server";
 import { countSelections } from "./status";
 import type { SessionsView } from "./sessionsView";
 import { chooseSession, fitContext, pinSession, undoFitContext } from "./conversation";
+import { showTokenMap } from "./tokenMap";
 import { workspaceParam } from "./workspaceParam";
 
 const COMPARED = "comparedModels";
@@ -34,6 +35,7 @@ export function actions(context: ExtensionContext, server: Server, view: Session
     compareModels: () => compareModels(server, context),
     contextUsage: () => contextUsage(server),
     costReport: (choice) => showCostReport(server, choice as Choice | undefined),
+    tokenMap: () => showTokenMap(context),
     fitToBudget: () => fitToBudget(server),
     selectModel: (model) => selectModel(server, typeof model === "string" ? model : undefined),
     resetContext: () => resetContext(server),
@@ -208,6 +210,7 @@ const MENU: readonly (readonly [icon: string, label: string, command: string, ap
   ["pie-chart", "Context", "contextUsage"],
   ["list-selection", "Sessions", "sessions"],
   ["credit-card", "Cost report", "costReport"],
+  ["layers", "Token map", "tokenMap"],
   ["symbol-parameter", "Select model", "selectModel"],
   ["filter", "Fit context", "fitContext", isOwn],
   ["discard", "Undo fit context", "undoFitContext", isOwn],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.counting.exact_engines import Reference
+from tests.e2e.page_audit import assert_sound, audit
 from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ CHECK = """
     const named = page.locator(".label-name").filter({ hasText: new RegExp(`^${args[0]}$`) });
     await page.locator(".quick-input-list-entry").filter({ has: named }).first().click();
 """
+MAP = "main:has(.map)"
 ROWS = "page.locator('.quick-input-widget .quick-input-list-row')"
 
 
@@ -91,3 +93,13 @@ def test_the_language_status_shows_that_the_server_runs(plan: Window) -> None:
     plan.page(f"await {health}.first().waitFor()")
     plan.screenshot("health")
     plan.page("await page.mouse.move(400, 300)")
+
+
+def test_the_token_map_shows_where_the_tokens_are(plan: Window) -> None:
+    """The page is that of the command line; it runs no scripts."""
+    plan.show("docs/long.md", TEXT * 40)
+    plan.host("await vscode.commands.executeCommand('tokenSidecar.tokenMap')")
+    wait_for(lambda: "docs/long.md" in plan.frame_text(MAP), "the map")
+    assert plan.frame_text(MAP).startswith("Token map of folder")
+    assert_sound(audit(plan.browser, MAP))
+    plan.screenshot("map")

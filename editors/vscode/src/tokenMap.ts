@@ -1,0 +1,20 @@
+import { type ExtensionContext, ProgressLocation, ViewColumn, window, workspace } from "vscode";
+import { findServer, run } from "./locate";
+
+const MOST_BYTES = 1 << 26;
+
+/** Show where the tokens of the active document's folder are: the page of `token-sidecar map`. */
+export async function showTokenMap(context: ExtensionContext): Promise<void> {
+  const document = window.activeTextEditor?.document;
+  const folder = (document && workspace.getWorkspaceFolder(document.uri)) ?? workspace.workspaceFolders?.[0];
+  if (folder?.uri.scheme !== "file") throw new Error("open a folder first");
+  const server = await findServer(context);
+  if (!server) throw new Error("the server was not found: use Token Sidecar: Install Server");
+  const args = [...server.args.slice(0, -1), "map", folder.uri.fsPath, "--html", "-"];
+  const title = "Token Sidecar: counting the folder";
+  const { stdout } = await window.withProgress({ location: ProgressLocation.Window, title }, () =>
+    run(server.command, args, { maxBuffer: MOST_BYTES }),
+  );
+  const panel = window.createWebviewPanel("tokenSidecar.map", `Token Map: ${folder.name}`, ViewColumn.Active, {});
+  panel.webview.html = stdout;
+}
