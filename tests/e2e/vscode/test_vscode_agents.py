@@ -241,7 +241,8 @@ def test_sessions_are_sorted_filtered_and_reported(working: Window, agents: Agen
     window.page("await page.locator('.quick-input-list-entry', {hasText: 'Context'}).click()")
 
     def shares() -> list[int]:
-        return [int(re.findall(r"(\d+) %", row)[0]) for row in window.sessions()]
+        # The text of a row is its label, which ends in a time, and its description.
+        return [int(re.findall(r":\d\d(\d+) %", row)[0]) for row in window.sessions()]
 
     wait_for(lambda: shares() == sorted(shares(), reverse=True), lambda: str(window.sessions()))
     ended = [row for row in window.ask("context/sessions", all=True) if row["state"] == "ended"]
