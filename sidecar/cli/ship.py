@@ -75,14 +75,14 @@ def _verify(queue: ShippingQueue, settings: Settings) -> int:
 
 
 def _print_records(queue: ShippingQueue) -> None:
-    from google.protobuf.json_format import MessageToDict
-
-    from sidecar.cost.records import export_request
+    from sidecar.cost.shipping import encode
 
     batch = queue.next_batch()
     while batch.calls:
-        records = [call.record for call in batch.calls]
-        print_json(MessageToDict(export_request(records, queue.identity.resource())))
+        request = encode(batch.calls, queue.identity.resource())
+        from google.protobuf.json_format import MessageToDict  # without it, `encode` has failed
+
+        print_json(MessageToDict(request))
         batch = queue.next_batch(after=batch.after)
 
 

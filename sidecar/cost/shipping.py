@@ -309,7 +309,7 @@ class Collector:
     async def _post(self, calls: Sequence[QueuedCall], run: Run) -> str:
         """Send one request. Returns why it was refused, or "" if it was accepted."""
         client = self._client = self._client or await run(self._make_client)
-        body = await run(partial(_encode, [call.record for call in calls], self._resource))
+        body = await run(partial(_compress, calls, self._resource))
         where = without_secrets(self._url)
         try:
             async with asyncio.timeout(_TIMEOUT):
@@ -368,11 +368,16 @@ async def _send(
         raise OSError(type(error).__name__) from error
 
 
-def _encode(records: Sequence[CallRecord], resource: Mapping[str, str]) -> bytes:
+def encode(calls: Sequence[QueuedCall], resource: Mapping[str, str]) -> Any:
+    """Return the OTLP request for calls. Raises ShippingError without the extra `[otel]`."""
     try:
-        return gzip.compress(export_request(records, resource).SerializeToString(), 6)
+        return export_request([call.record for call in calls], resource)
     except ImportError as error:
         raise ShippingError("shipping calls needs an extra: install token-sidecar[otel]") from error
+
+
+def _compress(calls: Sequence[QueuedCall], resource: Mapping[str, str]) -> bytes:
+    return gzip.compress(encode(calls, resource).SerializeToString(), 6)
 
 
 def _rejection(where: str, headers: Mapping[str, str], answer: bytes) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import socket
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -450,6 +451,18 @@ def test_what_the_command_prints_and_how_it_ends(collector: Collector, book: Cos
     printed = json.loads(done.stdout)
     assert (printed["accepted"], printed["refused"], printed["busy"]) == (3, 0, False)
     assert CliRunner().invoke(cost, ["ship", "--follow", "--dry-run"]).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--once", "--dry-run"])
+def test_without_the_extra_the_command_says_what_to_install(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    book.ledger.record(EVENT)
+    book.close()
+    configure(collector)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)
+    done = CliRunner().invoke(cost, ["ship", option])
+    assert (done.exit_code, "install token-sidecar[otel]" in done.output) == (2, True)
 
 
 def test_the_backoff_of_an_absent_collector_grows_to_a_quarter_of_an_hour() -> None:
