@@ -178,7 +178,7 @@ def _usage_text(usage: ContextUsage) -> RenderableType:
 
     text = Text(to_encodable(usage.text))
     text.highlight_regex(r"(?m)^\S.*?(?=  |$)", "dim")
-    text.highlight_regex(r"[▏▎▍▌▋▊▉█]+$", "cyan")
+    text.highlight_regex(r"(?m)[▏▎▍▌▋▊▉█]+$", "cyan")
     first, found = usage.text.partition("\n")[0], _STYLES[usage.severity]
     bar = len(first) - len(first.rstrip("▏▎▍▌▋▊▉█"))
     text.stylize(f"bold {found}", len("Context"), len(first) - bar)

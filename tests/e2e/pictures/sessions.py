@@ -168,7 +168,10 @@ class Day:
             self._at(home.clock, plan, number)
             cache = {"read": before, "write": size - before}
             numbers = {"input": 3, "output": 200, "reasoning": 0, "cache": cache}
-            session.message("assistant", tokens=numbers, modelID=plan.model, providerID="anthropic")
+            at = home.now()
+            named = {"modelID": plan.model, "providerID": "anthropic", "finish": "stop"}
+            time = {"created": at, "completed": at}
+            session.message("assistant", tokens=numbers, time=time, **named)
             before = size
         home.close()
         self._touch(home.path, plan)

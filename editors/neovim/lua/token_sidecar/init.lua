@@ -42,17 +42,17 @@ function M.highlight(name, buf)
   return 'TokenSidecar' .. (part and part.severity or 'ok'):gsub('^%l', string.upper)
 end
 
---- Returns the status as a statusline or winbar item, each part in the colour of its severity, for `%{%…%}`.
+--- Returns the status as a statusline or winbar item, with colours for parts near or over a limit, for `%{%…%}`.
 ---@param buf? integer default: the current buffer
----@return string item `%#TokenSidecarOk#12,345 tokens%*%#TokenSidecarOk# · %*…`, or `` before the first count
+---@return string item `12,345 tokens · %#TokenSidecarWarning#ctx 85 %%%*`, or `` before the first count
 function M.winbar(buf)
   local items = {}
   for _, name in ipairs(ORDER) do
-    local text = M.part(name, buf)
-    local item = ('%%#%s#%s%%*'):format(M.highlight(name, buf), (text:gsub('%%', '%%%%')))
+    local text, group = M.part(name, buf):gsub('%%', '%%%%'), M.highlight(name, buf)
+    local item = group == 'TokenSidecarOk' and text or ('%%#%s#%s%%*'):format(group, text)
     if text ~= '' then table.insert(items, item) end
   end
-  return table.concat(items, '%#TokenSidecarOk# · %*')
+  return table.concat(items, ' · ')
 end
 
 return M

@@ -5,7 +5,7 @@ local MARGIN_COLUMNS, MARGIN_LINES = 4, 6
 local NAMESPACE = vim.api.nvim_create_namespace('token_sidecar_report')
 -- Patterns of text, and the highlight groups of what they match.
 local HIGHLIGHTS = {
-  { '[▏▎▍▌▋▊▉█]+[▏▎▍▌▋▊▉█░]*', 'TokenSidecarBar' },
+  { '[▏▎▍▌▋▊▉█]\\+', 'TokenSidecarBar' },
   { '░\\+', 'TokenSidecarFaint' },
   { '\\~\\?\\$[0-9.,]\\+', 'TokenSidecarCost' },
 }
