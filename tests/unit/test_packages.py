@@ -51,6 +51,14 @@ def test_every_package_has_the_same_version() -> None:
     extension = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))
     assert extension["version"] == version
     assert "private" not in extension
+    assert {
+        "repository",
+        "license",
+        "icon",
+        "homepage",
+        "bugs",
+        "galleryBanner",
+    } <= extension.keys()
     server = json.loads((ROOT / "contrib/mcp-registry/server.json").read_text("utf-8"))
     assert {server["version"], *(one["version"] for one in server["packages"])} == {version}
     assert f"token-sidecar@{version}\n" in (ROOT / "contrib/mason/package.yaml").read_text("utf-8")
