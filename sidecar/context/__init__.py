@@ -1,1 +1,1 @@
-"""Conversations: their contents, how full their context window is, and how to make room."""
+"""Conversations: their contents, how full the context window is, and how to free space in it."""

@@ -1,7 +1,7 @@
-"""Assembles requests under a token limit, so that vendors' prompt caches apply.
+"""Assembles requests under a token limit, in an order that suits vendors' prompt caches.
 
-The prefix, which rarely changes, comes first. A request that is too large is trimmed in three
-steps: logs, mandates, context.
+The parts that rarely change come first. If a request is too large, its logs are shortened, then
+its mandates are dropped, and finally its context is replaced by a placeholder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
-"""Sensors whose requests contain no context."""
+"""Sensors whose requests are sent without a context."""
 LOG_LINES = 5
 PREFIXES_KEPT = 8
 COUNTS_KEPT = 256
@@ -42,12 +42,12 @@ class _Context(msgspec.Struct, frozen=True):
     keys: tuple[object, ...]
     text: str
     items: int
-    """The number of items, which is shown if the context is trimmed."""
+    """The number of items that the placeholder of a removed context mentions."""
     parts: tuple[PackPart, ...] = ()
 
 
 class Assembler:
-    """Assembles the requests of one session, and reuses parts that have not changed."""
+    """Assembles the requests of one session, reusing parts that have not changed."""
 
     def __init__(self) -> None:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
@@ -71,10 +71,11 @@ class Assembler:
         """Return the parts of a request in order, trimmed to fit.
 
         Args:
-            params: The texts of the parts, and the keys that the context depends on.
+            params: The texts of the parts, and the keys under which the context is cached.
             counter: Counts and shortens texts for the session's model.
-            sections: The sections of the session. They are rendered if the params have no context.
-            usable: The maximum size in tokens, unless the params contain one.
+            sections: The session's sections, rendered as the context if the params contain
+        none.
+            usable: The maximum size in tokens, used if the params do not set one.
         """
         prefix, prefix_cached = self._build_prefix(params)
         skipped = params.sensor in SKIPPED_SENSORS
@@ -165,7 +166,6 @@ class Assembler:
         return made, level
 
     def _count(self, text: str, counter: Counter) -> int:
-        """Count a text. The cache contains counts by hash, but no text."""
         if not text:
             return 0
         key = (counter.key, counter.basis, _digest(text))
@@ -176,17 +176,17 @@ class Assembler:
 
 
 def last_lines(logs: str, number: int = LOG_LINES) -> str:
-    """Return the last lines of a log. A newline at its end does not start another line."""
+    """Return the last `number` lines of a log."""
     return "".join(logs.splitlines(keepends=True)[-number:])
 
 
 def trimmed_context(items: int) -> str:
-    """Return the text that replaces a removed context."""
+    """Return the placeholder for a context that was removed."""
     return f"[Context trimmed: {items} items]"
 
 
 def _tools_as_json(tools: str | list[str | dict[str, object]] | None) -> str | None:
-    """Return tools as JSON with sorted keys, so that equal schemas have equal text."""
+    """Serialise tools with sorted keys, so that equal schemas produce the same text."""
     if tools is None or isinstance(tools, str):
         return tools
     return "\n".join(
@@ -203,7 +203,7 @@ _NOTHING = _Context((), "", 0)
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """Token limits for the sections of a context."""
+    """Token limits for a context and its sections."""
 
     total: int
     caps: Mapping[str, int]
@@ -226,17 +226,18 @@ PRESETS: Mapping[str, Preset] = {
 
 
 class Rendered(NamedTuple):
-    """A rendered context, with the tokens of its sections."""
+    """A rendered context and the token counts of its sections."""
 
     text: str
     parts: tuple[PackPart, ...] = ()
 
 
 def render(sections: Sequence[Section], counter: Counter, preset: str | None = None) -> Rendered:
-    """Render sections under their names, each within its token limit.
+    """Render each section under a heading with its name, shortened to its token limit.
 
-    A preset limits the total, and each section without a limit of its own. If the total is too
-    large, sections with the lowest priority are shortened first, and later ones before earlier.
+    A preset limits the total size, and sets a limit for sections that have none. If the total
+    is too large, the sections with the lowest priority are shortened first. Among sections with
+    the same priority, the last one is shortened first.
     """
     limits = PRESETS.get(preset or "")
     texts = [_cap_text(section, counter, limits) for section in sections]

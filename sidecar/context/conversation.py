@@ -1,4 +1,4 @@
-"""The conversation as a value: prompt parts, turns, counts for each model, and pruning plans."""
+"""A conversation: its contents, its token counts for each model, and its pruning plans."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""The index of the system prompt in a mapping of texts by turn."""
+"""The key of the system prompt in mappings from turn indices to texts."""
 SHRUNK = 0.7
-"""If a reported prompt is below this share of the expected size, the client compacted it."""
+"""If a reported prompt is smaller than this share of its expected size, it was compacted."""
 SAME = 0.01
-"""Two reported prompts count as the same prompt if they differ by at most this share."""
+"""Maximum relative difference between two reported sizes of the same prompt."""
 MODELS_KEPT = 4
 """Maximum number of models whose counts a conversation keeps."""
 
 
 class Conversation:
-    """A conversation that a client reports: system prompt, tools, sections and turns, with counts.
+    """A conversation that a client reports: system prompt, tools, sections and turns.
 
-    `counter` counts texts for the conversation's model. To switch the model, set another counter.
-    The turns are counted again when a number is needed.
+    To switch models, assign a new `counter`. The turns are recounted when a count is next
+    needed.
     """
 
     def __init__(
@@ -78,29 +78,28 @@ class Conversation:
         self.updated_at = now()
         self.persist = False
         self.layout = 0
-        """A version number, which increases with each change that invalidates pruning plans."""
+        """A version number. Every change that invalidates pruning plans increments it."""
         self._clear()
 
     def _clear(self) -> None:
         self.plans: dict[str, Plan] = {}
-        """The pruning plans that can still be applied, by id."""
+        """Pruning plans that can still be applied, by plan id."""
         self.applied_plan: Plan | None = None
         self.plans_made = 0
         self.assembler = Assembler()
         self.limit: int | None = None
-        """The size of the context window that the client sent, in tokens."""
+        """The context window that the client set, in tokens."""
         self.reserve: int | None = None
         self.system: SystemPrompt | RestoredPart | None = None
         self.tools: ToolSet | RestoredPart | None = None
         self.sections: list[Section] = []
         self.turns: list[Turn] = []
         self.assembled: dict[str, int] = {}
-        """The tokens of the last assembled request, by part."""
+        """The size of each part of the last assembled request, in tokens."""
         self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
-        """Counts of the first turns, if they were restored without their text."""
+        """Counts of the leading turns that were restored without their text."""
         self.restored_kind: Kind = "prose"
-        """The kind of text of the last restored turn."""
         self.compacted = False
         self._counts_by_model: dict[str, ModelCounts] = {}
         self._last_assistant = -1
@@ -117,12 +116,11 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The model that the turns are counted for."""
         return self.counter.key
 
     @property
     def has_turns_without_text(self) -> bool:
-        """Whether some turns were restored without their text."""
+        """Whether any part of the conversation was restored without its text."""
         parts = (self.system, self.tools)
         return bool(self.restored) or any(isinstance(part, RestoredPart) for part in parts)
 
@@ -131,26 +129,26 @@ class Conversation:
         return self.is_empty_but_for(self.turns)
 
     def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
-        """Return whether the conversation would contain nothing to count with these turns."""
+        """Return whether the conversation would be empty if these were its turns."""
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
     def record_assembled(self, parts: dict[str, int]) -> None:
-        """Record the tokens of an assembled request, by part."""
+        """Record the size of each part of an assembled request, in tokens."""
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
-        """Update the time of the last change, and invalidate pruning plans."""
+        """Update the time of the last change, and invalidate all pruning plans."""
         self.updated_at = max(self._now(), self.updated_at)
         self.layout += 1
 
     def set_system(self, text: str | None) -> None:
-        """Set the system prompt. An unchanged prompt is not counted again."""
+        """Set the system prompt. Its count is kept if the text has not changed."""
         if isinstance(self.system, SystemPrompt) and self.system.text == text:
             return
         self.system = SystemPrompt(text) if text else None
 
     def set_tools(self, tools: Sequence[dict[str, Any]] | None) -> None:
-        """Set the tools. Unchanged tools are not counted again."""
+        """Set the tools. Their count is kept if they have not changed."""
         if isinstance(self.tools, ToolSet) and self.tools.tools == tools:
             return
         self.tools = ToolSet(tools) if tools else None
@@ -163,13 +161,13 @@ class Conversation:
     def restore_turn_counts(
         self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
     ) -> None:
-        """Set the turns and counts of a conversation that was saved without its text."""
+        """Restore the turns and counts of a conversation that was saved without its texts."""
         self.restored = measures
         self._take_turns(turns)
         self.model_counts().anchor = anchor
 
     def model_counts(self) -> ModelCounts:
-        """Count all turns without a count, and return the counts for the current model."""
+        """Count the turns that have no count yet, and return all counts for the current model."""
         key = self.counter.key
         found = self._counts_by_model.pop(key, None) or ModelCounts()
         if found.counter is not None and not found.counter.is_like(self.counter):
@@ -181,9 +179,9 @@ class Conversation:
         return found
 
     def _recount(self, counts: ModelCounts, before: Counter) -> ModelCounts:
-        """Count the conversation again with another tokenizer for the same model.
+        """Recount the conversation with another tokenizer for the same model.
 
-        Reported numbers stay, and the last edit can still be undone.
+        Reported usage and the ability to undo the last edit are kept.
         """
         change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
         made = counts.with_reports_only(change)
@@ -195,20 +193,21 @@ class Conversation:
         return made
 
     def fixed(self) -> Sums:
-        """Return the total of the system prompt and the tools."""
+        """Return the combined size of the system prompt and the tools."""
         return fixed_sums(self.counter, self.system, self.tools)
 
     def section_sums(self) -> Sums:
-        """Return the total of the sections."""
+        """Return the combined size of the sections."""
         return add_sums([section.sums(self.counter) for section in self.sections])
 
     def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
-        """Set the count of a section.
+        """Update the counts of a section.
 
         Args:
-            index: The index of the section.
+            index: The section's index.
             now: The count of its current text.
-            then: The count of its text as it was at the last usage report, by the same tokenizer.
+            then: The count of the text that the last usage report included, by the same
+        tokenizer.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)
@@ -220,11 +219,11 @@ class Conversation:
 
     @property
     def has_uncounted_sections(self) -> bool:
-        """Whether a section has no count as a document for the current model."""
+        """Whether any section lacks a document count for the current model."""
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
-        """Return the size of the next request with the first `upto` turns, by default all."""
+        """Return the size of the next request, with only the first `upto` turns if given."""
         if self.is_empty:
             return Sums()
         counts = self.model_counts()
@@ -232,7 +231,7 @@ class Conversation:
         return counts.total(self.fixed(), self.section_sums(), priming, upto)
 
     def count_without_reports(self, upto: int | None = None) -> Sums:
-        """Return the size of the next request by counts alone, ignoring reported usage."""
+        """Return the same size as `total`, but ignore reported usage."""
         counts = self.model_counts()
         beside = self.fixed().plus(self.section_sums())
         return beside.plus(counts.sum_turns(counts.priming(self.counter.priming), upto))
@@ -240,12 +239,13 @@ class Conversation:
     def append(
         self, turns: Sequence[Turn], usage: Usage | None = None, total: int | None = None
     ) -> UsageUpdate:
-        """Add turns to the conversation. Earlier turns are not counted again.
+        """Append turns. Earlier turns are not recounted.
 
         Args:
             turns: The new turns, in order.
-            usage: The reported usage of the last reply. It is ignored without a prompt size.
-            total: The reported tokens of prompt and reply, if the vendor reports only their sum.
+            usage: The reported usage of the last reply. Ignored if it has no prompt size.
+            total: The reported sum of prompt and reply tokens, if the vendor reports nothing
+        else.
         """
         first = len(self.turns)
         self.turns.extend(turns)
@@ -255,7 +255,7 @@ class Conversation:
             self._attach_reply(assistants[0])
         update = UsageUpdate()
         if total is not None:
-            # The split is an estimate, so it is no sample for the calibration.
+            # The split is an estimate, so it cannot serve as a calibration sample.
             self._anchor_appended(self._usage_of(total))
         elif usage is not None and usage.prompt_tokens:
             update = self._anchor_appended(usage)
@@ -263,7 +263,7 @@ class Conversation:
         return update
 
     def apply_reply_usage(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
-        """Apply the usage of a reply before the reply is appended (`context/response`).
+        """Apply the reported usage of a reply that has not been appended yet (`context/response`).
 
         Args:
             usage: The reported usage.
@@ -277,13 +277,18 @@ class Conversation:
         return update
 
     def apply_overflow(self, prompt_tokens: int) -> UsageUpdate:
-        """Apply the size of a prompt that a server refused as too large."""
+        """Apply the size of a prompt that a server rejected as too large."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
         return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
 
     def apply_chat_count(self, total: int, first: int) -> None:
-        """Apply an endpoint's count of the chat, in which the turns from `first` are new."""
+        """Apply an endpoint's token count of the whole chat.
+
+        Args:
+            total: The endpoint's count.
+            first: The index of the first turn that the endpoint had not counted before.
+        """
         counts, fixed, end = self.model_counts(), self.fixed(), len(self.turns)
         before = counts.chat
         counts.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
@@ -305,7 +310,7 @@ class Conversation:
         )
 
     def _usage_of(self, total: int) -> Usage:
-        """Split a total into the expected prompt, the counted reply, and the rest as reasoning."""
+        """Estimate how a reported total divides into prompt, reply and reasoning."""
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
         counted = 0
         if reply < len(self.turns):
@@ -355,7 +360,7 @@ class Conversation:
         anchor, expected = counts.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
-                return UsageUpdate()  # the client sent the same prompt again
+                return UsageUpdate()  # The client sent the same prompt again.
             kept = counts.turns.between(anchor.prompt_covers, anchor.covers).tokens()
             base = anchor.base + anchor.reply_estimate.tokens()
             unsent = max(0, base - anchor.prompt - kept) if anchor.prompt else 0
@@ -363,7 +368,7 @@ class Conversation:
             if prompt < SHRUNK * (expected.tokens() - unsent):
                 return UsageUpdate(compacted=True)
         own = self.count_without_reports(prompt_covers)
-        # An endpoint's count shows nothing about the error of an estimate.
+        # An endpoint's count says nothing about the accuracy of estimates.
         if self.compacted or not prompt or own.endpoint:
             return UsageUpdate()
         has_same_sections = own.documents == (
@@ -384,7 +389,7 @@ class Conversation:
         return UsageUpdate(sample)
 
     def _growth_since_report(self, counts: ModelCounts, upto: int) -> Grown:
-        """Return the texts added since the last report, or () if anything else changed."""
+        """Return the texts added since the last report, or () if any other part has changed."""
         anchor = counts.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
@@ -392,7 +397,6 @@ class Conversation:
         return kinds_of_turns((self.turns[index], counts.turns[index].tokens) for index in added)
 
     def newest_kind(self, upto: int | None = None) -> Kind:
-        """Return the kind of the newest text."""
         stop = len(self.turns) if upto is None else upto
         if stop <= len(self.restored):
             return self.restored_kind
@@ -400,11 +404,11 @@ class Conversation:
 
     @property
     def has_reported_usage(self) -> bool:
-        """Whether a server has reported usage for this conversation."""
+        """Whether a server has reported the size of this conversation."""
         return self.model_counts().anchor is not None
 
     def edit(self, edit: Edit) -> None:
-        """Replace all turns, as a pruning plan does. `undo` reverts the edit."""
+        """Replace all turns with those of an edit, such as a pruning plan. `undo` reverts it."""
         counts = self.model_counts()
         old, new, before = counts.turns, TurnCounts(edit.measures), counts.anchor
         counts.turns, counts.chat = new, None
@@ -424,7 +428,7 @@ class Conversation:
         self.compacted = True
 
     def undo(self) -> bool:
-        """Revert the last edit, and keep later turns. Returns whether there was an edit."""
+        """Revert the last edit and keep the turns added since. Return whether there was an edit."""
         saved, self._undo_state, self.applied_plan = self._undo_state, None, None
         if saved is None:
             return False
@@ -444,7 +448,10 @@ class Conversation:
 
 
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
-    """Return the texts that have no reliable count and follow the last reported prompt, by turn."""
+    """Return the texts that still need a reliable count, by turn index.
+
+    Turns that were already part of the last reported prompt are left out.
+    """
     counts, system = conversation.model_counts(), conversation.system
     first = counts.anchor.prompt_covers if counts.anchor else 0
     turns = {
@@ -458,7 +465,7 @@ def uncounted_texts(conversation: Conversation) -> dict[int, str]:
 
 
 def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) -> None:
-    """Apply a server's counts of texts, in tokens by turn."""
+    """Apply a server's token counts of texts, by turn index."""
     counts, system = conversation.model_counts(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
         system.set_count(
@@ -508,15 +515,15 @@ Follow = Callable[[SectionSpec], SectionSource]
 
 
 def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> None:
-    """Apply the params of `context/set`, except the model. Omitted params change nothing.
+    """Apply the params of `context/set` except `model`. Omitted params change nothing.
 
     Args:
         conversation: The conversation to change.
         params: The params.
-        follow: Returns the source of a section that refers to a document.
+        follow: Creates the source of a section that refers to a document.
 
     Raises:
-        BadParamsError: A section does not have exactly one of `text` and `textDocument`.
+        BadParamsError: A section has both or neither of `text` and `textDocument`.
     """
     if params.sections is not UNSET:
         conversation.sections = sections_from(params.sections or (), conversation.sections, follow)

@@ -1,4 +1,4 @@
-"""Counts texts for one model, and adds up counts with their error bands."""
+"""Counts tokens for one model, and adds up counts together with their error bands."""
 
 from __future__ import annotations
 
@@ -22,111 +22,118 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Largest number of markup tokens around a reply that the formula may miss."""
+"""Maximum number of markup tokens around a reply that the formula can miss."""
 
 
 class Counter:
     """Counts texts, messages and tools for one model.
 
-    The same input always gives the same result. The methods block while they count.
+    Results are deterministic. The methods block while they count.
     """
 
     def __init__(self, model: str, tokenizer: Tokenizer, server: str | None = None) -> None:
         """Create a counter.
 
         Args:
-            model: The model, under which counts are stored.
+            model: The model to count for, which is also the key for stored counts.
             tokenizer: The local tokenizer.
-            server: The server whose counts replace some of the local ones.
+            server: The name of a server whose counts replace some of the local counts.
         """
         self.key = model
         self._tokenizer, self._server = tokenizer, server
         self.priming = message_tokens.priming_tokens(model)
-        """Tokens of a request besides its messages and tools."""
+        """Tokens that every request contains in addition to its messages and tools."""
 
     @property
     def tokenizer(self) -> str:
-        """The name shown as the tokenizer: the server, or the local tokenizer."""
+        """The name to display: the server's if there is one, otherwise the local tokenizer's."""
         return self._server or self._tokenizer.name
 
     @property
     def basis(self) -> str:
-        """The name of the local tokenizer. If it changes, everything is counted again."""
+        """The name of the local tokenizer. When it changes, everything is recounted."""
         return self._tokenizer.name
 
     def is_like(self, other: Counter) -> bool:
-        """Return whether this counter can use the other counter's counts for the same model."""
+        """Return whether this counter can reuse another counter's counts for the same model."""
         return self._server is not None or self.basis == other.basis
 
     def served_by(self, server: str) -> Counter:
-        """Return a copy for a conversation whose texts the server counts."""
+        """Return a copy for a conversation whose texts are counted by `server`."""
         return Counter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:
-        """Count a text by itself."""
+        """Count a text without message markup."""
         return measure_text(text, self._tokenizer)
 
     def message(self, turn: Turn) -> Measure:
-        """Count a message with the markup of the model's template."""
+        """Count a message, including the markup of the model's chat template."""
         return message_tokens.count_message(msgspec.to_builtins(turn), self.key, self._tokenizer)
 
     def around(self, turn: Turn, counted: int) -> Measure:
-        """Count the markup around a message, and add `counted`, a server's count of its text."""
+        """Count a message whose text was counted by a server, and add the markup around the text.
+
+        Args:
+            turn: The message.
+            counted: The server's count of the message's text.
+        """
         message = msgspec.to_builtins(turn)
         return message_tokens.count_message(message, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        """Count tool schemas in the form in which the model receives them."""
+        """Count tool schemas in the format in which the model receives them."""
         return message_tokens.count_tools(tools, self.key, self._tokenizer)
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        """Return the text, shortened to `max_tokens` if it is longer."""
+        """Return a text, shortened if it exceeds `max_tokens`."""
         return fitting.fit(text, max_tokens, truncation, self._tokenizer).text
 
 
 class Calibration(Protocol):
-    """Corrects estimates by factors that were learned from reported usage."""
+    """Corrects estimates based on reported usage."""
 
     @property
     def factor(self) -> float:
-        """The number of real tokens per estimated token."""
+        """The factor by which estimates are multiplied."""
 
     @property
     def samples(self) -> int:
-        """The number of usage reports that the factor was learned from."""
+        """The number of usage reports that the factor is based on."""
 
     @property
     def error_percent(self) -> float | None:
-        """Error band (±%) of corrected estimates, or None if unknown."""
+        """The error band (±%) of corrected estimates, or None if unknown."""
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """The tokens that the client adds to each prompt, with their error band, if known."""
+        """The tokens that the client adds to every prompt and their error band, or None if
+        unknown.
+        """
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Return the factor by which past errors widen or narrow an estimate's error band."""
+        """Return the factor to apply to an estimate's error band, based on past errors."""
 
 
 class Sums(NamedTuple):
-    """Token totals, separated by how the tokens were counted."""
+    """Token totals grouped by counting method."""
 
     exact: int = 0
     endpoint: int = 0
     estimate: int = 0
-    """Estimated and calibrated tokens, to which the conversation's calibration applies."""
+    """Estimated tokens, calibrated or not. The conversation's calibration applies to them."""
     calibrated: int = 0
-    """The part of `estimate` that is already calibrated."""
+    """The part of `estimate` that has already been calibrated."""
     error: float = 0.0
-    """The error band of `estimate` in tokens, without the `unmeasured` part."""
+    """The error band of `estimate` in tokens, excluding the `unmeasured` part."""
     unmeasured: int = 0
-    """The part of `estimate` and `documents` whose error band is unknown."""
+    """Tokens in `estimate` and `documents` whose error band is unknown."""
 
     documents: int = 0
-    """Estimated tokens of documents, which have a calibration of their own."""
+    """Estimated tokens of documents, which are calibrated separately."""
     document_estimate: int = 0
-    """The part of `documents` that is not calibrated."""
+    """The part of `documents` that has not been calibrated."""
     document_error: float = 0.0
-    """The error band of `documents` in tokens, without the `unmeasured` part."""
+    """The error band of `documents` in tokens, excluding the `unmeasured` part."""
 
     def plus(self, other: Sums) -> Sums:
         return Sums(*map(add, self, other))
@@ -135,12 +142,12 @@ class Sums(NamedTuple):
         return Sums(*map(sub, self, other))
 
     def tokens(self, factor: float = 1.0) -> int:
-        """Return the total number of tokens, with estimates multiplied by `factor`."""
+        """Return the total number of tokens, with `estimate` multiplied by `factor`."""
         return self.exact + self.endpoint + self.documents + round(self.estimate * factor)
 
 
 def sums_of(measure: Measure) -> Sums:
-    """Convert a count to sums."""
+    """Convert a count to `Sums`."""
     if measure.method == "exact":
         return Sums(exact=measure.tokens)
     if measure.method == "endpoint":
@@ -161,7 +168,7 @@ def add_sums(parts: Sequence[Sums]) -> Sums:
 
 
 def document_sums(measure: Measure) -> Sums:
-    """Convert the count of a document to sums."""
+    """Convert a document's count to `Sums`."""
     if measure.method in ("exact", "endpoint"):
         return sums_of(measure)
     tokens, error = measure.tokens, measure.error_percent
@@ -174,25 +181,25 @@ def document_sums(measure: Measure) -> Sums:
 
 
 def factor_of(calibration: Calibration | None) -> float:
-    """Return the calibration's factor, or 1 without a calibration."""
+    """Return the calibration's factor, or 1 if there is no calibration."""
     return 1.0 if calibration is None else calibration.factor
 
 
 def has_samples(calibration: Calibration | None) -> TypeGuard[Calibration]:
-    """Return whether the calibration has learned from reports for this model or its generation."""
+    """Return whether the calibration is based on reports for this model or its generation."""
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
 def measure_of(
     sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
 ) -> Measure:
-    """Convert sums to one count, which has the method of its least certain part.
+    """Combine sums into one count, which takes the method of their least certain part.
 
     Args:
         sums: The sums.
-        tokenizer: The tokenizer to name in the count.
-        calibration: The calibration for the estimated tokens.
-        kind: The kind of the estimated texts, if they are all of one kind.
+        tokenizer: The name of the tokenizer to put in the count.
+        calibration: The calibration to apply to the estimated tokens.
+        kind: The kind of text, if all estimated texts are of the same kind.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
     if not sums.estimate and not sums.documents:
@@ -218,7 +225,7 @@ def measure_of(
 
 
 def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Measure:
-    """Add the tokens that the client is known to add to each prompt, unless a server counted it."""
+    """Add the tokens that the client adds to every prompt, unless a server made the count."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
     around, doubt = calibration.hidden
@@ -230,7 +237,7 @@ def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Mea
 
 
 def with_reply_markup(measure: Measure) -> Measure:
-    """Widen the error band of a conversation with reported usage by the markup around its reply."""
+    """Widen the error band to allow for unknown markup around the last reported reply."""
     if measure.error_percent is None or measure.method in ("exact", "endpoint"):
         return measure
     error = round(measure.error_percent + _error_percent(MARKS, measure.tokens), 2)
@@ -242,7 +249,6 @@ def _error_percent(doubt: float, tokens: int) -> float:
 
 
 def _round_error(error_percent: float) -> float:
-    """Round an error band to hundredths. A band above 0 is at least 0.01."""
     return max(0.01, round(error_percent, 2)) if error_percent > 0 else 0.0
 
 

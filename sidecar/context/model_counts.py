@@ -1,4 +1,4 @@
-"""The counts of a conversation for one model: one for each turn, and the last reported size."""
+"""The counts of a conversation for one model: each turn's count and the last reported size."""
 
 from __future__ import annotations
 
@@ -24,29 +24,32 @@ if TYPE_CHECKING:
 
 
 LARGEST_KEPT = 16
-"""Number of largest turns to return. It is more than are shown, because calibration reorders."""
-CHAT_MARKS = 8
-"""Largest difference in tokens between an endpoint's count and reported usage of the same chat.
+"""Number of turns returned by `TurnCounts.largest`.
 
-The markup that ends the reply and begins the next message causes the difference.
+Fewer turns are shown, because calibration can change their order.
+"""
+CHAT_MARKS = 8
+"""Maximum difference in tokens between an endpoint's count and reported usage of the same chat.
+
+The difference comes from the markup that ends the reply and starts the next message.
 """
 
 
 PREAMBLE = 24
-"""Largest number of tokens that a template adds before the first message."""
+"""Maximum number of tokens that a template adds before the first message."""
 MARKS_RATE = 0.1
-"""Weight of a new report when the template's markup is learned. The first has a weight of 0.5."""
+"""Minimum weight of a new report in the learned markup. The first report has a weight of 0.5."""
 CORRECTION = 16.0
-"""Largest correction of the markup of a message, in tokens."""
+"""Maximum correction to the markup of a message, in tokens."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""Kind and tokens of each added text, oldest first. The kind of pictures and files is None."""
+"""The kind and size of each added text, oldest first. The kind of pictures and files is None."""
 
 _UNREAD = frozenset({"picture", "file"})
 
 
 class TurnCounts:
-    """The count of each turn for one model. Sums of consecutive turns take constant time."""
+    """The token count of each turn for one model. `between` takes constant time."""
 
     def __init__(self, measures: Sequence[Measure] = ()) -> None:
         self._measures: list[Measure] = []
@@ -76,33 +79,40 @@ class TurnCounts:
     def count_missing(
         self, turns: Sequence[Turn], counter: Counter, restored: Sequence[Measure] = ()
     ) -> None:
-        """Count the turns that have no count. `restored` contains the counts of the first turns."""
+        """Count the turns that have no count yet.
+
+        Args:
+            turns: All turns of the conversation.
+            counter: The counter for the model.
+            restored: The saved counts of the leading turns.
+        """
         for measure in restored[len(self._measures) :]:
             self.add(RestoredPart(measure).measure(counter))
         for index in range(len(self._measures), len(turns)):
             self.add(counter.message(turns[index]))
 
     def between(self, start: int, end: int | None = None) -> Sums:
-        """Return the total of the turns from `start` to `end` (exclusive, by default the last)."""
+        """Return the total of the turns from `start` up to but not including `end`."""
         stop = len(self._measures) if end is None else end
         return self._upto[stop].minus(self._upto[min(start, stop)])
 
     def recount_tail(self, start: int, measures: Sequence[Measure]) -> None:
-        """Replace the counts of all turns from `start`."""
+        """Replace the counts of all turns from `start` on."""
         del self._measures[start:], self._upto[start + 1 :]
         for measure in measures:
             self.add(measure)
 
     def largest(self) -> list[tuple[int, int]]:
-        """Return the index and tokens of the largest turns, largest first."""
+        """Return the indices and sizes of the largest turns, largest first."""
         sizes = ((measure.tokens, -index) for index, measure in enumerate(self._measures))
         return [(-index, tokens) for tokens, index in heapq.nlargest(LARGEST_KEPT, sizes)]
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a total into whole numbers in proportion to `weights`. They add up to the total.
+    """Split a total into integers in proportion to `weights`.
 
-    If all weights are 0, the shares are equal. A negative total counts as 0.
+    The integers add up to the total. If all weights are 0, the total is split equally. A
+    negative total is treated as 0.
     """
     if not weights:
         return []
@@ -113,12 +123,16 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
-    """Return the kind and tokens of each text of the turns, given with their tokens."""
+    """Return the kind and size of each text in the turns.
+
+    Args:
+        turns: The turns with their token counts.
+    """
     return tuple(part for turn, tokens in turns for part in _kinds_of(turn, tokens))
 
 
 def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """Return the kind of the longer text of the last two turns."""
+    """Return the kind of the longer text in the last two turns."""
     return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
 
 
@@ -132,67 +146,66 @@ def _kinds_of(turn: Turn, tokens: int) -> Grown:
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """The last reported size of a conversation, to which the counts of later turns are added."""
+    """The last reported size of a conversation. The counts of later turns are added to it."""
 
     kind: Literal["usage", "chat"]
-    """`usage` for a vendor's report with a reply, `chat` for an endpoint's count of the chat."""
+    """`usage`: a vendor reported it with a reply. `chat`: an endpoint counted the chat."""
     base: int
-    """The reported tokens. For `usage`, the prompt plus the output that is sent back."""
+    """The reported tokens. For `usage`, the prompt and the part of the output that is sent back."""
     covers: int
-    """The number of turns that `base` includes."""
+    """The number of turns included in `base`."""
     fixed: Sums
-    """The count of system prompt, tools and sections at the time of the report."""
+    """The combined count of the system prompt, the tools and the sections in the reported prompt.
+    """
     prompt: int = 0
-    """The reported tokens of the prompt without the reply."""
+    """The reported size of the prompt without the reply, in tokens."""
     prompt_covers: int = 0
     """The number of turns in the reported prompt."""
     reasoning: int = 0
-    """Output tokens that are not sent back and are not part of `base`."""
+    """Output tokens that are not sent back. They are not part of `base`."""
     pending: bool = False
     """Whether `base` includes a reply that has not been appended yet."""
     cached: int = 0
-    """The prompt tokens that are in the vendor's cache."""
+    """Prompt tokens in the vendor's cache."""
     adjust: Sums = Sums()
-    """The change of the size by pruning."""
+    """The change in size caused by pruning."""
     reply_estimate: Sums = Sums()
-    """The estimated part of a cut-off reply, which is added to `base`."""
+    """The estimated correction for a cut-off reply, which is added to `base`."""
 
     def rebased(self, change: Sums) -> Anchor:
-        """Return the anchor after the count of system prompt, tools and sections changed."""
+        """Return the anchor with `change` added to the count of the fixed parts."""
         return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
     def with_sections(self) -> bool:
-        """Whether `base` includes the sections. An endpoint's count of the chat does not."""
+        """Whether `base` includes the sections. An endpoint's count of the chat excludes them."""
         return self.kind == "usage"
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A calibration sample: the estimated and the reported tokens of a prompt."""
+    """A calibration sample: the estimated and the reported size of a prompt."""
 
     estimated: int
     reported: int
     kind: Kind | None = None
-    """The kind of the newest text."""
     doubt: float | None = None
     """The error band of the estimate in tokens, or None if unknown."""
     section_tokens: int = 0
-    """The estimated tokens of the sections, which the report includes."""
+    """The estimated size of the sections, which the reported size includes."""
     section_error: float = 0.0
-    """The error band of `section_tokens`, in tokens."""
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
     expected: Sums | None = None
-    """The expected size of the prompt by an earlier report, or None without one."""
+    """The size of the prompt as predicted from an earlier report, or None without such a report."""
     markup: float = 0.0
-    """The known tokens of markup in the growth since the last report."""
+    """Markup tokens included in the growth since the last report."""
     grown: Grown = ()
-    """The texts that were added since the last report; empty if unknown."""
+    """Texts added since the last report; empty if unknown."""
 
     def apply_to(
         self, calibration: ConversationCalibration, counts: ModelCounts | None = None
     ) -> None:
-        """Update a calibration, and a conversation's counts, with this sample."""
+        """Update a calibration and, if given, a conversation's counts with this sample."""
         if counts is not None and self.expected is not None:
             counts.learn_request_markup(self.reported - self.expected.tokens(calibration.factor))
         calibration.update(
@@ -209,16 +222,16 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """The result of applying reported usage to a conversation."""
+    """The effects of applying reported usage to a conversation."""
 
     sample: Sample | None = None
-    """The sample for the calibration, or None if the report does not allow one."""
+    """The calibration sample, or None if the report is unsuitable."""
     compacted: bool = False
     """Whether the reported prompt was so small that the client must have compacted it."""
 
 
 class ChatTotal(msgspec.Struct, frozen=True):
-    """An endpoint's count of the first `covers` turns with system prompt and tools."""
+    """An endpoint's token count of the system prompt, the tools and the first `covers` turns."""
 
     tokens: int
     covers: int
@@ -226,22 +239,23 @@ class ChatTotal(msgspec.Struct, frozen=True):
 
 
 class ModelCounts:
-    """The counts of a conversation for one model, with everything learned from reports."""
+    """The counts of a conversation for one model, and the corrections learned from reports."""
 
     def __init__(self) -> None:
         self.turns = TurnCounts()
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
         self.correction = 0.0
-        """Tokens of markup around each message that the formula misses, learned from reports."""
+        """Markup tokens per message that the formula misses, learned from reports."""
         self.excess: tuple[int, int] | None = None
-        """The number of turns in the last reported prompt, and its tokens beyond the count."""
+        """The number of turns in the last reported prompt, and by how much the report exceeded the
+        count.
+        """
         self.markup = 0.0
-        """Tokens of markup per request that the formula misses, learned from reports."""
+        """Markup tokens per request that the formula misses, learned from reports."""
         self.reports = 0
-        """The number of reports that `markup` was learned from."""
+        """The number of reports that `markup` is based on."""
         self.counter: Counter | None = None
-        """The counter that made these counts, or None before the first count."""
 
     def copy(self) -> ModelCounts:
         made = copy(self)
@@ -249,10 +263,10 @@ class ModelCounts:
         return made
 
     def with_reports_only(self, change: Sums) -> ModelCounts:
-        """Return counts for another tokenizer that contain only the reported numbers.
+        """Return counts for another tokenizer, keeping only the reported numbers.
 
         Args:
-            change: The change of the count of system prompt and tools.
+            change: The change in the combined count of the system prompt and the tools.
         """
         made = ModelCounts()
         made.markup, made.reports = self.markup, self.reports
@@ -260,30 +274,33 @@ class ModelCounts:
         return made
 
     def learn_request_markup(self, tokens: float) -> None:
-        """Learn the markup of a request from a report that exceeds its expected size."""
+        """Update the markup of a request after a report that exceeded the expected size by
+        `tokens`.
+        """
         learned = self.markup + tokens * max(MARKS_RATE, 0.5 / (self.reports + 1))
         self.set_markup(learned, self.reports + 1)
 
     def set_markup(self, markup: float, reports: int) -> None:
-        """Set the markup per request, and the number of reports that it was learned from."""
-        most = 2 * CORRECTION  # the markup of the reply and of the next message
+        """Set the markup of a request and the number of reports that it is based on."""
+        most = 2 * CORRECTION  # Allows for the markup of the reply and of the next message.
         self.markup, self.reports = min(max(markup, -most), most), reports
 
     def priming(self, tokens: int) -> Sums:
-        """Return the tokens that each request contains besides messages and tools."""
+        """Convert the number of priming tokens, which every request contains, to `Sums`."""
         if self.chat is None and self.turns.between(0).endpoint:
             return Sums(estimate=tokens, error=PREAMBLE)
         return Sums(exact=tokens)
 
     def sum_turns(self, priming: Sums, upto: int | None = None) -> Sums:
-        """Return the total of the first `upto` turns by counts alone, ignoring reported usage."""
+        """Return the size of the first `upto` turns, ignoring reported usage."""
         return priming.plus(self.turns.between(0, upto))
 
     def learn_message_markup(self, own: Sums) -> None:
-        """Learn the markup around messages from the growth between two reported prompts.
+        """Update the markup of messages from the growth between two reported prompts.
 
         Args:
-            own: The count of the last reported prompt, with the server's counts of its texts.
+            own: The count of the last reported prompt, including the server's counts of its
+        texts.
         """
         anchor, before = self.anchor, self.excess
         if anchor is None or not anchor.prompt:
@@ -297,15 +314,16 @@ class ModelCounts:
             self.correction = min(max(learned, -CORRECTION), CORRECTION)
 
     def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
-        """Return the size of the next request with the first `upto` turns, by default all.
+        """Return the size of the next request, with only the first `upto` turns if given.
 
-        The size is the reported one, plus the counts of later turns and of other changes.
+        It is the last reported size plus the counts of later turns and of other changes.
+        Without a report, everything is counted.
 
         Args:
-            fixed: The count of system prompt and tools.
+            fixed: The combined count of the system prompt and the tools.
             sections: The count of the sections.
-            priming: The tokens of a request besides messages, tools and sections.
-            upto: The number of turns, which must include those that the report covers.
+            priming: The tokens of a request apart from messages, tools and sections.
+            upto: The number of turns. It must not be smaller than the number in the report.
         """
         anchor = self.anchor
         if anchor is None:
@@ -322,10 +340,11 @@ class ModelCounts:
         """Distribute the growth of an endpoint's total among the new turns.
 
         Args:
-            total: The endpoint's count of all turns, system prompt and tools, in tokens.
-            first: The index of the first new turn, if no earlier total is known.
-            fixed: The count of system prompt and tools.
-            priming: The tokens of a request besides messages and tools.
+            total: The endpoint's count of all turns, the system prompt and the tools, in
+        tokens.
+            first: The index of the first new turn. It is ignored if an earlier total is known.
+            fixed: The combined count of the system prompt and the tools.
+            priming: The tokens of a request apart from messages and tools.
             tokenizer: The name of the endpoint's tokenizer.
         """
         last = self.chat
@@ -340,10 +359,10 @@ class ModelCounts:
         self.chat = ChatTotal(total, len(self.turns.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
-        """Return whether an endpoint counted the same chat that a vendor reported usage for.
+        """Return whether an endpoint counted the same chat for which a vendor reported usage.
 
-        The endpoint's count of the reported prompt must be equal to the report. If that count is
-        unknown, the numbers for the same turns must be close.
+        If the endpoint has also counted the reported prompt, that count must equal the report.
+        Otherwise the endpoint's count and the report must cover the same turns and be close.
         """
         anchor = self.anchor
         if anchor is None or anchor.kind == "chat":
@@ -356,19 +375,18 @@ class ModelCounts:
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """An edit of a conversation: turns that replace all current turns."""
+    """An edit that replaces all turns of a conversation."""
 
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """The former index of each turn, or of the turn that it replaces. The indices ascend."""
+    """The former index of each turn, or of the turn that it replaces, in ascending order."""
     changes: bool
-    """Whether the edit changes any turn."""
     cached_lost: int
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A pruning plan, with the version of the conversation that it applies to."""
+    """A pruning plan, which is valid for one `layout` of the conversation."""
 
     result: FitResult
     edit: Edit
@@ -388,7 +406,13 @@ class UndoState(msgspec.Struct, frozen=True):
     edited_anchor: Anchor | None
 
     def rebased(self, old: Anchor, new: Anchor, change: Sums) -> UndoState:
-        """Return the state after the count of system prompt, tools and sections changed."""
+        """Return the state with `change` added to the count of the fixed parts.
+
+        Args:
+            old: The conversation's anchor before the change.
+            new: The conversation's anchor after the change.
+            change: The change in the count of the fixed parts.
+        """
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
             anchor = anchor.rebased(change)
@@ -398,13 +422,13 @@ class UndoState(msgspec.Struct, frozen=True):
     def recounted(
         self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
     ) -> UndoState:
-        """Return the state with the counts of another tokenizer.
+        """Return the state recounted with another tokenizer.
 
         Args:
-            old: The anchor after the edit, by the former tokenizer.
-            now: The counts after the edit, by the new tokenizer.
-            change: The change of the count of system prompt, tools and sections.
-            measures: The counts of the turns before the edit.
+            old: The anchor after the edit, from the previous tokenizer.
+            now: The counts after the edit, from the new tokenizer.
+            change: The change in the combined count of the system prompt and the tools.
+            measures: The new counts of the turns before the edit.
         """
         return msgspec.structs.replace(
             self,
@@ -416,7 +440,7 @@ class UndoState(msgspec.Struct, frozen=True):
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
-    """Return the anchor after an edit, given the counts before and after it."""
+    """Return the anchor adjusted for an edit, given the turn counts before and after the edit."""
     covers = bisect_left(edit.origins, anchor.covers)
     change = new.between(0, covers).minus(old.between(0, anchor.covers))
     return msgspec.structs.replace(
@@ -429,7 +453,7 @@ def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) 
 
 
 def restored_counts(counts: ModelCounts, saved: UndoState) -> ModelCounts:
-    """Return the counts from before an edit, extended by the turns that were appended since."""
+    """Return the counts from before an edit, plus those of the turns appended since."""
     restored = ModelCounts()
     restored.counter = counts.counter
     later = counts.turns.measures[saved.edited_length :]

@@ -1,6 +1,6 @@
 """Computes the size of a context, and warns when it crosses a threshold (`context.warn-at`).
 
-Status, `context/usage`, pruning, preflight and reports all use the size from this module.
+The status, `context/usage`, pruning, preflight and reports all use this size.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
-"""A typical text. Its error band is assumed for requests whose texts are not stored."""
-UNSEEN = "excludes any system prompt and tools of the client until usage is reported"
+"""Sample text whose error band is used for requests whose texts are not stored."""
+UNSEEN = "the client's system prompt and tools are not included until usage is reported"
 _APART = ("logs", "config", "time")
-"""Sections that a breakdown lists separately."""
 
 
 def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
     """Return the size of the next request before the user adds to it.
 
-    The size is that of the last reported prompt, its reply, and all later turns. Reasoning that
-    is not sent back does not count. Without reported usage, everything is counted.
+    This is the size of the last reported prompt, its reply and all later turns, excluding
+    reasoning that is not sent back. Without reported usage, everything is counted.
     """
     total, kind = conversation.total(), conversation.newest_kind()
     measure = measure_of(total, conversation.counter.tokenizer, calibration, kind)
@@ -62,7 +61,7 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
 
 
 def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return the size of the next request as it is estimated without reported usage."""
+    """Return the size of the next request, estimated without reported usage."""
     return with_hidden_tokens(
         measure_of(
             conversation.count_without_reports(), conversation.counter.tokenizer, calibration
@@ -72,7 +71,7 @@ def estimated_prompt(conversation: Conversation, calibration: Calibration | None
 
 
 def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
-    """Return the estimated size of the last request without its reply, or None without turns."""
+    """Return the estimated size of the last prompt, or None if there are no turns."""
     if conversation.is_empty or not conversation.turns:
         return None
     last = len(conversation.turns) - 1
@@ -91,7 +90,7 @@ def context_usage(
     calibration: Calibration | None = None,
     cost_usd: float | None = None,
 ) -> ContextUsage:
-    """Return how full a conversation's context is. Numbers are None while it is empty."""
+    """Return how full a context is. The numbers are None for an empty conversation."""
     if conversation.is_empty and conversation.assembled:
         return _assembled_usage(conversation, window, warn_at)
     known = not conversation.is_empty
@@ -156,7 +155,7 @@ def _assembled_usage(
 
 
 def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
-    """Describe a calibration for clients. Returns None before the first report."""
+    """Return a calibration's figures for clients, or None before the first report."""
     if not has_samples(calibration):
         return None
     return CalibrationInfo(
@@ -169,10 +168,11 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
 def breakdown(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> Breakdown:
-    """Return the context's tokens by kind.
+    """Return the number of tokens of each kind in the context.
 
-    If the reported size is larger than the count of all parts, the difference is overhead. If it
-    is smaller, the client no longer sends all turns, and the difference is subtracted from them.
+    If the reported size exceeds the sum of all parts, the difference is overhead. If it is
+    smaller, the client no longer sends all turns, and the parts are reduced to that size,
+    starting with the last.
     """
     factor = factor_of(calibration)
     counts = conversation.model_counts().turns
@@ -244,7 +244,7 @@ def _tokens(measure: Measure, factor: float) -> int:
 
 
 def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
-    """Return a usage with the numbers that depend on its window, such as the percentage."""
+    """Return a usage completed with the numbers that depend on the window."""
     tokens = found.tokens
     return msgspec.structs.replace(
         found,
@@ -261,7 +261,7 @@ def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -
 
 
 def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Return whether the last threshold is exceeded, or the usable window without thresholds."""
+    """Return whether the last threshold is exceeded, or the usable window if there is none."""
     return tokens > window.usable * max(warn_at, default=1.0)
 
 
@@ -278,7 +278,7 @@ def budget_message(
     alternatives: Sequence[Alternative] = (),
     heaviest: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """Return the message of a `budget` warning. If the window is exceeded, it suggests remedies."""
+    """Return the text of a `budget` warning. It suggests remedies if the window is exceeded."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
     model = "" if usage.model is None else f", {usage.model}"
@@ -291,7 +291,7 @@ def budget_message(
 def fallback_texts(
     alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
 ) -> list[str]:
-    """Return sentences about models with larger windows and about large tool schemas."""
+    """Return sentences that name models with enough room and the largest tool schemas."""
     sentences = []
     if alternatives:
         names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])

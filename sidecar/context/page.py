@@ -1,4 +1,4 @@
-"""The context of a session as a page: what fills the window, and what comes next."""
+"""Renders a session's context as a page: what fills the window, and what comes next."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _STYLE = f"""{STYLE}
 body{{background:var(--vscode-sideBar-background,var(--bg));padding:8px 14px}}
 h1{{font-size:15px}}h2{{font-size:13px;margin:16px 0 4px}}
 """
-"""The view is in a side bar, which is narrow and has a colour of its own."""
+"""The page is shown in a narrow side bar, which has its own background colour."""
 
 
 def context_page(
     usage: ContextUsage, *, cost: str, updated: str, empty: str, now: datetime
 ) -> Page:
-    """Return the page of a context.
+    """Return the page for a context.
 
     Args:
         usage: The context, with contents and forecast.
-        cost: The session's cost, as text.
-        updated: When the session was last used, as text.
-        empty: The text to show without a session.
+        cost: The formatted cost of the session.
+        updated: The formatted time of the session's last use.
+        empty: The text to show if there is no session.
         now: The current time.
     """
     session = usage.session

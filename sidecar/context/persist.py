@@ -1,4 +1,4 @@
-"""Saves and restores conversations across restarts: ids, counts, models and times, but no text."""
+"""Saves conversations and restores them after a restart, with ids, counts and times but no text."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SavedSection(msgspec.Struct, frozen=True):
     name: str
     measure: Measure
     is_document: bool = False
-    """Whether the calibration of documents applies to the count."""
+    """Whether the count is calibrated as a document's."""
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as it is saved."""
+    """The saved data of a conversation."""
 
     version: int = 1
     id: str
@@ -45,16 +45,15 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[Measure]
     anchor: Anchor | None
     kind: Kind = "prose"
-    """The kind of the newest text, on which the error band depends."""
+    """The kind of the most recent text, which affects the error band."""
     markup: float = 0.0
     reports: int = 0
-    """Number of reports that `marks` was learned from."""
+    """Number of reports that `markup` is based on."""
     model_named: bool = True
-    """Whether a client named the model."""
 
 
 def save(conversation: Conversation) -> SavedSession:
-    """Return what is saved of a conversation."""
+    """Return the data to save for a conversation."""
     counter, counts = conversation.counter, conversation.model_counts()
     return SavedSession(
         id=conversation.id,
@@ -115,12 +114,11 @@ def _restore_section(section: SavedSection, model: str) -> Section:
 
 
 def to_json(saved: SavedSession) -> bytes:
-    """Encode a saved conversation as one line of JSON."""
     return msgspec.json.encode(saved)
 
 
 def from_json(data: bytes) -> SavedSession | None:
-    """Decode a saved conversation. Returns None if it is damaged or has another version."""
+    """Decode a saved conversation, or return None if it is damaged or has another version."""
     try:
         saved = typed.decode(data, SavedSession)
     except (msgspec.MsgspecError, RecursionError):

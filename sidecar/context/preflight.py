@@ -28,7 +28,7 @@ _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 def count_request(
     conversation: Conversation, params: PreflightParams, calibration: Calibration | None = None
 ) -> Measure:
-    """Count a request: the occupancy plus the turns and the text to add."""
+    """Return the size of the next request after adding the turns and the text in the params."""
     counter = conversation.counter
     added = [*(params.turns or ())]
     if params.text:
@@ -55,8 +55,8 @@ def preflight(
         conversation: The conversation, with a counter for the requested model.
         window: The context window of that model.
         params: The turns and text to add, and the expected output.
-        models: Other models with their windows. Those that fit are suggested.
-        warn_at: Shares of the usable window. Above the last one, the verdict is a warning.
+        models: Other models and their windows. Those with enough room are suggested.
+        warn_at: Shares of the usable window. The verdict is a warning above the largest share.
         calibration: The conversation's calibration.
     """
     prompt = count_request(conversation, params, calibration).tokens
@@ -87,7 +87,7 @@ def preflight(
 def combine_verdicts(
     fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]
 ) -> PreflightResult:
-    """Return the result with further reasons, and the more severe of both verdicts."""
+    """Return the result with more reasons, and with the more severe of the two verdicts."""
     worse = max(fit.verdict, verdict, key=_RANKS.index)
     return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 
@@ -95,7 +95,15 @@ def combine_verdicts(
 def models_that_fit(
     models: Iterable[Alternative], tokens: int, model: str, reserve: int, than: int = 0
 ) -> list[Alternative]:
-    """Return other models whose window is larger than `than` and fits `tokens`, smallest first."""
+    """Return other models with room for `tokens`, sorted by window size.
+
+    Args:
+        models: The models to choose from.
+        tokens: The size that must fit.
+        model: The current model, which is left out.
+        reserve: The part of each window that is reserved for the reply, in tokens.
+        than: Windows up to this size are left out.
+    """
     fit = {
         one.model: one
         for one in models
@@ -110,7 +118,7 @@ def models_that_fit(
 
 
 def largest_tool_result(conversation: Conversation, name: str) -> int:
-    """Return the tokens of a tool's largest result in the conversation."""
+    """Return the size of a tool's largest result in the conversation, in tokens."""
     counts = conversation.model_counts().turns
     sizes = [0]
     names: dict[str, str] = {}
@@ -128,7 +136,7 @@ def _window_reasons(
 ) -> list[Reason]:
     limit, size = window.limit.tokens, f"the prompt of {prompt:,} tokens"
     if window.prompt_limit < prompt <= window.usable:
-        text = f"{size} exceeds the limit of {window.prompt_limit:,} for prompts"
+        text = f"{size} exceeds the prompt limit of {window.prompt_limit:,} tokens"
         return [Reason(kind="window", message=text)]
     if window.over(prompt):
         text = (
@@ -147,7 +155,7 @@ def _window_reasons(
 def _defer_reason(
     conversation: Conversation, params: PreflightParams, prompt: int, window: Window
 ) -> Reason | None:
-    """Return why a pending tool call should wait for room for its result, or None."""
+    """Return why a pending tool call should be deferred, or None if its result will fit."""
     call = params.pending_tool_call
     if call is None:
         return None
@@ -156,7 +164,8 @@ def _defer_reason(
         expected = largest_tool_result(conversation, call.name)
     if not window.over(prompt + expected):
         return None
-    text = f"no room for the result of {printable(call.name)} ({expected:,} tokens); run it later"
+    result = f"the result of {printable(call.name)} ({expected:,} tokens)"
+    text = f"not enough room for {result}; run it later"
     return Reason(kind="tool", message=text)
 
 

@@ -26,10 +26,10 @@ Strategy = Literal["drop", "summarize"]
 
 
 class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Identify a conversation; without `session`, the last updated one of the workspace."""
+    """Identifies a conversation. Defaults to the workspace's most recently updated one."""
 
     workspace: str | None = None
-    """URI of the root folder, a path inside the root, or the URI of an open document."""
+    """The URI of a root folder, of a path inside it, or of an open document."""
     session: str | None = None
 
 
@@ -40,35 +40,35 @@ class SectionDocument(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A named section of the context: a `text`, or a `textDocument` with an optional `range`."""
+    """A named section: either a `text`, or a `textDocument` with an optional `range`."""
 
     name: str
     text: str | None = None
     text_document: SectionDocument | None = None
     range: Range | None = None
     cap: NaturalTokens | None = None
-    """Maximum tokens of the section."""
+    """The section's token limit."""
     priority: int | None = None
-    """Sections with a lower priority are shortened first (default 0)."""
+    """Sections with a lower priority are shortened first (default: 0)."""
     truncation: Truncation | None = None
-    """Which part of a text to keep when it is shortened; `middle` keeps both ends."""
+    """Which part of the text to keep when it is shortened; `middle` keeps both ends."""
 
 
 class SetParams(SessionParams, frozen=True, kw_only=True):
-    """Set parts of a conversation other than its turns. Omitted parts stay; null removes a part."""
+    """Sets parts of a conversation other than its turns. Null removes a part."""
 
     model: str | None = None
     system_prompt: str | UnsetType | None = UNSET
     tools: list[dict[str, Any]] | UnsetType | None = UNSET
-    """Tool schemas in OpenAI, Anthropic or Gemini form."""
+    """Tool schemas in OpenAI, Anthropic or Gemini format."""
     sections: list[SectionSpec] | UnsetType | None = UNSET
-    """The new sections, which replace all old ones."""
+    """The new sections, which replace all existing sections."""
     limit: PositiveTokens | UnsetType | None = UNSET
-    """Context window in tokens, which takes precedence over the catalogue."""
+    """The context window in tokens, which overrides the model catalogue."""
     reserve: NaturalTokens | UnsetType | None = UNSET
-    """Tokens of the window that are reserved for the reply."""
+    """The part of the window that is reserved for the reply, in tokens."""
     persist: bool | None = None
-    """Whether counts and ids, but no text, are saved across restarts of the server."""
+    """Whether counts and ids are kept when the server restarts. Text is never saved."""
 
     @property
     def is_choice(self) -> bool:
@@ -77,46 +77,46 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
 
 
 class AppendParams(SessionParams, frozen=True, kw_only=True):
-    """Append turns to a conversation, with the reported usage of the last reply."""
+    """Appends turns to a conversation, with the reported usage of the last reply."""
 
     turns: list[Turn]
     usage: dict[str, Any] | None = None
-    """The vendor's usage object. It corrects the context's size and is not recorded as a cost."""
+    """The vendor's usage object. It corrects the context's size but is not recorded as a cost."""
 
 
 class UsageParams(SessionParams, frozen=True, kw_only=True):
-    """Request the size and the parts of a context."""
+    """Requests the size and the parts of a context."""
 
     contents: bool = False
     """Whether to read an agent's session file and return the parts of its context."""
 
 
 class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Request the sessions of the last 24 hours, or all of them."""
+    """Requests the sessions of the last 24 hours, or all sessions."""
 
     workspace: str | None = None
     all: bool = False
 
 
 class SelectParams(SessionParams, frozen=True, kw_only=True):
-    """Select the session to show until it ends; null returns to automatic selection."""
+    """Selects the session to show until it ends. Null restores automatic selection."""
 
 
 class ResetParams(SessionParams, frozen=True, kw_only=True):
-    """Remove everything from a conversation except its model."""
+    """Removes everything from a conversation except its model."""
 
 
 class UndoParams(SessionParams, frozen=True, kw_only=True):
-    """Revert the last applied pruning plan."""
+    """Reverts the last applied pruning plan."""
 
 
 class FitParams(SessionParams, frozen=True, kw_only=True):
-    """Request a pruning plan, or apply one."""
+    """Requests a pruning plan, or applies an existing plan."""
 
     max_tokens: NaturalTokens | None = None
-    """The target size in tokens; by default, the usable window."""
+    """The target size in tokens; defaults to the usable window."""
     keep_turns: NaturalTokens | None = None
-    """How many of the last user turns to keep with their replies (default: as in the settings)."""
+    """How many of the last user turns to keep with their replies; defaults to the setting."""
     strategy: Strategy = "drop"
     apply: bool = False
     plan_id: str | None = None
@@ -124,7 +124,7 @@ class FitParams(SessionParams, frozen=True, kw_only=True):
 
 
 class AssembleParams(SessionParams, frozen=True, kw_only=True):
-    """Assemble a request from its parts. The context is reused while its keys stay the same."""
+    """Assembles a request from its parts. The context is reused while its keys are unchanged."""
 
     preset: Literal["mind"] | None = None
     """A named set of token limits for the context's sections."""
@@ -138,25 +138,25 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
     user: str | None = None
     mandates: TextOrList | None = None
     max_tokens: NaturalTokens | None = None
-    """The maximum size of the request in tokens; by default, the usable window."""
+    """The maximum size of the request in tokens; defaults to the usable window."""
     focus: str | None = None
     scope: str | None = None
     memory_version: str | int | float | None = None
 
 
 class ResponseParams(SessionParams, frozen=True, kw_only=True):
-    """Pass on a model's reply as the vendor sent it: an object, or its stream as array or text."""
+    """Passes on a model's reply as the vendor sent it. A stream is an array or a text."""
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
     provider: str | None = None
-    """The provider that bills the call; by default, as in `cost/record`."""
+    """The provider that bills the call; defaults to the same provider as in `cost/record`."""
     category: str | None = None
     request_id: str | None = None
     format: ReplyFormat | None = None
-    """The vendor format of the reply. It is detected by default."""
+    """The vendor format of the reply; detected by default."""
     tools: list[dict[str, Any]] | None = None
-    """Tool schemas that list required parameters; by default, those of the session."""
+    """Tool schemas with their required parameters; defaults to the session's tools."""
 
 
 class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -167,7 +167,7 @@ class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 class PreflightParams(SessionParams, frozen=True, kw_only=True):
-    """Check a request before it is sent."""
+    """Checks a request before it is sent."""
 
     turns: list[Turn] | None = None
     text: str | None = None
@@ -177,14 +177,14 @@ class PreflightParams(SessionParams, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The base of all results. A field that is null is unknown."""
+    """The base of all results. Null means unknown."""
 
 
 class Breakdown(Result, frozen=True, kw_only=True):
-    """The tokens of a context by kind. They add up to the context's size.
+    """The number of tokens of each kind in a context. The numbers add up to the context's size.
 
-    `overhead` is the markup of the request's format, and everything in a reported number that
-    is not in the other parts.
+    `overhead` is the markup of the request format, plus the part of a reported size that the
+    other kinds do not explain.
     """
 
     system: int
@@ -193,13 +193,13 @@ class Breakdown(Result, frozen=True, kw_only=True):
     turns: int
     overhead: int
     logs: int = 0
-    """Tokens of the section `logs`. `logs`, `config` and `time` are not part of `sections`."""
+    """Tokens of the section `logs`. `sections` does not include `logs`, `config` and `time`."""
     config: int = 0
     time: int = 0
 
 
 class ContextPart(Result, frozen=True, kw_only=True):
-    """A labelled part of the context, with its tokens."""
+    """A labelled part of the context, and its size in tokens."""
 
     label: str
     tokens: int
@@ -210,22 +210,22 @@ class SessionInfo(Result, frozen=True, kw_only=True):
 
     id: str
     source: str
-    """`protocol`, or the agent whose files were read."""
+    """`protocol`, or the name of the agent whose files were read."""
     updated_at: str
     label: str = ""
-    """The name of an agent's session; otherwise empty."""
+    """The display name of an agent's session; otherwise empty."""
 
     @classmethod
     def of(
         cls, session_id: str, source: str, updated_at: datetime, *, label: str = ""
     ) -> SessionInfo:
-        """Create the info, with the time in ISO 8601."""
+        """Create an instance, formatting the time as ISO 8601."""
         at = updated_at.isoformat().replace("+00:00", "Z")
         return cls(id=session_id, source=source, updated_at=at, label=label)
 
 
 class CalibrationInfo(Result, frozen=True, kw_only=True):
-    """The calibration of estimates: real tokens = estimated tokens * factor."""
+    """The calibration of estimates: real tokens = estimated tokens × factor."""
 
     factor: float
     samples: int
@@ -233,7 +233,7 @@ class CalibrationInfo(Result, frozen=True, kw_only=True):
 
 
 class ViewRow(Result, frozen=True, kw_only=True):
-    """A row of the context view. A group has children and no value."""
+    """A row of the context view. A group of rows has `children` and an empty value."""
 
     label: str
     value: str
@@ -244,42 +244,42 @@ class ViewRow(Result, frozen=True, kw_only=True):
 
 
 class PlanLimit(Result, frozen=True, kw_only=True):
-    """A limit of the subscription to an agent, as the agent reports it."""
+    """A usage limit of an agent's subscription, as reported by the agent."""
 
     minutes: int
-    """The length of the period to which the limit applies: 300 for five hours."""
+    """The length of the limit's period, such as 300 for five hours."""
     used_percent: float
     resets_at: str | None = None
 
 
 class UsageBlock(Result, frozen=True, kw_only=True):
-    """The five hours in which a subscription currently limits usage."""
+    """The current five-hour period of a subscription's usage limit."""
 
     began_at: str
     ends_at: str
     cost_usd: float | None
-    """Cost of the agent's calls in the block, in USD; null if no call has a price."""
+    """Cost of the agent's calls in this period, in USD; null if no call has a price."""
 
 
 class Forecast(Result, frozen=True, kw_only=True):
-    """The forecast of a session, based on its recorded calls of the last day."""
+    """A session's forecast, based on the calls recorded in the last 24 hours."""
 
     calls_left: int | None = None
-    """Calls until the usable window is full, by the average growth since the last compaction."""
+    """Estimated calls until the usable window is full, based on growth since compaction."""
     next_input_usd: float | None = None
-    """Price of the next call's input in USD, if the vendor reads it from its cache."""
+    """Price of the next call's input in USD if the vendor reads it from its cache."""
     next_input_uncached_usd: float | None = None
-    """Price of the next call's input in USD, if nothing is read from a cache."""
+    """Price of the next call's input in USD if nothing is read from a cache."""
     cached_until: str | None = None
     """When the vendor's cache expires; null if unknown."""
     cache_hit_percent: float | None = None
     """Percentage of all prompt tokens that the vendor read from its cache."""
     usd_per_hour: float | None = None
-    """Cost of the last hour in USD. It is extrapolated if the session is shorter."""
+    """Cost of the last hour in USD, extrapolated if the session is shorter."""
     limits: list[PlanLimit] = []
-    """The limits of the subscription, shortest period first; empty if the agent reports none."""
+    """The subscription's limits, shortest period first; empty if the agent reports none."""
     block: UsageBlock | None = None
-    """Set if the subscription has a five-hour limit."""
+    """Present if the subscription has a five-hour limit."""
 
 
 class ContextUsage(Result, frozen=True, kw_only=True):
@@ -300,32 +300,34 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     breakdown: Breakdown | None = None
     largest: list[ContextPart] = []
     contents: list[ContextPart] = []
-    """The parts of an agent's context, estimated from their sizes; empty unless `context/usage`
-    requests them."""
+    """The parts of an agent's context, estimated from their sizes. Empty unless `context/usage`
+    requests the contents.
+    """
     turns: int | None = None
     should_prune: bool | None = None
     compacted: bool | None = None
     calibration: CalibrationInfo | None = None
     cost_usd: float | None = None
     forecast: Forecast | None = None
-    """Only in answers to `context/usage`."""
+    """Present only in answers to `context/usage`."""
     note: str | None = None
-    """The reason why a number is missing or uncertain."""
+    """Why a number is missing or uncertain."""
     severity: Severity = "ok"
-    """`warning` from the first threshold of `context.warn-at`, `error` from the last."""
+    """`warning` from the first threshold of `context.warn-at`, `error` from the last threshold."""
     text: str = ""
-    """`rows` as plain text in answers to `context/usage`; the outcome in answers to `context/undo`
-    and `context/reset`; otherwise empty."""
+    """In answers to `context/usage`, `rows` as plain text. In answers to `context/undo` and
+    `context/reset`, the outcome. Otherwise empty.
+    """
     rows: list[ViewRow] = []
     """The rows of the context view in answers to `context/usage`; otherwise empty."""
 
 
 class SessionRow(Result, frozen=True, kw_only=True):
-    """An entry of the list of a workspace's sessions."""
+    """A session in the list of a workspace's sessions."""
 
     id: str
     source: str
-    """`protocol`, or the agent whose files were read."""
+    """`protocol`, or the name of the agent whose files were read."""
     title: str | None
     """The title that the agent stored. It is never derived from messages."""
     model: str | None
@@ -336,26 +338,28 @@ class SessionRow(Result, frozen=True, kw_only=True):
     note: str | None
     state: Literal["running", "idle", "ended"]
     parent: str | None
-    """The id of the session that this one was forked from."""
+    """The id of the session from which this session was forked."""
     cost_usd: float | None
     updated_at: str
     shown: bool = False
-    """Whether this session is shown in the status."""
+    """Whether the status shows this session."""
     pinned: bool = False
-    """Whether `context/select` selected this session."""
+    """Whether this session was selected with `context/select`."""
     severity: Severity = "ok"
-    """`warning` from the first threshold of `context.warn-at` on, `error` from the last."""
+    """`warning` from the first threshold of `context.warn-at`, `error` from the last threshold."""
     label: str = ""
-    """The name to show: the title, else the branch or agent with the start time, or with
-    `agents.labels = "first-prompt"` the first words of the first prompt."""
+    """The display name: the title, or else the branch or agent and the start time.
+
+    With `agents.labels = "first-prompt"`, it is the beginning of the first prompt.
+    """
     detail: str = ""
-    """Percent, cost, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""
+    """Percentage, cost, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""
     text: str = ""
-    """The label and the detail in one line, aligned with the other rows."""
+    """The label and the detail on one line, aligned with the other rows."""
 
 
 class ContextWarning(Result, frozen=True, kw_only=True):
-    """The params of `context/warning`, which is sent once when a threshold is crossed."""
+    """The params of `context/warning`, which is sent once each time a threshold is crossed."""
 
     workspace: str | None
     session: str | None
@@ -368,20 +372,20 @@ RemovalReason = Literal["toolOutput", "dialogue", "orphan", "empty"]
 
 
 class Removed(Result, frozen=True, kw_only=True):
-    """A turn that a pruning plan removes. With the reason `orphan`, a part of it may stay."""
+    """A turn that a pruning plan removes, or removes in part if the reason is `orphan`."""
 
     index: int
-    """The index of the turn in the conversation, from 0."""
+    """The zero-based index of the turn in the conversation."""
     role: str
     tokens: int
     reason: RemovalReason
 
 
 class FitResult(Result, frozen=True, kw_only=True):
-    """A pruning plan. If it does not make the conversation fit, `reason` says why."""
+    """A pruning plan. If the conversation still does not fit, `reason` explains why."""
 
     messages: list[Turn]
-    """The messages that stay, including the system prompt."""
+    """The remaining messages, including the system prompt."""
     removed: list[Removed]
     summary: str | None
     tokens_before: int
@@ -391,13 +395,13 @@ class FitResult(Result, frozen=True, kw_only=True):
     fits: bool
     plan_id: str
     reason: str | None = None
-    """Why the conversation does not fit; null if it fits."""
+    """Why the conversation does not fit; null if it does."""
     text: str = ""
-    """The plan as text, with one line per removed turn."""
+    """The plan as text, with a line for each removed turn."""
 
 
 class AssembledSection(Result, frozen=True, kw_only=True):
-    """A part of an assembled request, with its text."""
+    """A part of an assembled request."""
 
     name: str
     text: str
@@ -411,11 +415,11 @@ class PackPart(Result, frozen=True, kw_only=True):
     name: str
     tokens: int
     trimmed: bool
-    """Whether a token limit shortened the section."""
+    """Whether the section was shortened to meet a token limit."""
 
 
 class AssembleResult(Result, frozen=True, kw_only=True):
-    """An assembled request. Its text is that of all sections in order."""
+    """An assembled request. Join the texts of `sections` in order to get its text."""
 
     sections: list[AssembledSection]
     tokens: int
@@ -427,11 +431,11 @@ class AssembleResult(Result, frozen=True, kw_only=True):
     fits: bool
     schema_version: int = 1
     intent: str | None = None
-    """The focus of the request."""
+    """The `focus` of the request."""
     budget_applied: int = 0
     """The maximum size that was applied, in tokens."""
     pack: list[PackPart] = msgspec.field(default_factory=list)
-    """The sections of the rendered context; empty if the params contain the context."""
+    """The sections of the rendered context; empty if the params contained the context."""
 
 
 class CleanCall(Result, frozen=True, kw_only=True):
@@ -443,7 +447,7 @@ class CleanCall(Result, frozen=True, kw_only=True):
 
 
 class Dropped(Result, frozen=True, kw_only=True):
-    """A tool call that was cut off. `reason` says what is missing."""
+    """A tool call that was cut off. `reason` names what is missing."""
 
     name: str
     reason: str
@@ -456,9 +460,9 @@ class ResponseResult(Result, frozen=True, kw_only=True):
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
     unchecked: list[str] = msgspec.field(default_factory=list)
-    """Names of tool calls in a cut-off reply that no known schema can check. They are kept."""
+    """Names of tool calls in a cut-off reply that were kept although no schema could check them."""
     model: str | None = None
-    """The model's name in the reply."""
+    """The model named in the reply."""
     request_id: str | None = None
     stop_reason: str | None
     exhausted: Literal["output", "window"] | None
@@ -478,7 +482,7 @@ class Reason(Result, frozen=True, kw_only=True):
 
 
 class Alternative(Result, frozen=True, kw_only=True):
-    """Another model, whose window is large enough for the request."""
+    """Another model whose window has room for the request."""
 
     model: str
     context_window: int
@@ -488,7 +492,7 @@ Verdict = Literal["ok", "warn", "refuse"]
 
 
 class PreflightResult(Result, frozen=True, kw_only=True):
-    """The verdict on a request, with its reasons."""
+    """The verdict on a request, and the reasons for it."""
 
     verdict: Verdict
     prompt_tokens: int

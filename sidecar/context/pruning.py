@@ -1,8 +1,9 @@
-"""Plans which turns to remove so that a conversation fits, and applies plans (`context/fit`).
+"""Plans which turns to remove so that a conversation fits, and applies the plans (`context/fit`).
 
-System turns and the last user turns with their replies are kept. A tool call and its results are
-removed together. Tool outputs are removed before dialogue, oldest first. Turns that a vendor
-would refuse are always removed: results without a call, skipped calls, empty turns.
+System turns and the last user turns with their replies are kept. A tool call is always removed
+together with its results. Tool outputs are removed before dialogue, starting with the oldest.
+Anything that a vendor would reject is always removed: results without a call, calls without a
+result, and empty turns.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Maximum tokens of a summary, which is also limited to an eighth of the target size."""
+"""Maximum tokens of a summary. A summary is also limited to an eighth of the target size."""
 SUMMARY_MIN = 24
-"""Minimum tokens of a summary. If fewer are available, turns are removed without a summary."""
+"""Minimum tokens of a summary. If less room is available, there is no summary."""
 PLANS_KEPT = 4
 
 
 def stale_plan_error() -> BadParamsError:
-    """Return the error for a plan that is unknown or outdated."""
+    """Return the error for an unknown or outdated plan."""
     return BadParamsError("the session has changed since this plan was made; request a new one")
 
 
@@ -66,8 +67,8 @@ def fit(
     Args:
         conversation: The conversation.
         params: The params of the request.
-        window: The context window. Its usable part is the default target size.
-        keep_turns: The number of user turns to keep, unless the params contain it.
+        window: The context window. The default target size is its usable part.
+        keep_turns: The number of user turns to keep, used if the params do not set one.
         calibration: The conversation's calibration.
     """
     if params.plan_id is not None:
@@ -90,10 +91,10 @@ def make_plan(
     summarize: bool = False,
     calibration: Calibration | None = None,
 ) -> FitResult:
-    """Make and store a plan that reduces the conversation to at most `max_tokens`.
+    """Make and store a plan that shrinks the conversation to at most `max_tokens`.
 
     Raises:
-        RequestError: The texts of the conversation are unknown (`noText`).
+        RequestError: The conversation was restored without its texts (`noText`).
     """
     if conversation.has_turns_without_text:
         raise no_text()
@@ -117,10 +118,10 @@ def _store_plan(conversation: Conversation, plan: Plan) -> None:
 
 
 def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
-    """Apply a plan. If it is the last applied plan, nothing changes.
+    """Apply a plan, unless it was the last plan to be applied.
 
     Raises:
-        BadParamsError: The conversation has changed since the plan was made.
+        BadParamsError: The plan is unknown, or the conversation has changed since it was made.
     """
     plan = conversation.plans.get(plan_id)
     if plan is None:
@@ -154,7 +155,6 @@ class _Planner:
         self._total = conversation.total()
 
     def plan(self, plan_id: str, summarize: bool) -> tuple[FitResult, Edit]:
-        """Return a plan for the client, and the edit that applies it."""
         pairs = ToolPairs(self._turns)
         cleanup = clean(self._turns, pairs, self._counter)
         reserved = min(SUMMARY_CAP, self._max // 8) if summarize else 0
@@ -194,11 +194,11 @@ class _Planner:
         left = [turn for index, turn in enumerate(self._turns) if index not in made.gone]
         if self._keep_turns > 0 or not all(map(is_system, left)):
             return made
-        self._keep_turns = 1  # a conversation needs at least one turn
+        self._keep_turns = 1  # A conversation needs at least one turn.
         return self._choose(pairs, cleanup, reserved)
 
     def _summarize_removed(self, removal: Removal) -> Turn | None:
-        """Return a turn that summarises the removed turns, or None if there is no room for it."""
+        """Return a turn that summarises the removed turns, or None if there is not enough room."""
         gone = [index for index in sorted(removal.gone) if removal.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
         left = min(SUMMARY_CAP, self._max // 8, self._max - self._calibrated_tokens(removal.total))
@@ -208,7 +208,7 @@ class _Planner:
             return None
         try:
             text = summarise([self._turns[index] for index in gone], self._counter, cap)
-        except Exception as error:  # a failed summary must not prevent the plan
+        except Exception as error:  # A failed summary must not make the plan fail.
             logger.warning("no summary: %s", type(error).__name__)
             return None
         turn = Turn(role="user", content=text)
@@ -283,7 +283,7 @@ class _Planner:
         return (
             f"{after:,} tokens remain, but the limit is {self._max:,}: the last {self._keep_turns} "
             f"user turns with their replies take {tail:,}, and the system prompt, tools, sections "
-            "and pending tool calls always stay; keep fewer turns, or raise the limit"
+            "and pending tool calls are always kept; keep fewer turns or raise the limit"
         )
 
 
@@ -291,7 +291,7 @@ _PRUNED = ("toolOutput", "dialogue")
 
 
 class PairedCall:
-    """A tool call, with a flag that tells whether it has a result."""
+    """A tool call, and whether it has a result."""
 
     __slots__ = ("answered", "part", "turn")
 
@@ -302,17 +302,18 @@ class PairedCall:
 class ToolPairs:
     """The tool calls and results of a conversation, by turn.
 
-    A result belongs to the latest earlier call with its id. Without ids (Gemini, Ollama), it
-    belongs to the first unanswered call of its name in the latest turn with calls.
+    A result belongs to the latest earlier call with the same id. Gemini and Ollama use no ids.
+    Without ids, a result belongs to the first unanswered call with the same name in the latest
+    turn with calls.
     """
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.parts: dict[int, list[Block]] = {}
-        """The tool calls and results of each turn."""
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
         """The places of calls without a result and of results without a call, by turn."""
         self.pending: set[int] = set()
-        """The last turns, whose calls still wait for results. They are not orphans."""
+        """The last turns, whose calls are still waiting for results. These calls are not orphans.
+        """
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []
@@ -325,14 +326,14 @@ class ToolPairs:
         self._judge(calls, _open_from(turns))
 
     def group(self, turn: int) -> int:
-        """Return the first of the turns that must be removed together with a turn."""
+        """Return the first turn of the group that must be removed together with this turn."""
         leader = self._leader.get(turn, turn)
         while leader != turn:
             turn, leader = leader, self._leader.get(leader, leader)
         return turn
 
     def works(self, turn: int) -> bool:
-        """Return whether a turn has a tool call or result that is not an orphan."""
+        """Return whether a turn has a tool call or a result that is not an orphan."""
         return len(self.parts.get(turn, ())) > len(self.orphans.get(turn, ()))
 
     def _read(self, index: int, found: list[Block]) -> list[PairedCall]:
@@ -397,32 +398,32 @@ Fits = Callable[[Sums], bool]
 
 
 class RemovalUnit(msgspec.Struct, frozen=True):
-    """Turns that can only be removed together."""
+    """Turns that must be removed together."""
 
     turns: tuple[int, ...]
     reason: RemovalReason
 
 
 class Cleanup(msgspec.Struct, frozen=True):
-    """The changes without which vendors would refuse a conversation."""
+    """The changes needed to make vendors accept a conversation."""
 
     turns: dict[int, Turn]
     measures: dict[int, Measure]
     gone: dict[int, RemovalReason]
-    """The reasons for removing turns, by index."""
+    """Why turns are removed, by turn index."""
     stripped: dict[int, RemovalReason]
-    """The reasons for removing parts of turns, by index."""
+    """Why parts of turns are removed, by turn index."""
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """The turns to remove, with the size of the conversation without them."""
+    """The turns to remove, and the size of the conversation without them."""
 
     gone: dict[int, RemovalReason]
     total: Sums
 
 
 def clean(turns: Sequence[Turn], pairs: ToolPairs, counter: Counter) -> Cleanup:
-    """Remove orphans and empty turns, and fill in empty tool results, which vendors refuse."""
+    """Remove orphans and empty turns, and fill empty tool results, which vendors reject."""
     cleanup = Cleanup({}, {}, {}, {})
     for index, turn in enumerate(turns):
         spots = pairs.orphans.get(index)
@@ -444,7 +445,7 @@ def clean(turns: Sequence[Turn], pairs: ToolPairs, counter: Counter) -> Cleanup:
 
 
 def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
-    """Return the index of the first of the last `keep_turns` user turns."""
+    """Return the index at which the last `keep_turns` user turns begin."""
     if keep_turns <= 0:
         return len(turns)
     left = keep_turns
@@ -457,7 +458,7 @@ def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
 
 
 def units(turns: Sequence[Turn], pairs: ToolPairs, keep_turns: int) -> list[RemovalUnit]:
-    """Return the units that can be removed, in order of removal."""
+    """Return the units that may be removed, in order of removal."""
     groups = _group_turns(turns, pairs)
     tail = tail_start(turns, keep_turns)
     stays = {
@@ -485,7 +486,7 @@ def choose(
     """Remove units until the rest of the conversation fits.
 
     Args:
-        candidates: The units that can be removed, in order of removal.
+        candidates: The units that may be removed, in order of removal.
         gone: The turns that are removed in any case.
         total: The size of the conversation without those turns.
         sums: The count of each turn.

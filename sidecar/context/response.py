@@ -1,4 +1,4 @@
-"""Applies replies, and finds the usable parts of those that were cut off (`context/response`)."""
+"""Processes replies, and finds the usable parts of cut-off replies (`context/response`)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
 
 class ReplyOutcome(msgspec.Struct, frozen=True):
-    """The usable parts of a reply, with the warnings and the window that follow from it."""
+    """The usable parts of a reply, the warnings to send, and the window that a server reported."""
 
     result: ResponseResult
     warnings: list[tuple[WarningKind, str]]
-    """The kind and message of each `context/warning` to send."""
+    """The kind and the message of each `context/warning` to send."""
     limit: int | None
-    """The size of the window that a server reported when it refused the prompt."""
+    """The window size that a server reported when it rejected the prompt, or None."""
 
 
 def apply_reply(
@@ -47,13 +47,13 @@ def apply_reply(
     """Apply a reply's usage to its conversation, and return the reply without cut-off tool calls.
 
     Args:
-        conversation: Gets the reported usage. The reply is not appended to it.
+        conversation: The conversation to update. The reply is not appended to it.
         reply: The reply.
         window: The context window.
-        tools: Tool schemas with required parameters; by default, those of the conversation.
-        keep_turns: The number of user turns that a plan keeps, if the window is full.
+        tools: Tool schemas with required parameters; defaults to the conversation's tools.
+        keep_turns: The number of user turns that the pruning plan keeps if the window is full.
         calibration: The conversation's calibration.
-        learn: Updates the calibration with a sample before the plan is made.
+        learn: Updates the calibration with a sample. It is called before the plan is made.
     """
     known = conversation.tools.tools if isinstance(conversation.tools, ToolSet) else ()
     schemas = read_tools(tools or known)
@@ -89,9 +89,9 @@ def apply_reply(
 def usable_calls(
     reply: Reply, schemas: Sequence[ToolSchema]
 ) -> tuple[list[CleanCall], list[Dropped]]:
-    """Return the complete tool calls, and those that were cut off.
+    """Return the complete tool calls and the cut-off tool calls.
 
-    If the reply is complete, its calls are not checked against their schemas.
+    The calls of a complete reply are not checked against their schemas.
     """
     good: list[CleanCall] = []
     bad: list[Dropped] = []
@@ -121,8 +121,9 @@ def _calls_without_schema(
 def exhausted_limit(reply: Reply, window: Window) -> Literal["output", "window"] | None:
     """Return which limit ended the reply: the output limit or the window.
 
-    Many vendors report both in the same way, so the number of tokens decides. A limit from the
-    settings may be smaller than the real window, so it must match exactly.
+    Many vendors report both limits in the same way, so the number of tokens decides. A window
+    size from the settings may be smaller than the real window. It therefore only counts as the
+    limit if the number of tokens matches it.
     """
     usage = reply.usage
     if reply.exhausted != "output" or usage is None or window.limit.source == "default":
@@ -134,13 +135,13 @@ def exhausted_limit(reply: Reply, window: Window) -> Literal["output", "window"]
 
 def _find_fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None:
     if call.arguments is None:
-        return "its arguments are not valid JSON" + (": they were cut off" if cut_off else "")
+        return f"its arguments {'were cut off and ' if cut_off else ''}are not valid JSON"
     if not cut_off:
         return None
     if not call.name:
         return "its name was cut off"
     missing = [name for name in required if name not in call.arguments]
-    return f"required parameter missing: {', '.join(missing)}" if missing else None
+    return f"missing required parameters: {', '.join(missing)}" if missing else None
 
 
 def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall]) -> UsageUpdate:
@@ -164,15 +165,16 @@ def _kept_output(
 ) -> tuple[int, Sums]:
     """Return the output tokens without dropped calls: a reported number, and an estimate to add.
 
-    Vendors do not report the tokens of single calls. Either the estimate of the dropped calls is
-    subtracted from the reported output, or the rest is estimated, whichever is more reliable. If
-    the vendor sent less than it reports, the rest is estimated.
+    Vendors do not report the tokens of single calls. The result is either the reported output
+    minus the estimated size of the dropped calls, or an estimate of the kept output. The more
+    reliable of the two is used. If the vendor sent less text than it reports, the kept output
+    is estimated.
 
     Args:
         counter: The conversation's counter.
         reply: The whole reply.
         dropped: The calls that were cut off.
-        written: The reported output tokens without reasoning.
+        written: The reported output tokens, excluding reasoning.
     """
     calls = [call for call in reply.tool_calls if not any(call is one for one in dropped)]
     kept = _estimate(counter, [reply.content, *map(_call_text, calls)], len(calls))
@@ -210,7 +212,7 @@ def _make_warnings(
         names = ", ".join(sorted(set(result.unchecked)))
         yield (
             "exhausted",
-            f"The reply was cut off, and no known schema can check these tool calls: {names}.",
+            f"The reply was cut off, and these tool calls could not be checked: {names}.",
         )
     if result.dropped:
         names = ", ".join(sorted({call.name or "(unnamed)" for call in result.dropped}))

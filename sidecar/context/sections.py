@@ -1,4 +1,4 @@
-"""The parts of a request besides its turns: system prompt, tools and named sections."""
+"""The parts of a request other than its turns: the system prompt, tools and named sections."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
 
 TOOLS_SHOWN = 3
-"""Maximum number of tools to name in a message."""
+"""Maximum number of tools that a message names."""
 
 
 class Counted(Protocol):
     """A part of a request that can be counted."""
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the part's tokens."""
+        """Return the token count of the part."""
 
 
 class SectionSource(Counted, Protocol):
@@ -30,19 +30,19 @@ class SectionSource(Counted, Protocol):
 
     @property
     def version(self) -> Hashable:
-        """A value that changes whenever the text does."""
+        """A value that changes whenever the text changes."""
 
     def text(self) -> str: ...
 
 
 class _CachedCount:
-    """A part of a request that caches its count for each model and tokenizer."""
+    """A part of a request with a cached count for each model and tokenizer."""
 
     def __init__(self) -> None:
         self._measures: dict[tuple[str, str], Measure] = {}
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the cached count, or count the part if there is none."""
+        """Return the cached count. Count the part first if necessary."""
         key = counter.key, counter.basis
         found = self._measures.get(key)
         if found is None:
@@ -50,7 +50,7 @@ class _CachedCount:
         return found
 
     def set_count(self, counter: Counter, measure: Measure) -> None:
-        """Cache a count for the counter's model and tokenizer."""
+        """Store a count for the counter's model and tokenizer."""
         self._measures[counter.key, counter.basis] = measure
 
     def _count(self, counter: Counter) -> Measure:
@@ -58,7 +58,7 @@ class _CachedCount:
 
 
 class TextSource(_CachedCount):
-    """The text of a section that the client sent."""
+    """A section's text, as sent by the client."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class TextSource(_CachedCount):
 
 
 class SystemPrompt(_CachedCount):
-    """A system prompt. It is counted as a message."""
+    """A system prompt, which is counted as a message."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class SystemPrompt(_CachedCount):
 
     @property
     def turn(self) -> Turn:
-        """The message that contains the system prompt."""
+        """The system prompt as a message."""
         return Turn(role="system", content=self.text)
 
     def _count(self, counter: Counter) -> Measure:
@@ -92,8 +92,6 @@ class SystemPrompt(_CachedCount):
 
 
 class ToolSet(_CachedCount):
-    """The tool schemas of a request."""
-
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         super().__init__()
         self.tools = list(tools)
@@ -106,22 +104,22 @@ def no_text() -> RequestError:
     """Return the error for a conversation that was restored without its texts."""
     return RequestError(
         "noText",
-        "this session was restored without its texts: reset it with context/reset, and send its "
-        "system prompt, tools and turns again",
+        "this session was restored without its texts; reset it with context/reset, then send "
+        "its system prompt, tools and turns again",
     )
 
 
 OTHER_PERCENT = 60.0
-"""Error band (±%) of a count by another model's vocabulary."""
+"""Error band (±%) of a count that was made with another model's tokenizer."""
 
 
 def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
-    """Return the total of system prompt and tools, or of any such parts."""
+    """Return the total of the given parts, such as the system prompt and the tools."""
     return add_sums([sums_of(part.measure(counter)) for part in parts if part])
 
 
 class RestoredPart:
-    """A part of a request whose text was not saved. Only its count is known."""
+    """A part of a request whose count was saved without its text."""
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
@@ -135,7 +133,7 @@ class RestoredPart:
         raise no_text()
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the saved count. With another tokenizer, it is an estimate."""
+        """Return the saved count, marked as an estimate if the tokenizer has changed."""
         if counter.tokenizer == self._measure.tokenizer:
             return self._measure
         return Measure(self._measure.tokens, "estimate", counter.tokenizer, OTHER_PERCENT)
@@ -147,19 +145,18 @@ class SectionCount(msgspec.Struct, frozen=True):
     model: str
     measure: Measure
     source: SectionSource
-    """The source of the counted text."""
     cache_key: Hashable = None
-    """Everything that the count depends on besides the text."""
+    """The inputs of the count other than the text."""
     final: bool = True
-    """Whether the count is final: no endpoint is still expected to count the text."""
+    """False if an endpoint is still expected to count the text."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether the count was made by the model's own tokenizer or by its server."""
+        """Whether the count comes from the model's own tokenizer or its server."""
         return self.measure.method in ("exact", "endpoint")
 
     def is_like(self, other: SectionCount) -> bool:
-        """Return whether two counts were made in the same way, so that they can be compared."""
+        """Return whether two counts were made in the same way, which makes them comparable."""
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
             return False
@@ -172,11 +169,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: SectionSource
     document_count: SectionCount | None = None
-    """The count of the text as a document, or None if it is unknown."""
+    """The count of the text as a document, or None if it has not been counted."""
     reported: SectionCount | None = None
-    """The most reliable count of the text as it was at the last usage report."""
+    """The most reliable count of the text that the last usage report included."""
     in_report: SectionCount | None = None
-    """The count that stands for the section in the reported size."""
+    """The count by which the section is included in the reported size."""
     cap: int | None = None
     """The section's token limit."""
     priority: int = 0
@@ -184,36 +181,36 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     truncation: Truncation = "middle"
 
     def measure(self, counter: Counter) -> Measure:
-        """Count the section. The result is at most its cap."""
+        """Return the section's count, which is at most its token limit."""
         return self.capped(self.whole(counter))
 
     def capped(self, whole: Measure) -> Measure:
-        """Limit a count to the section's cap."""
+        """Return a count that is reduced to the section's token limit if it exceeds it."""
         if self.cap is None or whole.tokens <= self.cap:
             return whole
         return msgspec.structs.replace(whole, tokens=self.cap)
 
     def whole(self, counter: Counter) -> Measure:
-        """Count the whole text, ignoring the cap."""
+        """Return the count of the whole text, ignoring the token limit."""
         return self.document_count_for(counter.key) or self.source.measure(counter)
 
     def document_count_for(self, model: str) -> Measure | None:
-        """Return the count of the text as a document for a model, or None if it is unknown."""
+        """Return the text's document count for a model, or None if there is none."""
         known = self.document_count
         holds = known and known.model == model and known.source is self.source
         return known.measure if known and holds else None
 
     def as_reported(self, model: str) -> Section:
-        """Return the section after a usage report for a prompt with its current text."""
+        """Return the section as it is after a usage report that included its current text."""
         in_report = self.document_count if self.document_count_for(model) is not None else None
         return msgspec.structs.replace(self, reported=in_report, in_report=in_report)
 
     def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
-        """Return the section with new counts, and how much its share of the reported size changes.
+        """Return the section with new counts, and the resulting change in the reported size.
 
         Args:
             now: The count of the current text.
-            then: The count of the text as it was at the last usage report.
+            then: The count of the text that the last usage report included.
         """
         in_report = self.in_report
         if in_report is None or then is None or in_report.model != then.model:
@@ -225,15 +222,15 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return made, document_sums(mine).minus(document_sums(its))
 
     def sums(self, counter: Counter) -> Sums:
-        """Count the section, and return the count as sums."""
+        """Return the section's count as `Sums`."""
         measure = self.measure(counter)
         return document_sums(measure) if self.document_count_for(counter.key) else sums_of(measure)
 
 
 def largest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
-    """Return the names and tokens of the largest tool schemas.
+    """Return the names and sizes of the largest tool schemas.
 
-    Tokens that all tool schemas share are not assigned to any tool.
+    The sizes exclude tokens that every tool schema needs.
     """
     if not isinstance(tools, ToolSet):
         return []
@@ -246,5 +243,5 @@ def largest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> lis
 
 
 def tool_names(tool: Any) -> str:
-    """Return the name of a tool, or several names if the vendor's format combines tools."""
+    """Return the name of a tool, or several names if the vendor's format groups tools."""
     return ", ".join([schema.name for schema in read_tools([tool])])

@@ -1,4 +1,4 @@
-"""Summarises turns without a language model, by their tool results, decisions and requests."""
+"""Summarises turns by their tool results, decisions and requests, without a language model."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 HEAD = "[Summary of earlier turns]"
 MAX_LINE = 160
-"""Maximum characters of a line in a summary."""
+"""Maximum characters in a line of a summary."""
 MAX_ARGUMENT = 60
 """Maximum characters of a tool call's main argument."""
 SCANNED = 4000
-"""Number of characters at each end of a text that are searched."""
+"""Number of characters to search at each end of a text."""
 MAX_DECISIONS_PER_TURN = 3
 MAX_CHARACTERS_PER_TOKEN = 8
-"""Maximum characters per token, by which text that cannot fit is skipped."""
+"""Assumed maximum number of characters per token, used to skip text that cannot fit."""
 
 _DECIDED = re.compile(
     r"\b(decid\w+|decision|chose|chosen|agreed|conclu\w+|instead of|will|I'll|we'll|must|should|"
@@ -48,18 +48,16 @@ _RESULT = re.compile(
     r"\b(pass|found|match|wrote|written|creat|updat|saved|success|complet|done|ok\b|exit|total)",
     re.IGNORECASE,
 )
-"""Matches the last line of an output if it states the outcome."""
+"""Matches a line that states the outcome of a tool call."""
 _TOOL_LINE = re.compile(r"- [^:]{1,120}: (?:ok\b|failed\b|no output$)")
 _MAIN = ("path", "file_path", "filePath", "file", "filename", "command", "cmd", "query", "pattern")
-"""Names of arguments that describe a tool call, the most informative first."""
+"""Names of the arguments that best describe a tool call, most informative first."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 class Line(NamedTuple):
-    """A line of a summary."""
-
     rank: int
-    """The importance of the line: tool results are removed first, then decisions, then requests."""
+    """The priority of the line. Lines with the lowest rank are kept first."""
     text: str
 
 
@@ -69,8 +67,8 @@ TOOL, DECISION, REQUEST = 0, 1, 2
 def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
     """Summarise turns in at most `max_tokens`, or return None if no line fits.
 
-    The summary consists of whole lines, the latest first. If not all lines fit, tool results are
-    omitted first, then decisions, then requests.
+    A summary consists of whole lines, latest first. If there is not enough room, requests are
+    omitted first, then decisions, then tool results.
     """
     lines = _latest_lines(turns, MAX_CHARACTERS_PER_TOKEN * max_tokens)
     left = max_tokens - counter.text(HEAD).tokens
@@ -84,7 +82,7 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
         text = "\n".join([HEAD, *(lines[index].text for index in sorted(kept))])
         if counter.text(text).tokens <= max_tokens:
             return text
-        kept.pop()  # the whole may have more tokens than the sum of its lines
+        kept.pop()  # The whole text can have more tokens than its lines.
     return None
 
 

@@ -1,4 +1,4 @@
-"""Computes the size of context windows, their usable part, and how full they are."""
+"""Determines the size of context windows, their usable part, and how full they are."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ DEFAULT_RESERVE = 500
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """The size of a context window in tokens, with its source."""
+    """The size of a context window in tokens, and where it comes from."""
 
     tokens: int
     source: LimitSource
     prompt: int | None = None
-    """The largest prompt in tokens, if it is smaller than the window."""
+    """The maximum prompt size in tokens, if it is smaller than the window."""
 
 
 class NamedLimits(msgspec.Struct, frozen=True):
-    """Sizes of context windows in tokens that clients, agents and endpoints report."""
+    """Context window sizes in tokens, as reported by clients, agents and endpoints."""
 
     request: int | None = None
-    """The size that the client sent for its session."""
+    """The size that the client set for its session."""
     transcript: int | None = None
-    """The size that the agent wrote to its files or sent to its status line command."""
+    """The size that the agent wrote to its files or passed to its status line command."""
     endpoint: int | None = None
-    """The size that the model's server reports."""
+    """The size reported by the model's server."""
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A context window with its reserve, which prompts cannot use."""
+    """A context window and the part of it that is reserved for the reply."""
 
     limit: Limit
     reserve: int = DEFAULT_RESERVE
 
     @property
     def usable(self) -> int:
-        """The tokens of the window that a prompt can use; at least 1."""
+        """The tokens that a prompt can use; at least 1."""
         return usable(self.limit.tokens, self.reserve)
 
     def percent(self, tokens: int) -> int:
-        """Return the used share of the usable window in whole percent, 0 to 100."""
+        """Return how much of the usable window is used, as a whole percentage from 0 to 100."""
         return percent(tokens, self.limit.tokens, self.reserve)
 
     def over(self, tokens: int) -> bool:
-        """Return whether `tokens` exceed the usable window or the largest prompt."""
+        """Return whether `tokens` exceeds the usable window or the maximum prompt size."""
         return tokens > self.prompt_limit
 
     def available(self, tokens: int) -> int:
-        """Return the remaining tokens of the usable window; negative if it is exceeded."""
+        """Return the free tokens of the usable window; negative if it is exceeded."""
         return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
 
     @property
     def prompt_limit(self) -> int:
-        """The largest prompt in tokens."""
+        """The maximum prompt size in tokens."""
         return min(self.usable, self.limit.prompt or self.usable)
 
 
 def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Return the tokens of a window that a prompt can use. At most a quarter is reserved."""
+    """Return how many tokens of a window a prompt can use. At most a quarter is reserved."""
     return max(1, limit - min(reserve, limit // 4))
 
 
 def percent(tokens: int, limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Return the used share of the usable window in whole percent, rounded down, at most 100."""
+    """Return how much of the usable window is used, as a whole percentage of at most 100."""
     return min(100, 100 * tokens // usable(limit, reserve))
 
 
@@ -82,18 +82,18 @@ def resolve_limit(
     setting: int | None = None,
     prompt: int | None = None,
 ) -> Limit:
-    """Return the first known size of a window, in the order of the arguments.
+    """Return the first known window size, in the order of the arguments.
 
-    A smaller `setting` takes precedence. All sizes are in tokens.
+    A smaller `setting` overrides it. All sizes are in tokens.
 
     Args:
-        request: The size that the client sent.
+        request: The size that the client set.
         transcript: The size that the agent wrote to its files.
-        endpoint: The size that the model's server reports.
+        endpoint: The size reported by the model's server.
         catalogue: The size in the model catalogue.
         setting: The setting `context.limit` or the variable `CONTEXT_MAX_TOKENS`.
-        prompt: The largest prompt that the vendor accepts. It is ignored if the size is from a
-            client or a server.
+        prompt: The largest prompt that the vendor accepts. Ignored for sizes from clients and
+    servers.
     """
     ranked: tuple[tuple[int | None, LimitSource], ...] = (
         (request, "request"),
@@ -112,12 +112,12 @@ def resolve_limit(
 
 
 def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
-    """Return how many thresholds are reached. They are shares of the usable window."""
+    """Return how many thresholds are reached. Thresholds are shares of the usable window."""
     return sum(tokens >= usable * share for share in warn_at)
 
 
 def severity(tokens: int | None, usable: int | None, warn_at: Sequence[float]) -> Severity:
-    """Return `warning` from the first threshold, `error` from the last, and `ok` below."""
+    """Return `error` from the last threshold, `warning` from the first, and `ok` below that."""
     if tokens is None or not usable or not warn_at:
         return "ok"
     if tokens >= usable * max(warn_at):

@@ -1,7 +1,7 @@
-"""The context view: rows with label, value and share, which every screen renders.
+"""The context view: rows with a label, a value and a share, which all user interfaces render.
 
-`context_rows` builds the rows; `rows_text` and `rows_markdown` render them. The status line
-shows `short_text`. Rows contain unescaped names, which each renderer escapes.
+`context_rows` builds the rows. `rows_text` and `rows_markdown` render them. The status line
+shows `short_text`. Rows contain unescaped names, so every renderer must escape them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from sidecar.context.protocol import ContextUsage, Forecast, PlanLimit
 
 UNKNOWN = "?"
-"""Shown instead of an unknown number."""
 
 _BAR = 18
-"""Width of a bar in plain text, in cells."""
 
 PARTS = {
     "system": "System prompt",
@@ -44,7 +42,7 @@ PARTS = {
     "config": "Configuration",
     "time": "Time",
 }
-"""Labels of a breakdown's fields."""
+"""The labels of the fields of `Breakdown`."""
 
 _LIMIT_SOURCES: dict[str, str] = {
     "request": "from the request",
@@ -57,7 +55,7 @@ _LIMIT_SOURCES: dict[str, str] = {
 
 
 def short_text(usage: ContextUsage, show: Show) -> str:
-    """Format the size of a context for the status line, as `45 %`, `~54,148 tokens` or `?`."""
+    """Format a context's size for the status line, for example `45 %`, `~54,148 tokens` or `?`."""
     if usage.tokens is None or usage.method is None:
         return UNKNOWN
     if usage.percent is None or show == "tokens":
@@ -66,7 +64,7 @@ def short_text(usage: ContextUsage, show: Show) -> str:
 
 
 def share_text(usage: ContextUsage) -> str:
-    """Format the used share of the usable window in percent, with `~` if it is an estimate."""
+    """Format how much of the usable window is used, in percent. Estimates start with `~`."""
     if usage.percent is None:
         return ""
     mark = "" if usage.method in ("exact", "endpoint") else "~"
@@ -74,12 +72,12 @@ def share_text(usage: ContextUsage) -> str:
 
 
 def window_text(limit: int, source: str) -> str:
-    """Format a window with the source of its size, as `128,000 tokens (from settings)`."""
+    """Format a window's size and its source, for example `128,000 tokens (from settings)`."""
     return f"{counted(limit, 'token')} ({_LIMIT_SOURCES[source]})"
 
 
 def tooltip_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return the rows of a tooltip: the context's size with its window, and the session."""
+    """Return the rows of a tooltip: the size of the context and its window, and the session."""
     size = usage.note or UNKNOWN
     if usage.tokens is not None and usage.method is not None:
         size = banded_text(usage.tokens, usage.method, usage.error_percent)
@@ -110,12 +108,12 @@ def _summary_rows(usage: ContextUsage) -> list[ViewRow]:
 def context_rows(
     usage: ContextUsage, *, cost: str = "", updated: str = "", now: datetime | None = None
 ) -> list[ViewRow]:
-    """Return all rows of a context. Without a session, there are none.
+    """Return all rows of a context. There are no rows if there is no session.
 
     Args:
         usage: The context.
-        cost: The session's cost, as text.
-        updated: When the session was last used, as text.
+        cost: The formatted cost of the session.
+        updated: The formatted time of the session's last use.
         now: The current time.
     """
     summary = _summary_rows(usage)
@@ -139,7 +137,7 @@ def context_rows(
 
 
 def forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, str]]:
-    """Return the rows of a forecast: names and values, which are "" if unknown."""
+    """Return the labels and values of a forecast. Unknown values are empty."""
     if forecast is None:
         return []
     left, hits, rate = forecast.calls_left, forecast.cache_hit_percent, forecast.usd_per_hour
@@ -154,7 +152,7 @@ def forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, 
 
 
 def block_text(forecast: Forecast, now: datetime) -> str:
-    """Format the cost of the five-hour block and the time left, as `$3.10, 2 h 14 min left`."""
+    """Format the five-hour block's cost and remaining time, such as `$3.10, 2 h 14 min left`."""
     block = forecast.block
     if block is None:
         return ""
@@ -163,13 +161,13 @@ def block_text(forecast: Forecast, now: datetime) -> str:
 
 
 def limit_name(limit: PlanLimit) -> str:
-    """Format the period of a limit, as `5-hour limit` or `7-day limit`."""
+    """Format the name of a limit, for example `5-hour limit` or `7-day limit`."""
     hours = limit.minutes // 60
     return f"{hours}-hour limit" if hours < 24 else f"{hours // 24}-day limit"
 
 
 def limit_text(limit: PlanLimit, now: datetime) -> str:
-    """Format how much of a limit is used, as `23 % used, reset in 2 h 14 min`."""
+    """Format the used part of a limit, for example `23 % used, reset in 2 h 14 min`."""
     used = f"{percent_text(limit.used_percent)} used"
     if limit.resets_at is None:
         return used
@@ -177,7 +175,7 @@ def limit_text(limit: PlanLimit, now: datetime) -> str:
 
 
 def next_input_text(forecast: Forecast, now: datetime) -> str:
-    """Format the price of the next input, as `$0.04 from the cache, $0.31 after 14:07`."""
+    """Format the next input's price, for example `$0.04 from the cache, $0.31 after 14:07`."""
     cached, uncached = forecast.next_input_usd, forecast.next_input_uncached_usd
     if uncached is None:
         return ""
@@ -194,7 +192,7 @@ def next_input_text(forecast: Forecast, now: datetime) -> str:
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return the rows for the parts of a context, grouped by kind and by size."""
+    """Return the rows for the parts of a context, one group for each kind of part."""
     kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
     groups = (
@@ -217,7 +215,9 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
 
 
 def rows_text(rows: Sequence[ViewRow]) -> str:
-    """Render rows as plain text: aligned columns, bars for shares, a block for each group."""
+    """Render rows as plain text with aligned columns. Shares become bars, and groups become
+    blocks.
+    """
     single = [row for row in rows if not row.children]
     lines = align_columns(
         [(label, f"{value}  {bar}") for label, value, bar in map(_row_cells, single)]
@@ -230,7 +230,7 @@ def rows_text(rows: Sequence[ViewRow]) -> str:
 
 
 def rows_markdown(rows: Sequence[ViewRow]) -> str:
-    """Render rows as a Markdown table with two columns."""
+    """Render rows as a two-column Markdown table."""
     body = "\n".join(f"| {_escape(row.label)} | {_escape(row.value)} |" for row in _flatten(rows))
     return f"| | |\n|---|---|\n{body}"
 

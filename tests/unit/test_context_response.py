@@ -115,7 +115,7 @@ def test_a_call_that_lacks_a_required_parameter_is_dropped(form: str, number: in
     format, response = CUT_VALUE[form]
     told = handled(response, format, [schemas(MORE)[number]])
     assert told.result.tool_calls == []
-    assert told.result.dropped[0].reason == "required parameter missing: mode"
+    assert told.result.dropped[0].reason == "missing required parameters: mode"
 
 
 @pytest.mark.parametrize("form", CUT_VALUE)
@@ -239,7 +239,7 @@ def test_schemas_of_the_session_are_the_default() -> None:
     made.set_tools([schemas(MORE)[0]])
     reply = read_reply(forms.openai(forms.WHOLE, "length"))
     told = apply_reply(made, reply, window())
-    assert told.result.dropped[0].reason == "required parameter missing: mode"
+    assert told.result.dropped[0].reason == "missing required parameters: mode"
     assert told.result.plan is None
 
 

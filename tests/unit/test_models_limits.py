@@ -234,5 +234,5 @@ def test_preflight_uses_the_prompt_limit() -> None:
     window = Window(resolve_limit(catalogue=400_000, prompt=272_000))
     found = preflight(session(turns=[user("x" * 280_000)]), window, PreflightParams())
     assert (found.verdict, found.fits) == ("refuse", False)
-    assert "the limit of 272,000 for prompts" in found.reasons[0].message
+    assert "the prompt limit of 272,000 tokens" in found.reasons[0].message
     assert found.available < 0

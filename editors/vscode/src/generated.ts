@@ -1,7 +1,7 @@
 // Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
 /**
- * Another model, whose window is large enough for the request.
+ * Another model whose window has room for the request.
  */
 export interface Alternative {
   model: string;
@@ -9,7 +9,7 @@ export interface Alternative {
 }
 
 /**
- * Append turns to a conversation, with the reported usage of the last reply.
+ * Appends turns to a conversation, with the reported usage of the last reply.
  */
 export interface AppendParams {
   workspace?: string | null;
@@ -19,7 +19,7 @@ export interface AppendParams {
 }
 
 /**
- * Assemble a request from its parts. The context is reused while its keys stay the same.
+ * Assembles a request from its parts. The context is reused while its keys are unchanged.
  */
 export interface AssembleParams {
   workspace?: string | null;
@@ -41,7 +41,7 @@ export interface AssembleParams {
 }
 
 /**
- * An assembled request. Its text is that of all sections in order.
+ * An assembled request. Join the texts of `sections` in order to get its text.
  */
 export interface AssembleResult {
   sections: AssembledSection[];
@@ -59,7 +59,7 @@ export interface AssembleResult {
 }
 
 /**
- * A part of an assembled request, with its text.
+ * A part of an assembled request.
  */
 export interface AssembledSection {
   name: string;
@@ -69,10 +69,10 @@ export interface AssembledSection {
 }
 
 /**
- * The tokens of a context by kind. They add up to the context's size.
+ * The number of tokens of each kind in a context. The numbers add up to the context's size.
  *
- *     `overhead` is the markup of the request's format, and everything in a reported number that
- *     is not in the other parts.
+ *     `overhead` is the markup of the request format, plus the part of a reported size that the
+ *     other kinds do not explain.
  */
 export interface Breakdown {
   system: number;
@@ -86,7 +86,7 @@ export interface Breakdown {
 }
 
 /**
- * The calibration of estimates: real tokens = estimated tokens * factor.
+ * The calibration of estimates: real tokens = estimated tokens × factor.
  */
 export interface CalibrationInfo {
   factor: number;
@@ -126,7 +126,7 @@ export interface CleanCall {
 }
 
 /**
- * A labelled part of the context, with its tokens.
+ * A labelled part of the context, and its size in tokens.
  */
 export interface ContextPart {
   label: string;
@@ -178,7 +178,7 @@ export interface ContextUsage {
 }
 
 /**
- * The params of `context/warning`, which is sent once when a threshold is crossed.
+ * The params of `context/warning`, which is sent once each time a threshold is crossed.
  */
 export interface ContextWarning {
   workspace: string | null;
@@ -419,7 +419,7 @@ export interface DocumentStatus {
 }
 
 /**
- * A tool call that was cut off. `reason` says what is missing.
+ * A tool call that was cut off. `reason` names what is missing.
  */
 export interface Dropped {
   name: string;
@@ -441,7 +441,7 @@ export interface FileCost {
 }
 
 /**
- * Request a pruning plan, or apply one.
+ * Requests a pruning plan, or applies an existing plan.
  */
 export interface FitParams {
   workspace?: string | null;
@@ -454,7 +454,7 @@ export interface FitParams {
 }
 
 /**
- * A pruning plan. If it does not make the conversation fit, `reason` says why.
+ * A pruning plan. If the conversation still does not fit, `reason` explains why.
  */
 export interface FitResult {
   messages: Turn[];
@@ -498,7 +498,7 @@ export interface FitTextResult {
 }
 
 /**
- * The forecast of a session, based on its recorded calls of the last day.
+ * A session's forecast, based on the calls recorded in the last 24 hours.
  */
 export interface Forecast {
   callsLeft: number | null;
@@ -559,7 +559,7 @@ export interface PendingToolCall {
 }
 
 /**
- * A limit of the subscription to an agent, as the agent reports it.
+ * A usage limit of an agent's subscription, as reported by the agent.
  */
 export interface PlanLimit {
   minutes: number;
@@ -576,7 +576,7 @@ export interface Position {
 }
 
 /**
- * Check a request before it is sent.
+ * Checks a request before it is sent.
  */
 export interface PreflightParams {
   workspace?: string | null;
@@ -589,7 +589,7 @@ export interface PreflightParams {
 }
 
 /**
- * The verdict on a request, with its reasons.
+ * The verdict on a request, and the reasons for it.
  */
 export interface PreflightResult {
   verdict: "ok" | "refuse" | "warn";
@@ -629,7 +629,7 @@ export interface Reason {
 }
 
 /**
- * A turn that a pruning plan removes. With the reason `orphan`, a part of it may stay.
+ * A turn that a pruning plan removes, or removes in part if the reason is `orphan`.
  */
 export interface Removed {
   index: number;
@@ -639,7 +639,7 @@ export interface Removed {
 }
 
 /**
- * Remove everything from a conversation except its model.
+ * Removes everything from a conversation except its model.
  */
 export interface ResetParams {
   workspace?: string | null;
@@ -647,7 +647,7 @@ export interface ResetParams {
 }
 
 /**
- * Pass on a model's reply as the vendor sent it: an object, or its stream as array or text.
+ * Passes on a model's reply as the vendor sent it. A stream is an array or a text.
  */
 export interface ResponseParams {
   workspace?: string | null;
@@ -688,7 +688,7 @@ export interface SectionDocument {
 }
 
 /**
- * A named section of the context: a `text`, or a `textDocument` with an optional `range`.
+ * A named section: either a `text`, or a `textDocument` with an optional `range`.
  */
 export interface SectionSpec {
   name: string;
@@ -701,7 +701,7 @@ export interface SectionSpec {
 }
 
 /**
- * Select the session to show until it ends; null returns to automatic selection.
+ * Selects the session to show until it ends. Null restores automatic selection.
  */
 export interface SelectParams {
   workspace?: string | null;
@@ -719,7 +719,7 @@ export interface SessionInfo {
 }
 
 /**
- * An entry of the list of a workspace's sessions.
+ * A session in the list of a workspace's sessions.
  */
 export interface SessionRow {
   id: string;
@@ -744,7 +744,7 @@ export interface SessionRow {
 }
 
 /**
- * Request the sessions of the last 24 hours, or all of them.
+ * Requests the sessions of the last 24 hours, or all sessions.
  */
 export interface SessionsParams {
   workspace?: string | null;
@@ -752,7 +752,7 @@ export interface SessionsParams {
 }
 
 /**
- * Set parts of a conversation other than its turns. Omitted parts stay; null removes a part.
+ * Sets parts of a conversation other than its turns. Null removes a part.
  */
 export interface SetParams {
   workspace?: string | null;
@@ -803,7 +803,7 @@ export interface Turn {
 }
 
 /**
- * Revert the last applied pruning plan.
+ * Reverts the last applied pruning plan.
  */
 export interface UndoParams {
   workspace?: string | null;
@@ -825,7 +825,7 @@ export interface Usage {
 }
 
 /**
- * The five hours in which a subscription currently limits usage.
+ * The current five-hour period of a subscription's usage limit.
  */
 export interface UsageBlock {
   beganAt: string;
@@ -834,7 +834,7 @@ export interface UsageBlock {
 }
 
 /**
- * Request the size and the parts of a context.
+ * Requests the size and the parts of a context.
  */
 export interface UsageParams {
   workspace?: string | null;
@@ -843,7 +843,7 @@ export interface UsageParams {
 }
 
 /**
- * A row of the context view. A group has children and no value.
+ * A row of the context view. A group of rows has `children` and an empty value.
  */
 export interface ViewRow {
   label: string;

@@ -1,19 +1,19 @@
 ---@meta
 -- Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
---- Another model, whose window is large enough for the request.
+--- Another model whose window has room for the request.
 ---@class token_sidecar.Alternative
 ---@field model string
 ---@field contextWindow integer
 
---- Append turns to a conversation, with the reported usage of the last reply.
+--- Appends turns to a conversation, with the reported usage of the last reply.
 ---@class token_sidecar.AppendParams
 ---@field workspace? string
 ---@field session? string
 ---@field turns token_sidecar.Turn[]
 ---@field usage? table
 
---- Assemble a request from its parts. The context is reused while its keys stay the same.
+--- Assembles a request from its parts. The context is reused while its keys are unchanged.
 ---@class token_sidecar.AssembleParams
 ---@field workspace? string
 ---@field session? string
@@ -32,7 +32,7 @@
 ---@field scope? string
 ---@field memoryVersion? string|integer|number
 
---- An assembled request. Its text is that of all sections in order.
+--- An assembled request. Join the texts of `sections` in order to get its text.
 ---@class token_sidecar.AssembleResult
 ---@field sections token_sidecar.AssembledSection[]
 ---@field tokens integer
@@ -47,17 +47,17 @@
 ---@field budgetApplied integer
 ---@field pack token_sidecar.PackPart[]
 
---- A part of an assembled request, with its text.
+--- A part of an assembled request.
 ---@class token_sidecar.AssembledSection
 ---@field name string
 ---@field text string
 ---@field tokens integer
 ---@field trimmed boolean
 
---- The tokens of a context by kind. They add up to the context's size.
+--- The number of tokens of each kind in a context. The numbers add up to the context's size.
 ---
----     `overhead` is the markup of the request's format, and everything in a reported number that
----     is not in the other parts.
+---     `overhead` is the markup of the request format, plus the part of a reported size that the
+---     other kinds do not explain.
 ---@class token_sidecar.Breakdown
 ---@field system integer
 ---@field tools integer
@@ -68,7 +68,7 @@
 ---@field config integer
 ---@field time integer
 
---- The calibration of estimates: real tokens = estimated tokens * factor.
+--- The calibration of estimates: real tokens = estimated tokens × factor.
 ---@class token_sidecar.CalibrationInfo
 ---@field factor number
 ---@field samples integer
@@ -96,7 +96,7 @@
 ---@field name string
 ---@field arguments table
 
---- A labelled part of the context, with its tokens.
+--- A labelled part of the context, and its size in tokens.
 ---@class token_sidecar.ContextPart
 ---@field label string
 ---@field tokens integer
@@ -139,7 +139,7 @@
 ---@field text string
 ---@field rows token_sidecar.ViewRow[]
 
---- The params of `context/warning`, which is sent once when a threshold is crossed.
+--- The params of `context/warning`, which is sent once each time a threshold is crossed.
 ---@class token_sidecar.ContextWarning
 ---@field workspace? string
 ---@field session? string
@@ -329,7 +329,7 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A tool call that was cut off. `reason` says what is missing.
+--- A tool call that was cut off. `reason` names what is missing.
 ---@class token_sidecar.Dropped
 ---@field name string
 ---@field reason string
@@ -345,7 +345,7 @@
 ---@field model? string
 ---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
 
---- Request a pruning plan, or apply one.
+--- Requests a pruning plan, or applies an existing plan.
 ---@class token_sidecar.FitParams
 ---@field workspace? string
 ---@field session? string
@@ -355,7 +355,7 @@
 ---@field apply? boolean
 ---@field planId? string
 
---- A pruning plan. If it does not make the conversation fit, `reason` says why.
+--- A pruning plan. If the conversation still does not fit, `reason` explains why.
 ---@class token_sidecar.FitResult
 ---@field messages token_sidecar.Turn[]
 ---@field removed token_sidecar.Removed[]
@@ -390,7 +390,7 @@
 ---@field tokenizer string
 ---@field errorPercent? number
 
---- The forecast of a session, based on its recorded calls of the last day.
+--- A session's forecast, based on the calls recorded in the last 24 hours.
 ---@class token_sidecar.Forecast
 ---@field callsLeft? integer
 ---@field nextInputUsd? number
@@ -433,7 +433,7 @@
 ---@field name string
 ---@field expectedTokens? integer
 
---- A limit of the subscription to an agent, as the agent reports it.
+--- A usage limit of an agent's subscription, as reported by the agent.
 ---@class token_sidecar.PlanLimit
 ---@field minutes integer
 ---@field usedPercent number
@@ -444,7 +444,7 @@
 ---@field line integer
 ---@field character integer
 
---- Check a request before it is sent.
+--- Checks a request before it is sent.
 ---@class token_sidecar.PreflightParams
 ---@field workspace? string
 ---@field session? string
@@ -454,7 +454,7 @@
 ---@field maxOutputTokens? integer
 ---@field pendingToolCall? token_sidecar.PendingToolCall
 
---- The verdict on a request, with its reasons.
+--- The verdict on a request, and the reasons for it.
 ---@class token_sidecar.PreflightResult
 ---@field verdict "ok"|"refuse"|"warn"
 ---@field promptTokens integer
@@ -482,19 +482,19 @@
 ---@field kind string
 ---@field message string
 
---- A turn that a pruning plan removes. With the reason `orphan`, a part of it may stay.
+--- A turn that a pruning plan removes, or removes in part if the reason is `orphan`.
 ---@class token_sidecar.Removed
 ---@field index integer
 ---@field role string
 ---@field tokens integer
 ---@field reason "dialogue"|"empty"|"orphan"|"toolOutput"
 
---- Remove everything from a conversation except its model.
+--- Removes everything from a conversation except its model.
 ---@class token_sidecar.ResetParams
 ---@field workspace? string
 ---@field session? string
 
---- Pass on a model's reply as the vendor sent it: an object, or its stream as array or text.
+--- Passes on a model's reply as the vendor sent it. A stream is an array or a text.
 ---@class token_sidecar.ResponseParams
 ---@field workspace? string
 ---@field session? string
@@ -526,7 +526,7 @@
 ---@class token_sidecar.SectionDocument
 ---@field uri string
 
---- A named section of the context: a `text`, or a `textDocument` with an optional `range`.
+--- A named section: either a `text`, or a `textDocument` with an optional `range`.
 ---@class token_sidecar.SectionSpec
 ---@field name string
 ---@field text? string
@@ -536,7 +536,7 @@
 ---@field priority? integer
 ---@field truncation? "end"|"middle"|"start"
 
---- Select the session to show until it ends; null returns to automatic selection.
+--- Selects the session to show until it ends. Null restores automatic selection.
 ---@class token_sidecar.SelectParams
 ---@field workspace? string
 ---@field session? string
@@ -548,7 +548,7 @@
 ---@field updatedAt string
 ---@field label string
 
---- An entry of the list of a workspace's sessions.
+--- A session in the list of a workspace's sessions.
 ---@class token_sidecar.SessionRow
 ---@field id string
 ---@field source string
@@ -570,12 +570,12 @@
 ---@field detail string
 ---@field text string
 
---- Request the sessions of the last 24 hours, or all of them.
+--- Requests the sessions of the last 24 hours, or all sessions.
 ---@class token_sidecar.SessionsParams
 ---@field workspace? string
 ---@field all? boolean
 
---- Set parts of a conversation other than its turns. Omitted parts stay; null removes a part.
+--- Sets parts of a conversation other than its turns. Null removes a part.
 ---@class token_sidecar.SetParams
 ---@field workspace? string
 ---@field session? string
@@ -614,7 +614,7 @@
 ---@field tool_calls? table[]
 ---@field tool_call_id? string
 
---- Revert the last applied pruning plan.
+--- Reverts the last applied pruning plan.
 ---@class token_sidecar.UndoParams
 ---@field workspace? string
 ---@field session? string
@@ -630,19 +630,19 @@
 ---@field reasoningTokens integer
 ---@field promptTokens integer
 
---- The five hours in which a subscription currently limits usage.
+--- The current five-hour period of a subscription's usage limit.
 ---@class token_sidecar.UsageBlock
 ---@field beganAt string
 ---@field endsAt string
 ---@field costUsd? number
 
---- Request the size and the parts of a context.
+--- Requests the size and the parts of a context.
 ---@class token_sidecar.UsageParams
 ---@field workspace? string
 ---@field session? string
 ---@field contents? boolean
 
---- A row of the context view. A group has children and no value.
+--- A row of the context view. A group of rows has `children` and an empty value.
 ---@class token_sidecar.ViewRow
 ---@field label string
 ---@field value string
