@@ -1,1 +1,1 @@
-"""Reads the session files of coding agents: only counts, never text."""
+"""Reads the session files of coding agents. It extracts counts and metadata, never message text."""

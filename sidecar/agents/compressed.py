@@ -1,4 +1,4 @@
-"""Decompresses Zstandard, which some agents use for old sessions."""
+"""Decompresses Zstandard files, which some agents use for old sessions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ else:
 
 
 MAX_BYTES = 512 << 20
-"""The largest number of bytes to decompress. A file of 40 KB can expand to a gigabyte."""
+"""The maximum number of bytes to decompress, because 40 KB can expand to a gigabyte."""
 _CHUNK = 1 << 20
 _WINDOW_LOG = 26  # 64 MB; compressors use at most 8 MB by default
 
 
 class _Reading(zstd.ZstdFile):
-    """A decompressed file. Its methods raise OSError if the data is damaged."""
+    """A decompressed file. Its methods raise OSError if the data is corrupt."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
@@ -32,11 +32,11 @@ class _Reading(zstd.ZstdFile):
                 raise OSError("the decompressed file is too large")
             return data
         except (EOFError, zstd.ZstdError) as error:
-            raise OSError("damaged zstd data") from error
+            raise OSError("corrupt zstd data") from error
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence == os.SEEK_END:
-            while self.read(_CHUNK):  # `read` raises after `MAX_BYTES`
+            while self.read(_CHUNK):
                 pass
             offset, whence = self.tell() + offset, os.SEEK_SET
         return super().seek(offset, whence)
@@ -49,13 +49,13 @@ class _Reading(zstd.ZstdFile):
 
 
 def open_decompressed(file: IO[bytes]) -> IO[bytes]:
-    """Open a compressed file for reading. Closing the result closes `file`."""
+    """Open a compressed file for reading. Closing the returned file also closes `file`."""
     return cast("IO[bytes]", _Reading(file))
 
 
 def decompress(data: bytes, most: int) -> bytes:
-    """Return the first `most` decompressed bytes. Raises OSError if the data is damaged."""
+    """Decompress the first `most` bytes. Raises OSError if the data is corrupt."""
     try:
         return zstd.ZstdDecompressor().decompress(data, max_length=most)
     except zstd.ZstdError as error:
-        raise OSError("damaged zstd data") from error
+        raise OSError("corrupt zstd data") from error

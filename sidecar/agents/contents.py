@@ -1,10 +1,11 @@
-"""Estimates what fills the context of an agent's session, from the sizes of the messages' parts.
+"""Estimates what fills the context of an agent's session, based on the sizes of its messages.
 
-A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes of
-those since the last compaction, and `split` scales them to the exact number of tokens. Tokens of
-the first prompt that no part accounts for belong to the system prompt and its tools.
+A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes
+of the parts since the last compaction, and `split` scales these sizes to the exact number of
+tokens. The system prompt and the tool definitions are not stored, so their share is the rest of
+the first prompt.
 
-`first_prompt` returns the beginning of the first prompt, for users who enable `agents.labels`.
+`first_prompt` returns the start of the first prompt. It is used if `agents.labels` is enabled.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""If the context has grown by fewer bytes, the default number of bytes per token is used."""
+"""Below this growth in bytes, the default number of bytes per token is used."""
 _ATTACHMENT_BYTES = 6_000
-"""The size that is counted for a picture or file. Its tokens do not depend on its bytes."""
+"""The assumed size of an image or file, whose token count does not depend on its size in bytes."""
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
-"""The number of characters of the first prompt that are shown."""
+"""The maximum length of the displayed first prompt, in characters."""
 
 
 class Part(NamedTuple):
@@ -45,23 +46,27 @@ class Part(NamedTuple):
 
 
 class PromptSize(NamedTuple):
-    """The prompt tokens of a call, listed before or after the parts of the call's reply."""
+    """The prompt size of a call in tokens. It may come before or after the parts of the reply."""
 
     tokens: int
     has_all_before: bool = False
-    """Whether the prompt contains exactly the parts before this entry, rather than those before
-    the first reply."""
+    """Whether the prompt contains every part before this entry.
+
+    If false, it contains only the parts before the first reply.
+    """
 
 
 class Compaction(NamedTuple):
-    """A compaction, which has replaced all earlier parts by a summary."""
+    """A compaction, which replaces all earlier parts with a summary."""
 
 
 ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
-    """The tokens of all parts of one kind. The kind `system` is for tokens of no known part."""
+    """The number of tokens in all parts of one kind. `system` covers everything that is not
+    stored.
+    """
 
     kind: ContentKind | Literal["system"]
     tool: str
@@ -86,7 +91,7 @@ class ContextContents:
         self._size = 0
         self._reply_start: int | None = None
         self._first: tuple[int, int] | None = None
-        """The tokens of the first prompt, and the total size of the parts in it."""
+        """The token count of the first prompt, and the total size of its parts in bytes."""
 
     def _add(self, part: Part) -> None:
         if part.kind in ("assistant", "call") and self._reply_start is None:
@@ -103,10 +108,10 @@ class ContextContents:
             self._first = prompt.tokens, self._size if start is None else start
 
     def split(self, tokens: int) -> list[Share]:
-        """Split the tokens of a context among its kinds of parts, largest first.
+        """Divide the tokens of a context among the kinds of parts, largest first.
 
         Args:
-            tokens: The size of the context in tokens. The shares add up to it.
+            tokens: The size of the context in tokens, which is also the sum of the shares.
         """
         if self._first is None or tokens <= 0:
             return []
@@ -127,7 +132,7 @@ class ContextContents:
 
 
 class Block(Record):
-    """A block of a message. Agents use the field names of their vendors' formats."""
+    """A block of a message. It has the fields of every supported vendor format."""
 
     type: str | None = None
     id: str | None = None
@@ -148,15 +153,15 @@ _decode_blocks = typed.decoder(list[Block])
 def message_parts(
     content: bytes | msgspec.Raw, kind: ContentKind, tools: dict[str, str]
 ) -> Iterator[Part]:
-    """Yield the parts of a message: of a text, or of blocks in a form like Anthropic's.
+    """Yield the parts of a message that consists of text or of Anthropic-style blocks.
 
     Args:
         content: The message's content as JSON.
-        kind: The kind of its texts.
-        tools: Collects the names of called tools by the call's id.
+        kind: The kind of the text parts.
+        tools: Tool names by call id. Calls in the message are added.
 
     Raises:
-        msgspec.DecodeError: The content is damaged.
+        msgspec.DecodeError: The content is malformed.
     """
     if not bytes(content).lstrip().startswith(b"["):
         yield Part(kind, content)
@@ -186,7 +191,7 @@ class _FunctionResponse(Record):
 
 
 class GeminiPart(CamelRecord):
-    """A part of a message in Gemini's form."""
+    """A part of a message in Gemini's format."""
 
     text: msgspec.Raw = msgspec.Raw(b"")
     function_call: _FunctionCall | None = None
@@ -195,7 +200,7 @@ class GeminiPart(CamelRecord):
 
 
 def gemini_parts(parts: Iterable[GeminiPart], kind: ContentKind) -> Iterator[Part]:
-    """Yield the parts of a message in Gemini's form. `kind` is the kind of its texts."""
+    """Yield the parts of a message in Gemini's format. `kind` is the kind of the text parts."""
     for part in parts:
         if part.function_call is not None:
             yield Part("call", part.function_call.args, part.function_call.name or "")
@@ -208,7 +213,7 @@ def gemini_parts(parts: Iterable[GeminiPart], kind: ContentKind) -> Iterator[Par
 
 
 _PROMPT_TAG = re.compile(r"^\s*<(task|user_message)>")
-"""A tag in which some agents put the prompt."""
+"""A tag that some agents put around the prompt."""
 
 
 class _TextBlock(Record):
@@ -220,9 +225,9 @@ _decode_text: Callable[[bytes], _Text] = typed.decoder(_Text)  # type: ignore[ar
 
 
 def first_prompt(entries: Iterable[ContentEntry]) -> str | None:
-    """Return the beginning of the first prompt on one line, or None if there is no prompt yet.
+    """Return the start of the first prompt as one line, or None if there is no prompt yet.
 
-    Skips text in tags, which agents add to prompts and write for their own commands.
+    Messages that start with any other tag are skipped, because agents generate them.
     """
     for entry in islice(entries, _SEARCHED_FOR_PROMPT):
         if isinstance(entry, Part) and entry.kind == "user":

@@ -34,10 +34,10 @@ def read_database(
     new: Callable[[], T],
     parse: Callable[[sqlite3.Connection, T], StoreContents],
 ) -> StoreRead:
-    """Read the new contents of a database, like `stores.read_store`.
+    """Read what has changed in a database since the last read, like `stores.read_store`.
 
     Raises:
-        OSError: The database is missing, locked or damaged.
+        OSError: The database is missing, locked or corrupt.
     """
 
     def parse_rows(reader_state: T) -> StoreContents:
@@ -50,13 +50,13 @@ def read_database(
 
 @contextmanager
 def read_only(path: str) -> Iterator[sqlite3.Connection]:
-    """Open a database for reading, in one transaction.
+    """Open a database for reading, in a single transaction.
 
-    SQLite may create `-wal` and `-shm` files next to a database with a write-ahead log. A database
-    without a log in a read-only folder is opened as immutable.
+    If the database uses a write-ahead log, SQLite may create `-wal` and `-shm` files next to it.
+    If the folder is read-only and there is no log, the database is opened as immutable.
 
     Raises:
-        OSError: The database is missing, locked or damaged.
+        OSError: The database is missing, locked or corrupt.
     """
     connection = None
     try:
@@ -75,7 +75,7 @@ def read_only(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def _refuse_fifos(path: str) -> None:
-    """Raise OSError for a FIFO, because SQLite would wait until another process writes to it."""
+    """Raise OSError if a file is a FIFO, because SQLite would block on it."""
     for suffix in ("", "-journal", "-wal"):
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(f"{path}{suffix}").st_mode):
@@ -83,13 +83,13 @@ def _refuse_fifos(path: str) -> None:
 
 
 def _tables_only(action: int, _one: object, _two: object, _db: object, view: object) -> int:
-    """Deny queries of views, because a hostile view may run forever."""
+    """Deny queries of views, because a malicious view could run forever."""
     allowed = view is None or action not in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT)
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    """Return the names of a table's columns. A table that does not exist has none."""
+    """Return the column names of a table, or an empty set if the table does not exist."""
     return frozenset(
         row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     )
@@ -116,27 +116,27 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 class DatabaseState(msgspec.Struct):
-    """The reader's state for a database of sessions."""
+    """What a reader remembers about a database between reads."""
 
     at: str | float | None = None
-    """The time of the newest change, in the database's own unit."""
+    """The time of the latest change, in the database's time format."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
-    """The main conversations by id."""
+    """The main conversations, by session id."""
     skipped: int = 0
-    """The number of broken rows in the last reading."""
+    """The number of malformed rows in the last read."""
 
     def advance(self, at: object) -> None:
-        """Remember the time of a row if it is the newest."""
+        """Update `at` if this time is later."""
         if isinstance(at, str | int | float):
             both = (self.at, at) if isinstance(at, type(self.at)) else (at,)
             self.at = max(both)  # type: ignore[type-var]
 
 
 class OneDatabase(StoreReader):
-    """Base class of the readers of agents that keep all sessions in SQLite databases."""
+    """Base class for readers of agents that store their sessions in SQLite databases."""
 
     table: str
-    """The name of the table of sessions."""
+    """The name of the table that lists the sessions."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the paths of the agent's databases."""
@@ -145,11 +145,11 @@ class OneDatabase(StoreReader):
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterable[CallFinished]:
-        """Apply the rows that changed since `state.at` to the state, and return their calls."""
+        """Update the state with the rows that changed since `state.at`, and return their calls."""
         raise NotImplementedError
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the title from a row of the table of sessions."""
+        """Return the title in a row of the sessions table."""
         raise NotImplementedError
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class OneDatabase(StoreReader):
 def rows(
     connection: sqlite3.Connection, table: str, where: str = "1", *values: object
 ) -> Iterator[dict[str, Any]]:
-    """Yield a table's rows as dicts. A table that does not exist has no rows."""
+    """Yield the rows of a table as dicts, or nothing if the table does not exist."""
     if not columns(connection, table):
         return
     cursor = connection.execute(f"SELECT * FROM {table} WHERE {where}", values)  # noqa: S608
@@ -201,10 +201,10 @@ def rows(
 
 
 def column_tokens(number: object) -> int:
-    """Return a column's value as a number of tokens, or 0 if it is not a possible number."""
+    """Convert a column's value to a token count, or to 0 if it is not a plausible count."""
     return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
 
 
 def column_text(value: object) -> str | None:
-    """Return a column's text, shortened to `LONGEST_ID`, or None if it holds no text."""
+    """Return a column's text, truncated to `LONGEST_ID`, or None if it is empty or not a string."""
     return value[:LONGEST_ID] if isinstance(value, str) and value else None

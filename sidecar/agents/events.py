@@ -1,14 +1,14 @@
-"""Defines the interface of the readers of agents' session files, and the values that they return.
+"""Defines the interface of session readers and the values that they return.
 
-A *store* is a file or database in which an agent keeps sessions. `StoreReader.read` returns what is
-new in a store, and a state for the next reading. The session index (`workspace/session_index.py`)
-saves this state in the same transaction as the calls and sessions, so that each call counts once
-even if a reading is interrupted or several processes read the store. `agents/stores.py` explains
-how to write a reader.
+A *store* is a file or database in which an agent keeps sessions. `StoreReader.read` returns the
+new calls in a store and a state for the next read. The session index
+(`workspace/session_index.py`) saves this state in the same transaction as the calls and
+sessions. Each call is therefore counted once, even if a read is interrupted or several processes
+read the same store. `agents/stores.py` explains how to write a reader.
 
-Readers keep no state and write nothing. They run on worker threads, and all values are frozen. The
-values contain counts, ids, models, folders and times, but no text of messages and no titles. A
-title is read from the agent's file when it is shown.
+Readers are stateless and never write to disk. They run on worker threads, and the values that
+they return are immutable. These values contain counts, ids, models, folders and times, but
+neither message text nor titles. A title is read from the agent's file only when it is displayed.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
 
 Quality = Literal["exact", "lower bound", "estimate"]
-"""The accuracy of a session's size. A `lower bound` does not include all calls or tokens."""
+"""How accurate a session's size is. A `lower bound` may miss some calls or tokens."""
 
 Category = Literal["main", "subagent", "summary"]
 
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""A running turn without new lines for this time counts as idle. Tools may run for minutes."""
+"""How long a running turn may write nothing before it counts as idle. Tools can run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""Like `_SILENT_AFTER`, for stores that do not tell whether a turn is running."""
+"""The same limit for stores that do not record whether a turn is running."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):
-    """The tokens that one call of a main conversation sent and received."""
+    """The size of one call in a main conversation, in tokens."""
 
     prompt: int
-    """The tokens of the whole prompt, including cached tokens."""
+    """The size of the whole prompt in tokens, including cached tokens."""
     output: int = 0
     model: str | None = None
     window: int | None = None
@@ -56,49 +56,49 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
 
 
 class Occupancy(msgspec.Struct, frozen=True, gc=False):
-    """How full the context window of a session is. `note` explains why a value is unknown."""
+    """How full a session's context window is. `note` explains why the size is unknown or
+    inexact.
+    """
 
     tokens: int | None = None
     limit: int | None = None
     """The context window in tokens, as reported by the agent."""
     quality: Quality = "exact"
     error_percent: float = 0.0
-    """The error band (±%) of `tokens`, or 0 if they are exact."""
+    """The margin of error of `tokens` in percent (±), or 0 if the number is exact."""
     compacted: bool = False
     note: str | None = None
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of a coding agent, as shown to the user."""
+    """A coding agent's session as shown to the user."""
 
     id: str
     source: str
-    """The agent's name."""
     path: str
-    """The path of the store that contains the session."""
     cwd: str | None
-    """The folder that the agent works in, if known."""
+    """The agent's working directory, if known."""
     updated_at: datetime
     model: str | None = None
     title: str | None = None
-    """The title that the agent stored. It never contains text of a message."""
+    """The title that the agent stored. It never contains message text."""
     branch: str | None = None
-    """The branch of the repository that the agent works on, if the store names it."""
+    """The repository branch that the agent works on, if the store records it."""
     began_at: datetime | None = None
     first_prompt: str | None = None
-    """The beginning of the first prompt, if `agents.labels` is `first-prompt`."""
+    """The start of the first prompt, if `agents.labels` is `first-prompt`."""
     occupancy: Occupancy = Occupancy()
     parent: str | None = None
-    """The session that this one was forked from."""
+    """The session from which this session was forked."""
     active: bool | None = None
     """Whether a turn is running, if known."""
     ended: bool = False
     rank: int = 0
-    """If several stores contain the session, the one with the highest rank is used."""
+    """If several stores contain the session, the entry with the highest rank is used."""
 
     def state(self, now: datetime) -> Literal["running", "idle", "ended"]:
-        """Return whether the session is running, idle or ended, judged by the time of its newest
-        line.
+        """Return whether the session is running, idle or ended, based on the time of its
+        last line.
         """
         age = now - self.updated_at
         if self.ended or age > _ENDED_AFTER:
@@ -108,23 +108,23 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(msgspec.Struct, frozen=True, gc=False):
-    """A store of sessions as found in a folder. It has not been opened."""
+    """A file or database that contains sessions. It has not been opened yet."""
 
     agent: str
     path: str
     inode: int
     size: int
-    """The size in bytes, including a database's write-ahead log."""
+    """The size in bytes, including any write-ahead log."""
     mtime_ns: int
     live: bool = True
-    """Whether the store may contain a main conversation rather than a sub-agent's."""
+    """Whether the store may contain a main conversation, as opposed to a sub-agent's."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A finished call to a model, which is recorded in the ledger.
+    """A completed model call, to be recorded in the ledger.
 
-    A call may be read several times. The ledger identifies it by `request` and keeps the version
-    with the most output.
+    A call may be read more than once. The ledger identifies it by `request` and keeps the
+    version with the most output tokens.
     """
 
     at: datetime
@@ -133,159 +133,163 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     provider: str
     usage: Usage
     request: str
-    """The provider's id of the call, or an id derived from its line."""
+    """The provider's id for the call, or an id derived from the call's line."""
     telemetry_id: str | None = None
-    """The id of the call in the agent's own OpenTelemetry export, if known."""
+    """The id of the call in the agent's OpenTelemetry export, if known."""
     workspace: str = ""
-    """The folder that the agent works in, or "" if unknown."""
+    """The agent's working directory, or an empty string if unknown."""
     category: Category = "main"
     tier: str = ""
     cache_write_5m_tokens: int = 0
     web_searches: int = 0
     cost_usd: Decimal | None = None
-    """The USD that the provider billed, as reported by the agent. A GitHub AI credit is $0.01."""
+    """The amount that the provider billed according to the agent, in USD."""
     agent_cost_usd: Decimal | None = None
-    """The USD that the agent computed from its own price list."""
+    """The cost in USD that the agent calculated from its own price list."""
     is_unread_past: bool = False
-    """Whether this is the total of calls that the store no longer lists.
+    """Whether this is the combined total of calls that the store no longer lists individually.
 
-    Such a total is not recorded if the store was read before but its state was lost, because the
-    total then includes recorded calls.
+    If the store was read before but its state was lost, the total is discarded, because it
+    includes calls that are already in the ledger.
     """
 
     @property
     def counts(self) -> bool:
-        """Whether the call used tokens or cost anything. A call without a reply did neither."""
+        """Whether the call used any tokens or cost anything. Calls without a reply may have done
+        neither.
+        """
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 
 class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A main conversation as described by its store: a row of the session index.
+    """The session index's row for a main conversation, as described by its store.
 
-    Sub-agents have no snapshots; only their calls are recorded. A session belongs to a workspace
-    that contains its first or its current folder.
+    Sub-agents have no snapshots, and only their calls are recorded. A session belongs to a
+    workspace if the workspace contains the session's first or current folder.
     """
 
     name: str
     first_folder: str | None = None
-    """The folder in which the session began, or None if unknown.
+    """The folder in which the session started, or None if unknown.
 
-    Line feeds separate several folders. If the store only has a digest of the folder, this is the
-    digest after `md5:` or `sha256:`.
+    Multiple folders are separated by line feeds. If the store records only a digest of the
+    folder, the value is `md5:` or `sha256:` followed by this digest.
     """
     folder: str | None = None
-    """The folder that the agent works in now."""
+    """The agent's current working directory."""
     parent: str | None = None
-    """The session that this one was forked from."""
+    """The session from which this session was forked."""
     model: str | None = None
     tokens: int | None = None
-    """The tokens in the context window: prompt and output of the newest call."""
+    """The number of tokens in the context window: the prompt and output of the latest call."""
     window: int | None = None
     """The context window in tokens, as reported by the agent."""
     quality: Quality = "exact"
     error_percent: float = 0.0
-    """The error band (±%) of `tokens`, or 0 if they are exact."""
+    """The margin of error of `tokens` in percent (±), or 0 if the number is exact."""
     note: str | None = None
     compacted: bool = False
     branch: str | None = None
-    """The branch of the repository that the agent works on, if the store names it."""
+    """The repository branch that the agent works on, if the store records it."""
     began_at: int | None = None
     """The time of the first line, in milliseconds since 1970."""
     updated_at: int | None = None
-    """The time of the newest line, in milliseconds since 1970."""
+    """The time of the last line, in milliseconds since 1970."""
     active: bool | None = None
     """Whether a turn is running, or None if unknown."""
     ended: bool = False
     rank: int = 0
-    """If several stores contain the session, the one with the highest rank is shown."""
+    """If several stores contain the session, the entry with the highest rank is used."""
     title_at: str | None = None
-    """The position of the title in the store. Only `StoreReader.title` interprets it."""
+    """Where the store keeps the title. The format is specific to the reader."""
 
 
 class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     """The result of reading a store."""
 
     calls: tuple[CallFinished, ...]
-    """The new calls, in the order in which the store lists them."""
+    """The new calls, in store order."""
     sessions: tuple[SessionSnapshot, ...]
-    """The sessions that changed, or all sessions if `restarted` is true."""
+    """The sessions that have changed, or all sessions if `restarted` is true."""
     state: bytes
-    """The state to pass to the next reading. It contains a position, such as an offset or a row id.
-    """
+    """The state for the next read. It includes a position, such as an offset or a row id."""
     restarted: bool = False
-    """Whether the store was read from its start, so that `sessions` replaces all of its sessions.
-    """
+    """Whether the store was read from the start. If so, `sessions` replaces all of its sessions."""
     has_lost_state: bool = False
-    """Whether the state was unusable and the store no longer lists all of its calls."""
+    """Whether the read began without a usable state, as on the first read."""
     is_complete: bool = True
-    """Whether the whole store was read. Large stores are read in several steps."""
+    """Whether the end of the store was reached. Large stores are read in steps."""
     is_settled: bool = True
-    """Whether the store need not be read again until it changes.
+    """Whether the store can be ignored until it changes.
 
-    This is false if some calls can be recorded only after a while.
+    False if some of its calls cannot be recorded yet.
     """
     bytes_read: int = 0
     skipped: int = 0
-    """The number of broken lines."""
+    """The number of malformed lines."""
 
 
 class ReportedLimit(NamedTuple):
-    """A limit of a subscription, as an agent reports it."""
+    """A subscription limit, as reported by an agent."""
 
     minutes: int
-    """The length of the period to which the limit applies."""
+    """The length of the limit's period in minutes."""
     used_percent: float
     resets_at: datetime | None = None
 
 
 class StoreReader(Protocol):
-    """Reads the stores of one agent. Raises OSError for a missing, locked or damaged store."""
+    """Reads the stores of one agent. Raises OSError if a store is missing, locked or corrupt."""
 
     @property
     def agent(self) -> str:
         """The name of the agent."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        """Return the files and folders to watch for changes. They need not exist.
+        """Return the files and folders to watch for changes. They may not exist yet.
 
-        Folders are watched with everything in them, so folders with many unrelated files are left
-        out.
+        Folders are watched recursively, so folders with many unrelated files should not be
+        returned.
         """
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterable[Store]:
-        """Yield the stores without opening them.
+        """Yield the agent's stores without opening them.
 
         Args:
-            places: The places where agents keep files.
+            places: The locations of the agents' files.
             roots: The folders of a workspace. Stores whose paths show that they belong to other
-                folders may be left out.
+                folders may be skipped.
         """
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        """Return the store that a changed file belongs to, or None if it is another agent's."""
+        """Return the store that a changed file belongs to, or None if it is not a file of this
+        agent.
+        """
 
     def is_copy(self, store: Store) -> bool:  # noqa: ARG002
-        """Return whether the store begins with calls copied from another store."""
+        """Return whether the store starts with calls that were copied from another store."""
         return False
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        """Read what was added to a store since `state`, or everything if `state` is unusable."""
+        """Read what was added to a store after `state` was saved. An unusable state is ignored."""
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        """Read the title at a position of a store, or return None if it is gone.
+        """Read the title at a position in a store, or return None if the title no longer exists.
 
-        A title never contains text of a message.
+        Titles never contain message text.
         """
         return None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the context window that the agent's settings define for a session, if any."""
+        """Return the context window that the agent's settings define for a session, in tokens."""
         return None
 
     def limits(self, path: str) -> Iterable[ReportedLimit]:  # noqa: ARG002
-        """Read the limits of the user's subscription that the agent has written last."""
+        """Read the latest subscription limits that the agent stored."""
         return ()
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
-        """Read the parts of a session in order. Stores without text of messages have none."""
+        """Read the parts of a session in order. Returns nothing if the store contains no message
+        text.
+        """
         return ()

@@ -1,4 +1,4 @@
-"""Field types and conversions that the readers share."""
+"""Field types and conversions for session readers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ T = TypeVar("T")
 _MAX_SETTINGS_BYTES = 1 << 20
 
 TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
-"""A number of tokens, or None if it is missing."""
 
 
 Number = float | None
-"""A JavaScript number, which may have a fraction, or None if it is missing."""
+"""A JavaScript number, which may have a fractional part, or None if it is missing."""
 
 
 def token_count(number: Number) -> int:
-    """Convert a number to a number of tokens. A missing or impossible number becomes 0."""
+    """Convert a number to a token count, or to 0 if it is missing or implausible."""
     return int(number) if number is not None and 0 < number <= 10**12 else 0
 
 
@@ -38,21 +37,21 @@ def decode_file(path: str, kind: type[T]) -> T:
     """Decode a JSON file.
 
     Raises:
-        OSError: The file is missing or incomplete.
+        OSError: The file is missing, or is not valid JSON of this type.
     """
     with open_quietly(path) as file:
         return decode_document(file.read(), kind)
 
 
 def try_decode_file(path: str | Path, kind: type[T]) -> T | None:
-    """Decode a JSON file, or return None if it is missing or incomplete."""
+    """Decode a JSON file, or return None if it is missing or invalid."""
     with suppress(OSError):
         return decode_file(str(path), kind)
     return None
 
 
 def try_decode_toml(path: Path, kind: type[T]) -> T | None:
-    """Decode an agent's settings in TOML, or return None if they are missing or invalid."""
+    """Decode a TOML settings file, or return None if it is missing or invalid."""
     try:
         with open_quietly(str(path)) as file:
             text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8", "replace")
@@ -65,7 +64,7 @@ def decode_document(data: bytes, kind: type[T]) -> T:
     """Decode a JSON document.
 
     Raises:
-        OSError: The document is incomplete.
+        OSError: The data is not valid JSON of this type.
     """
     try:
         return typed.decode(data, kind)
@@ -74,7 +73,7 @@ def decode_document(data: bytes, kind: type[T]) -> T:
 
 
 class Record(msgspec.Struct, gc=False):
-    """Base class of the records in agents' files. Fields that are not declared are not decoded."""
+    """Base class for records in agents' files. Undeclared fields are ignored."""
 
 
 class CamelRecord(Record, rename="camel"):
@@ -82,7 +81,7 @@ class CamelRecord(Record, rename="camel"):
 
 
 def parse_iso_time(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time, which is UTC without a time zone, or return None if it is invalid."""
+    """Parse an ISO 8601 time, or return None if it is invalid. The default time zone is UTC."""
     if not text:
         return None
     try:
@@ -93,14 +92,14 @@ def parse_iso_time(text: str | None) -> datetime | None:
 
 
 def time_from_ms(milliseconds: float | None) -> datetime | None:
-    """Convert milliseconds since 1970 to a time, or return None if they are out of range."""
+    """Convert milliseconds since 1970 to a time, or return None if the value is out of range."""
     if not milliseconds or not 0 < milliseconds < 253_402_300_800_000:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def parse_time(stamp: str | float | None) -> datetime | None:
-    """Convert a time in ISO 8601 or in milliseconds since 1970, or return None if it is invalid."""
+    """Parse an ISO 8601 time or milliseconds since 1970, or return None if the value is invalid."""
     return parse_iso_time(stamp) if isinstance(stamp, str) else time_from_ms(stamp)
 
 
@@ -110,16 +109,18 @@ def time_from_ns(nanoseconds: int) -> datetime:
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Convert a cost that an agent computed. Agents report 0 for a model without a price."""
+    """Convert a cost in USD that an agent calculated. Zero means that the model has no known
+    price.
+    """
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 
 def credits_to_usd(credits: float | None) -> Decimal | None:
-    """Convert GitHub's AI credits to USD. A credit is $0.01."""
+    """Convert GitHub AI credits to USD. A credit is worth $0.01."""
     return None if credits is None or credits < 0 else Decimal(repr(credits)) / 100
 
 
 @lru_cache(maxsize=256)
 def provider_of(model: str) -> str:
-    """Return the provider that a model's name implies, or an empty string."""
+    """Return the provider that a model's name implies, or an empty string if none is known."""
     return _provider_of(model)

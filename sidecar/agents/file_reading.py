@@ -1,4 +1,4 @@
-"""Reads other programs' files line by line, without changing their access times."""
+"""Reads other programs' files line by line, without changing their access times if possible."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import IO
 from sidecar.operating_system import NO_ATIME, open_to_read
 
 CHUNK = 256 << 10
-"""The number of bytes per read."""
 LONGEST_LINE = 64 << 20
-"""The length in bytes above which a line is skipped."""
+"""The maximum length of a line in bytes. Longer lines are skipped."""
 HEAD = 1 << 20
 _TAIL = 32 << 10
 
 
 def open_quietly(path: str) -> IO[bytes]:
-    """Open a file for unbuffered reading, if possible without changing its access time.
+    """Open a file for unbuffered reading, without changing its access time if possible.
 
-    A `.zst` file is decompressed while it is read.
+    `.zst` files are decompressed on the fly.
 
     Raises:
         OSError: The file cannot be opened or is not a regular file.
     """
     try:
         number = open_to_read(path, NO_ATIME)
-    except PermissionError:  # only the owner may open a file with O_NOATIME
+    except PermissionError:  # only the file's owner may use O_NOATIME
         if not NO_ATIME:
             raise
         number = open_to_read(path)
@@ -46,7 +45,7 @@ def _open_compressed(plain: IO[bytes]) -> IO[bytes]:
 
 
 def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
-    """Yield the complete lines in a file's first `most` bytes."""
+    """Yield the complete lines in the first `most` bytes of a file."""
     with open_quietly(path) as file:
         rest, read = b"", 0
         while read < most and (data := file.read(min(_TAIL, most - read))):
@@ -65,10 +64,10 @@ def last_lines(path: str, most: int) -> list[bytes]:
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
-    """Yield chunks of complete lines, each with the number of bytes skipped before it.
+    """Yield chunks of complete lines, each with a number of skipped bytes.
 
-    Reading begins at the file's position, and an incomplete last line is left out. For a line that
-    is longer than `LONGEST_LINE`, the chunk is empty and the number is the length of the line.
+    Reading starts at the file's current position, and an incomplete last line is not yielded. A
+    line longer than `LONGEST_LINE` yields an empty chunk with the length of the line.
     """
     held: list[bytes] = []
     while data := file.read(size):
@@ -90,7 +89,7 @@ def _skip_line(file: IO[bytes], passed: int, size: int) -> tuple[int, bytes]:
     """Skip the rest of a line.
 
     Returns:
-        The line's length, or 0 if the line is incomplete, and the data after it.
+        The length of the line and the data that follows. The length is 0 if the line has no end.
     """
     while data := file.read(size):
         end = data.find(b"\n") + 1

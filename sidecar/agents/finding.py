@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
-    """Return the store at a path, or None if it is not a regular file."""
+    """Return the store at a path, or None if there is no regular file at this path."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -34,25 +34,25 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def with_size_of(store: Store, *others: Store) -> Store:
-    """Return a copy of a store that also changes when one of the other files changes."""
+    """Return a copy of the store whose size and time cover the other files as well."""
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
     return msgspec.structs.replace(store, size=size, mtime_ns=newest)
 
 
 def database_store(agent: str, path: str | Path) -> Store | None:
-    """Return the store of a SQLite database. Its size and time include the write-ahead log."""
+    """Return the store of a SQLite database. The size and time include the write-ahead log."""
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     return with_size_of(found, log) if found and log else found
 
 
 def database_files(path: str | Path) -> tuple[str, ...]:
-    """Return the files to watch for changes of a SQLite database."""
+    """Return the files that change when a SQLite database is written to."""
     return str(path), f"{path}-wal"
 
 
 def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder. A missing or unreadable folder has none."""
+    """Yield the entries of a folder, or nothing if it is missing or unreadable."""
     try:
         with os.scandir(folder) as scan:
             yield from scan
@@ -61,14 +61,16 @@ def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
 
 
 def walk(folder: str | Path, levels: int = 0) -> Iterator[str]:
-    """Yield the paths of the files in a folder and its subfolders. Links to folders are not
-    followed.
+    """Yield the paths of all files in a folder and its subfolders.
+
+    Symbolic links to folders are not followed.
 
     Args:
-        folder: The folder, which need not exist.
-        levels: The number of levels to search, 1 for the folder alone, 0 for all.
+        folder: The folder, which may be missing.
+        levels: How many levels of folders to search. 1 means only the folder itself, 0 all
+            levels.
     """
-    stack = [list_folder(folder)]  # no recursion, because folders may be nested too deeply for it
+    stack = [list_folder(folder)]  # not recursive, as folders may be nested too deeply
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
@@ -80,15 +82,14 @@ def walk(folder: str | Path, levels: int = 0) -> Iterator[str]:
 
 
 class FileStores(StoreReader):
-    """Base class of readers whose stores are files in the agent's folders."""
+    """Base class for readers of agents that store their sessions in files."""
 
     inner: tuple[str, ...]
-    """The folders that contain stores, relative to the agent's own folders."""
+    """The folders that contain stores, relative to the agent's data folders."""
     pattern: str
-    """A regular expression that matches the stores' paths in these folders, with `/` as separator.
-    """
+    """A regular expression for the relative paths of stores, with `/` as the separator."""
     levels = 0
-    """The number of levels to search: 1 for the folders alone, 0 for all."""
+    """How many levels of folders to search. 0 means all levels."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return self.searched_folders(places)
@@ -110,7 +111,9 @@ class FileStores(StoreReader):
         return next((self._store_in(folder, path) for folder in inside), None)
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store at a path that matches the pattern, or None if the file is gone."""
+        """Return the store at a path that matches the pattern, or None if the file no longer
+        exists.
+        """
         return store_from_path(self.agent, path)
 
     def _store_in(self, folder: str, path: str) -> Store | None:
@@ -119,15 +122,15 @@ class FileStores(StoreReader):
 
 
 class TwoStores(StoreReader):
-    """Combines two readers of one agent, for a new and an old format."""
+    """Combines the readers of an agent's new and old file formats."""
 
     def __init__(self, new: StoreReader, old: StoreReader, is_old: Callable[[str], bool]) -> None:
         """Combine two readers.
 
         Args:
-            new: The reader of the new format.
-            old: The reader of the old format.
-            is_old: Tells by its path whether a store has the old format.
+            new: The reader for the new format.
+            old: The reader for the old format.
+            is_old: Whether the store at a path uses the old format.
         """
         self._new, self._old, self._is_old = new, old, is_old
 

@@ -1,7 +1,7 @@
-"""Replays VS Code's `ObjectMutationLog`, in which each line changes a part of one object.
+"""Replays VS Code's `ObjectMutationLog`, in which each line changes part of an object.
 
-A line sets a value, appends to a list or deletes a value. The log is replayed onto typed records.
-Changes of fields that the records do not declare are skipped.
+A line sets, appends to or deletes a value. The lines are applied to a typed record, and changes
+to fields that the record does not declare are ignored.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ entry = typed.decoder(Mutation)
 """Decode a line of the log.
 
 Raises:
-    msgspec.DecodeError: The line is broken.
+    msgspec.DecodeError: The line is malformed.
 """
 
 
 def apply(state: Record, one: Mutation) -> None:
-    """Apply a line of the log to a record, unless it changes a field that is not declared.
+    """Apply a line of the log to a record. Lines that change undeclared fields are ignored.
 
     Raises:
-        msgspec.DecodeError: The value does not have the field's type.
+        msgspec.DecodeError: The value does not match the type of the field.
     """
     holder: Any = state
     kind: Any = type(state)

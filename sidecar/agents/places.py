@@ -1,7 +1,7 @@
-"""Tells where agents keep their files, and which agents have files on this machine.
+"""Locates the files of coding agents on this machine.
 
-The folders come from the settings, the environment and the platform's defaults. The readers are not
-imported here, so that only those of existing files are loaded.
+The locations come from the settings, environment variables and platform defaults. This module
+does not import the readers, so a reader is loaded only if its agent has files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The folders of the user, as the settings, the environment and the platform define them."""
+    """The user's folders, based on the settings, the environment and the platform."""
 
     home: Path
     env: Mapping[str, str] = {}
@@ -29,7 +29,7 @@ class Places(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Agents, env: Mapping[str, str] | None = None) -> Places:
-        """Return the places of the current user."""
+        """Return the folders of the current user."""
         env = dict(os.environ if env is None else env)
         home = env.get(HOME_VARIABLE)
         return cls(Path(home) if home else Path.home(), env, settings.paths)
@@ -37,8 +37,8 @@ class Places(msgspec.Struct, frozen=True):
     def folders(self, agent: str, variable: str | None, *defaults: Path) -> tuple[Path, ...]:
         """Return the folders of an agent, without duplicates.
 
-        These are the configured folder, and the folders that an environment variable names
-        (separated by commas) or else the defaults.
+        The folder from the settings comes first. It is followed by the folders in an environment
+        variable (separated by commas), or by the defaults if the variable is not set.
         """
         named = [self.expand(part) for part in self.variable(variable).split(",") if part.strip()]
         extra = [self.expand(self.paths[agent])] if agent in self.paths else []
@@ -49,13 +49,13 @@ class Places(msgspec.Struct, frozen=True):
         return self.env.get(name, "") if name else ""
 
     def expand(self, path: str) -> Path:
-        """Replace `~` at the start of a path by the home folder."""
+        """Replace a leading `~` with the home folder."""
         path = path.strip()
         return self.home / path[2:] if path[:2] in ("~/", "~\\") else Path(path)
 
     @property
     def config(self) -> Path:
-        """The platform's folder for configuration."""
+        """The platform's folder for configuration files."""
         if self.platform == "win32":
             return self._variable_or("APPDATA", self.home / "AppData" / "Roaming")
         if self.platform == "darwin":
@@ -64,17 +64,17 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def xdg_config(self) -> Path:
-        """`$XDG_CONFIG_HOME`, which command-line tools use on all platforms."""
+        """`$XDG_CONFIG_HOME` or its default, which command-line tools use on all platforms."""
         return self._variable_or("XDG_CONFIG_HOME", self.home / ".config")
 
     @property
     def data(self) -> Path:
-        """`$XDG_DATA_HOME`, which command-line tools use on all platforms."""
+        """`$XDG_DATA_HOME` or its default, which command-line tools use on all platforms."""
         return self._variable_or("XDG_DATA_HOME", self.home / ".local" / "share")
 
     @property
     def local_data(self) -> Path:
-        """The platform's folder for data."""
+        """The platform's folder for application data."""
         if self.platform == "win32":
             return self._variable_or("LOCALAPPDATA", self.home / "AppData" / "Local")
         return self.config if self.platform == "darwin" else self.data
@@ -111,17 +111,17 @@ _HOMES = {
     "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
 }
 _DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}
-"""The environment variable of each agent that names an additional database."""
+"""Environment variables that name an additional database, by agent."""
 _IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo-code")
-"""Editor extensions, which keep files in the user data folders of VS Code and its derivatives."""
+"""Editor extensions that keep files in the user data folders of VS Code and its forks."""
 _CLINE = (
     ("CLINE_SESSION_DATA_DIR",),
     ("CLINE_DATA_DIR", "sessions"),
     ("CLINE_DIR", "data", "sessions"),
 )
-"""The environment variables that name the folder of Cline's sessions, with a subfolder.
+"""Environment variables that determine the folder of Cline's sessions, each with a subfolder.
 
-The first variable that is set is used.
+The first variable that is set takes precedence.
 """
 AIDER_FILE = ".aider.chat.history.md"
 
@@ -135,13 +135,13 @@ EDITOR_SERVERS = (
 
 
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """Return the folders of an agent that runs outside editors. They need not exist."""
+    """Return the data folders of an agent that runs outside of editors. They may not exist."""
     variable, defaults = _HOMES[agent]
     return places.folders(agent, variable, *defaults(places))
 
 
 def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """Return the user data folders of VS Code and its derivatives. They need not exist."""
+    """Return the user data folders of VS Code and its forks. They may not exist."""
     local = [places.config / app / "User" for app in _APPS]
     portable = places.variable("VSCODE_PORTABLE")
     local += [Path(portable) / "user-data" / "User"] if portable else []
@@ -151,7 +151,7 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
 
 
 def cline_sessions_folder(places: Places) -> Path:
-    """Return the folder of Cline's sessions since version 4. It need not exist."""
+    """Return the folder that Cline 4 and later store sessions in. It may not exist."""
     for variable, *inner in _CLINE:
         if named := places.variable(variable):
             return places.expand(named).joinpath(*inner)
@@ -159,13 +159,13 @@ def cline_sessions_folder(places: Places) -> Path:
 
 
 def database_by_variable(places: Places, agent: str) -> Path | None:
-    """Return the additional database that an environment variable names, or None."""
+    """Return the additional database from the agent's environment variable, if set."""
     named = places.variable(_DATABASES.get(agent))
     return places.expand(named) if named else None
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return paths of which at least one exists once the agent has been used."""
+    """Return paths of which at least one exists if the agent has ever been used."""
     paths: list[Path] = []
     paths += agent_folders(places, agent) if agent in _HOMES else ()
     paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()
@@ -176,12 +176,12 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
 
 
 def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths of the files that an agent keeps inside projects."""
+    """Return the paths of the files that an agent keeps in projects."""
     return tuple(os.path.join(root, AIDER_FILE) for root in roots) if agent == "aider" else ()
 
 
 def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
-    """Return whether an agent has files on this machine or in one of the root folders."""
+    """Return whether an agent has any files on this machine or in one of the root folders."""
     return any(map(os.path.exists, possible_paths(places, agent, roots)))
 
 

@@ -1,6 +1,6 @@
-"""Finds the readers of agents, the paths to watch, and the agents with files on this machine.
+"""Finds the readers for the agents that have files on this machine, and the paths to watch.
 
-Each module in `sidecar.agents.readers` is imported only if its agent has files here.
+A module in `sidecar.agents.readers` is imported only if its agent has files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
-    """Return the stores of a reader, or none if it fails, so that other agents still work."""
+    """Return the stores of an agent. If the reader fails, logs the error and returns no stores."""
     try:
         return list(reader.find(places, roots))
     except Exception as exc:
@@ -33,11 +33,11 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
 
 
 _MODULES = {"continue": "continue_dev"}
-"""The module of an agent whose name is not a Python name."""
+"""Module names, for agents whose name is a Python keyword."""
 
 
 DELETING_AGENTS = frozenset(("gemini-cli", "vibe"))
-"""Agents that delete their records: Gemini CLI deletes old sessions, and Vibe old journals."""
+"""Agents that delete old records: Gemini CLI deletes sessions, and Vibe deletes journals."""
 
 
 def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
@@ -45,7 +45,7 @@ def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
 
 
 def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[StoreReader, ...]:
-    """Import the readers of the enabled agents that have files here. Blocking."""
+    """Import the readers of all enabled agents that have files. Blocking."""
     agents = agents_of(settings)
     return tuple(reader_of(agent) for agent in agents if has_files(places, agent, roots.paths))
 
@@ -58,7 +58,7 @@ def agents_of(settings: Agents) -> list[str]:
 
 
 def reader_of(agent: str) -> StoreReader:
-    """Import the reader of an agent. Blocking."""
+    """Import and return the reader of an agent. Blocking."""
     name = _MODULES.get(agent, agent.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader
@@ -67,15 +67,15 @@ def reader_of(agent: str) -> StoreReader:
 def paths_to_watch(
     settings: Agents, folders: Iterable[str], places: Places | None = None
 ) -> tuple[str, ...]:
-    """Return the files and folders to watch for changes of agents' sessions. Blocking.
+    """Return the files and folders to watch for changes to sessions. Blocking.
 
-    The paths need not exist. For an agent that has not been used, they are the paths that its first
-    use creates.
+    The paths may not exist. For an agent that has not been used yet, they are paths that it will
+    create.
 
     Args:
-        settings: The settings of agents.
-        folders: The folders of the workspaces.
-        places: The places where agents keep files; by default those of the current user.
+        settings: The `agents` settings.
+        folders: The workspace folders.
+        places: The locations of the agents' files. Defaults to those of the current user.
     """
     places, roots = places or Places.of(settings), Roots.of(folders)
     paths: list[str] = []
@@ -88,19 +88,19 @@ def paths_to_watch(
 
 
 class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
-    """What `doctor` reports about the session files of an agent."""
+    """The session files of an agent, as reported by `doctor`."""
 
     agent: str
     stores: int
     size: int
-    """The size of all stores in bytes."""
+    """The total size of all stores in bytes."""
     newest_at: datetime
     calls: int
     """The number of calls in the newest store."""
     skipped: int
-    """The number of broken lines in the newest store."""
+    """The number of malformed lines in the newest store."""
     problem: str | None = None
-    """The reason why the newest store cannot be read."""
+    """Why the newest store cannot be read, if it cannot."""
 
 
 def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]:
@@ -133,17 +133,21 @@ def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | No
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The readers of agents, the places of agents' files, and the workspace's root folders."""
+    """The readers of all agents, the locations of their files, and the root folders of the
+    workspace.
+    """
 
     readers: tuple[StoreReader, ...]
     places: Places
     roots: Roots
     with_prompts: bool = False
-    """Whether first prompts name sessions without a title (`agents.labels`)."""
+    """Whether to label untitled sessions with their first prompt (`agents.labels`)."""
 
     @classmethod
     def of(cls, settings: Agents, *folders: str) -> Sources | None:
-        """Return the sources for some root folders, or None if agents are disabled. Blocking."""
+        """Return the sources for some workspace folders, or None if agents are disabled.
+        Blocking.
+        """
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)
@@ -151,15 +155,15 @@ class Sources(msgspec.Struct, frozen=True):
         return cls(readers_here(settings, places, roots), places, roots, with_prompts)
 
     def stores(self, *, mine: bool = True) -> list[Store]:
-        """Return the stores of all agents without opening them. Blocking.
+        """Return all agents' stores without opening them. Blocking.
 
         Args:
-            mine: Whether to leave out stores that cannot belong to the root folders.
+            mine: Whether to skip stores that cannot belong to the root folders.
         """
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
 
     def stores_at(self, changed: Collection[str]) -> list[Store]:
-        """Return the stores that changed files belong to. Blocking."""
+        """Return the stores that the changed files belong to. Blocking."""
         found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
         return list({store.path: store for store in found if store is not None}.values())

@@ -1,4 +1,4 @@
-"""Decides which sessions belong to a workspace, by the folder in which the agent works."""
+"""Decides which sessions belong to a workspace, based on the agents' working directories."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from sidecar.config.project_files import read_regular
 
 
 class Roots(msgspec.Struct, frozen=True):
-    """The root folders of a workspace with links resolved, and the git worktrees of their
-    repositories.
+    """The root folders of a workspace and the other git worktrees of their repositories.
+
+    All symbolic links are resolved.
     """
 
     paths: tuple[str, ...]
 
     @classmethod
     def of(cls, folders: Iterable[str | os.PathLike[str]]) -> Roots:
-        """Return the given folders and the other git worktrees of their repositories."""
+        """Find the other git worktrees of the folders' repositories, and return all roots."""
         found: dict[str, None] = {}
         for folder in folders:
             real = os.path.realpath(folder)
@@ -29,12 +30,12 @@ class Roots(msgspec.Struct, frozen=True):
         return cls(tuple(found))
 
     def contains(self, folder: str | None) -> bool:
-        """Return whether a folder is in one of the roots.
+        """Return whether a folder is inside one of the roots.
 
         Args:
             folder: Paths, digests or names of folders, separated by line feeds, as in
-                `SessionSnapshot`. A digest (`md5:…`) matches a root but none of its subfolders. A
-                name (`name:…`) matches if exactly one root has it.
+                `SessionSnapshot`. A digest (`md5:…`) matches a root, but not its subfolders. A
+                name (`name:…`) matches if exactly one root has this name.
         """
         return any(self._contains(path) for path in (folder or "").split("\n") if path)
 

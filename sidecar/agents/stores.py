@@ -1,8 +1,8 @@
-"""Base of all readers: reading agents' stores forward, in one pass.
+"""Reads the stores of agents incrementally. All session readers build on this module.
 
-To write a reader, add a module to `sidecar.agents.readers` with one `READER` that implements
-`events.StoreReader`, and list its folders in `places.py`. `finding.FileStores` finds stores that
-are files, and `databases.OneDatabase` finds SQLite databases:
+To add a reader, create a module in `sidecar.agents.readers` that defines a `READER`, an
+implementation of `events.StoreReader`, and add the agent's folders to `places.py`. The base class
+`finding.FileStores` finds files, and `databases.OneDatabase` finds SQLite databases:
 
     class KimiCli(FileStores):
         agent, inner, pattern = "kimi-cli", ("sessions",), r".*wire\\.jsonl"
@@ -12,29 +12,29 @@ are files, and `databases.OneDatabase` finds SQLite databases:
 
 `read` calls one of these functions:
 
-- `read_lines` for files of JSON lines that grow. The reader's state is a `msgspec.Struct` with
-  everything that later lines depend on. `state.read(lines)` updates the state and yields the calls
-  of these lines; `state.snapshots()` then returns the session as it is now, usually from a
-  `SessionState`, or nothing for the file of a sub-agent.
-- `read_document` for files that are rewritten as a whole.
-- `databases.read_database` for SQLite, and `read_store` for everything else. Their states hold
-  cursors of their own.
+- `read_lines` for JSON Lines files that the agent appends to. The reader's state is a
+  `msgspec.Struct` with everything needed to interpret later lines. `state.read(lines)` updates the
+  state and yields the calls in the lines. `state.snapshots()` returns the session in its current
+  form, usually based on a `SessionState`. It returns nothing for a sub-agent's file.
+- `read_document` for files that the agent always rewrites completely.
+- `databases.read_database` for SQLite, and `read_store` for everything else. The reader's state
+  includes its position in the store.
 
 Rules for readers:
 
-- Decode only what is used: `typed.decoder` with a `fields.Record` that names the fields. Message
-  text never enters a record, a state or a result.
-- Give every call a `request` that stays the same whenever its line is read again.
-- Don't keep titles. `SessionState.title_at` holds the position of the title's line
-  (`lines.position`), and `title` reads it with `record_at`.
-- Count lines that cannot be decoded; raise OSError for a store that is gone, locked or half
-  written.
+- Decode only the fields that you need, using `typed.decoder` and a subclass of `fields.Record`.
+  Records, states and results must not contain message text.
+- Give every call a `request` id that stays the same when its line is read again.
+- Do not store titles. Set `SessionState.title_at` to the position of the title's line
+  (`lines.position`), and let `title` read the line with `record_at`.
+- Count lines that cannot be decoded. Raise OSError if a store is missing, locked or incomplete.
 
-The state is saved with a fingerprint of the store's head and of the bytes before the offset. A
-store that was rewritten, truncated, rotated or replaced is read from its start; the request ids
-prevent its calls from being counted twice. Large files are read in steps that are saved one by
-one. If the fields of a state change so that a saved state no longer decodes, the store is read
-from its start. If only their meaning changes, increase `session_index._VERSION`.
+The saved state includes a fingerprint of the start of the file and of the bytes before the offset.
+If a file has been rewritten, truncated, rotated or replaced, it is read again from the start. The
+request ids prevent its calls from being counted twice. Large files are read in several steps, and
+the state is saved after each step. If the fields of a state change and a saved state can no longer
+be decoded, the store is read from the start. If only the meaning of a field changes, increment
+`session_index._VERSION`.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ NO_USAGE = "this model reports no usage"
 NOT_VISIBLE = "not visible from this machine"
 ESTIMATED = "compacted: the agent's estimate until the next turn"
 ESTIMATE_BAND = 25.0
-"""The error band (±%) of an agent's own estimate after a compaction."""
+"""The margin of error in percent (±) of an agent's own estimate after a compaction."""
 
 
 class ContextTrack(msgspec.Struct, frozen=True, gc=False):
-    """The last known size of a context. It is immutable, and its methods return new values."""
+    """The last known size of a context. It is immutable, so its methods return new values."""
 
     newest: CallSize | None = None
     why: str | None = None
-    """The reason why the size is unknown."""
+    """Why the size is unknown."""
     is_estimate: bool = False
-    """Whether the size is the agent's estimate after a compaction."""
+    """Whether the size is an estimate by the agent."""
 
     def call(self, reading: CallSize) -> ContextTrack:
-        """Return the size after a call. A call that reports no prompt tokens does not change it."""
+        """Return the size after a call. A call without prompt tokens does not change the size."""
         if reading.prompt > 0:
             return ContextTrack(newest=reading)
         return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
@@ -95,7 +95,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         return ContextTrack(why=COMPACTED)
 
     def estimate(self, tokens: int, model: str | None) -> ContextTrack:
-        """Return the agent's own estimate of the size after a compaction or an undo."""
+        """Return the size that the agent itself estimated after a compaction or an undo."""
         return (
             ContextTrack(newest=CallSize(tokens, 0, model), is_estimate=True)
             if tokens > 0
@@ -103,13 +103,13 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         )
 
     def rewind(self) -> ContextTrack:
-        """Return the size after turns were removed, which is unknown."""
+        """Return the size after turns have been removed, which is unknown."""
         return ContextTrack(why=REWOUND)
 
 
 _COMPRESSED = ".zst"
 _STEP = 8 << 20
-"""The number of bytes to read at once. Larger files are read in steps."""
+"""The number of bytes per step. Larger files are read in several steps."""
 _HEAD = 4096
 _BEFORE = 256
 _BLOCK = 16 << 10
@@ -118,7 +118,7 @@ T = TypeVar("T")
 
 
 class SessionState(msgspec.Struct):
-    """What a reader knows of a main conversation. It is a part of the reader's state."""
+    """What a reader remembers about a main conversation between reads."""
 
     id: str
     first_folder: str | None = None
@@ -126,12 +126,12 @@ class SessionState(msgspec.Struct):
     branch: str | None = None
     began: datetime | None = None
     at: datetime | None = None
-    """The time of the newest line."""
+    """The time of the last line."""
     model: str | None = None
-    """The model to show if the newest call names none."""
+    """The model to display if the latest call does not name its model."""
     track: ContextTrack = ContextTrack()
     window: int | None = None
-    """The context window in tokens, for agents whose calls do not report it."""
+    """The context window in tokens, for agents that do not record it with each call."""
     active: bool | None = None
     title_at: str | None = None
     parent: str | None = None
@@ -139,14 +139,12 @@ class SessionState(msgspec.Struct):
     rank: int = 0
 
     def touch(self, at: datetime | None) -> None:
-        """Set the time of the newest line, and of the first line if this is the first. Ignores
-        None.
-        """
+        """Update the times of the first and last lines. None is ignored."""
         if at is not None:
             self.began, self.at = self.began or at, at
 
     def work_in(self, folder: str | None) -> None:
-        """Set the folder that the agent works in. Ignores None and an empty string."""
+        """Set the working directory. None and an empty string are ignored."""
         if folder:
             self.first_folder, self.folder = self.first_folder or folder, folder
 
@@ -165,20 +163,20 @@ class SessionState(msgspec.Struct):
         agent_cost_usd: Decimal | None = None,
         telemetry_id: str | None = None,
     ) -> list[CallFinished]:
-        """Return a call of the session, in a list that is empty if the time of the call is unknown.
+        """Return a list with one call of the session, or an empty list if its time is unknown.
 
         Args:
             at: The time of the call.
-            usage: The tokens of the call.
-            request: The provider's id of the call, or an id derived from its line.
+            usage: The token counts of the call.
+            request: The provider's id for the call, or an id derived from the call's line.
             model: The model, if known.
-            provider: The provider; by default the one that the model's name implies.
-            session: The session to which the call belongs; by default this one.
-            workspace: The folder that the agent works in; by default the session's folder.
+            provider: The provider. Defaults to the provider that the model's name implies.
+            session: The id of the session that made the call. Defaults to this session.
+            workspace: The agent's working directory. Defaults to the session's folder.
             category: The purpose of the call.
-            cost_usd: The USD that the provider billed.
-            agent_cost_usd: The USD that the agent computed from its own price list.
-            telemetry_id: The id of the call in the agent's own telemetry.
+            cost_usd: The amount that the provider billed, in USD.
+            agent_cost_usd: The cost in USD that the agent calculated from its own price list.
+            telemetry_id: The id of the call in the agent's telemetry.
         """
         if at is None:
             return []
@@ -201,7 +199,7 @@ class SessionState(msgspec.Struct):
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
     ) -> SessionSnapshot:
-        """Return the row of the session for the session index."""
+        """Return the session index's row for this session."""
         track, newest = self.track, self.track.newest
         if newest is None:
             error_percent, note = 0.0, track.why or note
@@ -234,7 +232,7 @@ def _milliseconds(at: datetime | None) -> int | None:
 
 
 class Lines:
-    """Decodes the complete lines of a file one by one, and counts the broken lines."""
+    """Decodes the lines of a chunk one by one, and counts malformed lines."""
 
     def __init__(self, path: str, data: bytes, offset: int) -> None:
         self.path, self.data = path, data
@@ -244,11 +242,11 @@ class Lines:
 
     @property
     def position(self) -> str:
-        """The position of the last record's line, for `record_at`."""
+        """The position of the last decoded line, to be passed to `record_at`."""
         return str(self._position)
 
     def records(self, decode: Callable[[bytes], T]) -> Iterator[T]:
-        """Yield a record for each line. Broken lines are counted and left out."""
+        """Yield a record for each line. Malformed lines are counted and skipped."""
         start, find = 0, self.data.find
         while (end := find(b"\n", start)) >= 0:
             line = self.data[start:end]
@@ -263,13 +261,15 @@ class Lines:
 
 
 class LineState(Protocol):
-    """The reader's state for a file of lines. It is a mutable `msgspec.Struct`."""
+    """What a reader remembers about a file of lines. Implementations are mutable
+    `msgspec.Struct`s.
+    """
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Update the state with new lines, and yield the calls in these lines."""
+        """Update the state with new lines, and yield the calls that they contain."""
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
-        """Return the session in the file, or nothing for a sub-agent's file."""
+        """Return the session in the file, or nothing if the file belongs to a sub-agent."""
 
 
 S = TypeVar("S")
@@ -277,15 +277,17 @@ L = TypeVar("L", bound=LineState)
 
 
 class StartOverError(SidecarError):
-    """The state lacks something that a line depends on, so the whole file must be read."""
+    """The state lacks data that a line depends on, so the file must be read again from the
+    start.
+    """
 
 
 def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
-    """Read what was added to a file of lines.
+    """Read the lines that were added to a file.
 
     Args:
-        store: The file. A compressed file is read from its start whenever it changes.
-        state: The state that the last reading returned, or empty at first.
+        store: The file. If a compressed file has changed, it is read from the start.
+        state: The state from the previous read, or empty on the first read.
         new: Creates the reader's initial state.
 
     Raises:
@@ -303,24 +305,24 @@ def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
 
 
 class StoreContents(NamedTuple):
-    """The calls and sessions in a document or database."""
+    """The calls and sessions found in a document or database."""
 
     calls: Iterable[CallFinished] = ()
     sessions: Iterable[SessionSnapshot] = ()
     skipped: int = 0
-    """The number of broken parts."""
+    """The number of malformed entries."""
     has_all_sessions: bool = True
-    """Whether `sessions` contains all sessions of the store rather than the changed ones."""
+    """Whether `sessions` contains every session in the store, or only those that changed."""
     is_settled: bool = True
-    """Whether the store need not be read again until it changes."""
+    """Whether the store can be ignored until it changes."""
 
 
 def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> StoreRead:
-    """Read a file that the agent rewrites as a whole.
+    """Read a file that the agent always rewrites completely.
 
     Args:
         store: The file.
-        parse: Returns the sessions and calls in the file's contents.
+        parse: Extracts the calls and sessions from the file's contents.
 
     Raises:
         OSError: The file is missing or incomplete.
@@ -339,16 +341,16 @@ def read_store(
 
     Args:
         store: The store.
-        state: The state that the last reading returned, or empty at first.
-        new: Creates the reader's initial state, which contains its own position in the store.
-        parse: Updates the reader's state, and returns the new calls and the changed or all
-            sessions.
+        state: The state from the previous read, or empty on the first read.
+        new: Creates the reader's initial state, which includes its position in the store.
+        parse: Updates the reader's state, and returns new calls and either the changed sessions
+            or all sessions.
 
     Raises:
         OSError: The store cannot be read.
     """
     kept = _unpack_or_none(state, _Identified)
-    # If the file was replaced, its rows are other ones.
+    # After the file is replaced, the saved row ids are invalid.
     same = kept is not None and kept.inode == store.inode
     held = _unpack_or_none(kept.state, type(new())) if kept and same else None
     is_new = held is None
@@ -359,13 +361,13 @@ def read_store(
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
-    """Return the reader's part of a state of `read_lines`, or None if it cannot be decoded."""
+    """Extract the reader's state from a state of `read_lines`, or return None if it is invalid."""
     cursor = _unpack_or_none(state, _Cursor)
     return None if cursor is None else _unpack_or_none(cursor.state, kind)
 
 
 def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Yield the records in a file of lines. Broken lines are left out.
+    """Yield the records in a file of lines. Malformed lines are skipped.
 
     Raises:
         OSError: The file cannot be read.
@@ -378,7 +380,7 @@ def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
 
 
 def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
-    """Yield the records in the first `most` bytes of a store. Broken lines are left out.
+    """Yield the records in the first `most` bytes of a store. Malformed lines are skipped.
 
     Raises:
         OSError: The file cannot be read.
@@ -389,7 +391,7 @@ def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iter
 
 
 def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | None:
-    """Return the record at a position that `Lines.position` returned, or None if it is broken.
+    """Return the record at a position from `Lines.position`, or None if it is malformed.
 
     Raises:
         OSError: The file cannot be read.
@@ -411,7 +413,7 @@ def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
     offset: int
     fingerprint: bytes
-    """A digest of the first bytes of the file and of the bytes before `offset`."""
+    """A digest of the start of the file and of the bytes just before `offset`."""
     state: msgspec.Raw
 
 
@@ -421,7 +423,7 @@ class _Identified(msgspec.Struct, frozen=True, array_like=True, tag="store"):
 
 
 def _usable_cursor(file: IO[bytes], store: Store, state: bytes) -> _Cursor | None:
-    """Return where to continue reading, or None if the beginning of the file has changed."""
+    """Return the saved position, or None if the data before it has changed."""
     cursor = _unpack_or_none(state, _Cursor)
     if cursor is None or store.path.endswith(_COMPRESSED) or cursor.offset > store.size:
         return None
@@ -488,7 +490,6 @@ def _pack_raw(state: object) -> msgspec.Raw:
 
 
 def _unpack_or_none(data: bytes | msgspec.Raw, kind: type[T]) -> T | None:
-    """Decode a state, or return None if it is empty or has the fields of another version."""
     try:
         return typed.unpack(data, kind)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Finds the projects that belong to the folders in VS Code's `workspaceStorage`."""
+"""Maps the folders in VS Code's `workspaceStorage` to projects."""
 
 from __future__ import annotations
 
@@ -32,35 +32,33 @@ class Uri(Record):
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """A folder in `workspaceStorage`, with the data of one project."""
+    """A folder in `workspaceStorage`, which contains the data of one project."""
 
     path: str
     folders: tuple[str, ...]
-    """The folders of the project on this machine, if known."""
+    """The project's folders on this machine, if known."""
     name: str | None = None
-    """The name of the project's folder if it is on another machine."""
+    """The name of the project's folder, if the project is on another machine."""
 
     @property
     def workspace(self) -> str:
-        """The folder for which calls are recorded."""
+        """The folder to record calls for, or an empty string if unknown."""
         return next(iter(self.folders), "")
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The folders of the project, or the name of a folder on another machine, for
-        `Roots.contains`.
-        """
+        """The project's folders, or the name of its remote folder. Used by `Roots.contains`."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 
 def storages(user: Path) -> Iterator[Storage]:
-    """Yield the storage folders of all projects. A project may have several."""
+    """Yield all storage folders of a user. Several may belong to the same project."""
     for entry in list_folder(user / "workspaceStorage"):
         yield storage(entry.path)
 
 
 def storage(path: str) -> Storage:
-    """Read which project a folder in `workspaceStorage` belongs to."""
+    """Determine the project that a folder in `workspaceStorage` belongs to."""
     for name in ("workspace.json", "meta.json"):
         try:
             at = os.stat(os.path.join(path, name))
@@ -71,12 +69,12 @@ def storage(path: str) -> Storage:
 
 
 def local_path(uri: str | Uri | None, *, on_server: bool = False) -> str | None:
-    """Return the path of a URI on this machine, or None if the URI is on another machine.
+    """Return the local path of a URI, or None if the URI refers to another machine.
 
     Args:
         uri: The URI.
-        on_server: Whether the URI comes from the user data of a VS Code server, for which remote
-            URIs are local.
+        on_server: Whether the URI comes from the user data of a VS Code server. Remote URIs are
+            local in this case.
     """
     if isinstance(uri, Uri):
         scheme, path = uri.scheme, uri.path
@@ -103,11 +101,13 @@ class _Group(Record):
 
 
 def own_window(user: Path, model: str) -> int | None:
-    """Return the context window of a model that the user has added to VS Code, if it is one.
+    """Return the context window of a model that the user added to VS Code, in tokens.
+
+    Returns None for any other model.
 
     Args:
-        user: VS Code's folder of user data.
-        model: The last part of the model's id.
+        user: VS Code's user data folder.
+        model: The last segment of the model's id.
     """
     path = user / "chatLanguageModels.json"
     try:
@@ -152,7 +152,9 @@ def _read_storage(path: str, name: str, _mtime_ns: int) -> Storage:
 
 
 def is_server(path: str) -> bool:
-    """Return whether a folder belongs to a VS Code server, which runs where the project is."""
+    """Return whether a path is in the data of a VS Code server, which runs on the project's
+    machine.
+    """
     return any(
         f"{os.sep}{name}{os.sep}" in path for name in (*EDITOR_SERVERS, "code-server", "serve-web")
     )
