@@ -1,1 +1,1 @@
-"""The readers, one module per agent. Each describes where the agent keeps sessions."""
+"""Contains one session reader per agent."""

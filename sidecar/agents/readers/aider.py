@@ -1,7 +1,8 @@
-"""Reads aider's `.aider.chat.history.md` in the project's folder, which has rounded numbers.
+"""Reads aider's `.aider.chat.history.md`, which is in the project's folder.
 
-Each chat starts with a heading, which contains its only time. Lines of aider itself start with `>
-`, but lines of the chat may do so too.
+Each chat starts with a heading, which contains the only timestamp. The token counts are rounded.
+Lines written by aider itself start with `> `, but lines of the conversation may start the same
+way.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
 AGENT = "aider"
 _BAND = 75.0
-"""The error band (±%) of a context's size.
+"""The margin of error of a context's size in percent (±).
 
-aider reports up to four calls of a message (three reflections) as one, counts streamed prompts with
-its own tokenizer, and rounds the totals.
+aider reports all calls of a message, of which there can be four, as one. It counts streamed
+prompts with its own tokenizer and rounds the totals.
 """
 _STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
@@ -53,7 +54,7 @@ _SCALE = {b"": 1, b"k": 1_000, b"M": 1_000_000}
 
 
 class Aider(StoreReader):
-    """Reads aider's history. Each chat of a history is a session."""
+    """Reads aider's history files. Each chat in a file is a session."""
 
     agent = AGENT
 
@@ -80,10 +81,11 @@ READER = Aider()
 class _History(msgspec.Struct, dict=True):
     folder: str
     chat: SessionState
-    """The newest chat. Only headings have a time, so its time is that of the file."""
+    """The latest chat. Since only headings have a timestamp, the index uses the time of the
+    file.
+    """
     started: datetime | None = None
     calls: int = 0
-    """The number of calls in the newest chat."""
 
     @classmethod
     def of(cls, folder: str) -> _History:
@@ -91,7 +93,7 @@ class _History(msgspec.Struct, dict=True):
 
     @property
     def ended(self) -> list[SessionState]:
-        """The chats that ended during this reading. They are not saved."""
+        """The chats that ended during this read. They are not saved with the state."""
         ended: list[SessionState] = self.__dict__.setdefault("ended_chats", [])
         return ended
 
@@ -102,7 +104,9 @@ class _History(msgspec.Struct, dict=True):
             elif named := _MODEL.match(line):
                 self.chat.model = named.group(1).decode("utf-8", "replace")
             elif line.startswith(b"#### "):
-                self.chat.active = not line.startswith(b"#### /")  # not a command
+                self.chat.active = not line.startswith(
+                    b"#### /"
+                )  # a slash command does not start a turn
             elif numbers := _TOKENS.match(line):
                 yield from self._make_calls(numbers)
 

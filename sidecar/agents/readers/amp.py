@@ -1,4 +1,4 @@
-"""Reads Amp's `threads/T-*.json`, one document per thread without sub-agents."""
+"""Reads Amp's `threads/T-*.json`, which contain one thread each. Sub-agents are not included."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Usage(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """The tokens of the call. Amp reports the input of OpenAI's models as cache writes."""
+        """The usage of the call. Amp reports the input of OpenAI models as cache writes."""
         fresh, write = token_count(self.input_tokens), token_count(self.cache_creation_input_tokens)
         if provider_of(self.model or "") == "openai":
             fresh, write = fresh + write, 0
@@ -91,7 +91,7 @@ class _Thread(Record):
 
     @property
     def replies(self) -> Iterator[tuple[str, _Usage]]:
-        """Yield the id and usage of each message that has usage."""
+        """The message id and usage of each reply."""
         for number, one in enumerate(self.messages or ()):
             if one.usage is not None:
                 yield str(number if one.message_id is None else one.message_id), one.usage

@@ -1,11 +1,13 @@
-"""Reads Claude Code's `projects/<slug of the folder>/<session>.jsonl` and its sub-agents' files.
+"""Reads Claude Code's `projects/<project>/<session>.jsonl` and the files of its sub-agents.
 
-Each content block of a message has a line with the usage so far, so the largest output counts.
-Resumed sessions, forks and sidechains repeat messages under the same id.
+A message has one line per content block, each with the usage up to that block. Only the line
+with the most output tokens counts. Resumed sessions, forks and sidechains repeat messages with
+the same ids.
 
-No message records the calls that write a compaction's summary. `cost-state` lines contain each
-model's total usage, including sub-agents and summaries. If a compaction lies between two such
-lines, or before the first one, then usage that belongs to no message is that of the summary.
+The calls that summarize a conversation for a compaction are not recorded as messages. However,
+`cost-state` lines contain each model's total usage, including sub-agents and summaries. If there
+was a compaction since the previous `cost-state` line, any usage that cannot be attributed to a
+message must come from the summary.
 """
 
 from __future__ import annotations
@@ -66,9 +68,11 @@ if TYPE_CHECKING:
 _SYNTHETIC = "<synthetic>"
 _MARKED_SINCE = (2, 1, 300)
 _UNFINISHED = (None, "tool_use", "pause_turn")
-"""The stop reasons after which the agent continues."""
+"""Stop reasons after which the agent continues."""
 TITLES = ("custom_title", "ai_title", "summary")
-"""The fields that may contain a title, best first: the user's, the agent's, a summary."""
+"""The fields that may contain a title: set by the user, by the agent, or in a summary. The first
+one that is set is used.
+"""
 
 
 class _Split(Record):
@@ -84,7 +88,7 @@ _NO_SPLIT = _Split()
 
 
 class PartUsage(Record):
-    """The tokens of a message, or of one of the calls that it consists of."""
+    """The token counts of a message, or of one of the calls that produced the message."""
 
     type: str | None = None
     model: str | None = None
@@ -104,7 +108,6 @@ class MessageUsage(PartUsage):
 
     @property
     def searches(self) -> int:
-        """The number of web searches, which are billed separately."""
         return (self.server_tool_use and self.server_tool_use.web_search_requests) or 0
 
 
@@ -117,11 +120,11 @@ class ClaudeMessage(Record):
 
 class _CompactMetadata(CamelRecord):
     post_tokens: TokenCount = None
-    """Claude Code's estimate of the context size after a compaction."""
+    """Claude Code's own estimate of the context size after a compaction."""
 
 
 class ModelUsage(CamelRecord):
-    """The usage of a model in a session, including sub-agents and compactions."""
+    """The total usage of a model in a session, including sub-agents and compactions."""
 
     input_tokens: TokenCount = None
     output_tokens: TokenCount = None
@@ -144,7 +147,7 @@ class ModelUsage(CamelRecord):
 
 
 ModelParts = tuple[int, int, int, int, int]
-"""The uncached input, cache reads, cache writes, one-hour cache writes among them, and output."""
+"""Uncached input, cache reads, all cache writes, one-hour cache writes, and output tokens."""
 
 
 class TranscriptLine(CamelRecord):
@@ -170,7 +173,7 @@ class TranscriptLine(CamelRecord):
     tool_use_result: msgspec.Raw = msgspec.Raw(b"")
     compact_metadata: _CompactMetadata | None = None
     model_usage: dict[str, ModelUsage] | None = None
-    """The usage of each model, in a `cost-state` line."""
+    """The usage by model, if this is a `cost-state` line."""
     message: ClaudeMessage | None = None
 
     @property
@@ -183,14 +186,14 @@ class TranscriptLine(CamelRecord):
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the agent is idle after the line."""
+        """Whether the agent is idle after this line."""
         if self.type != "assistant" or self.message is None:
             return self.type == "user" and not self.starts_turn
         return self.call is None or self.message.stop_reason not in _UNFINISHED
 
     @property
     def title_kind(self) -> str | None:
-        """The field in `TITLES` that the line contains, or None."""
+        """The title field that is set in this line, or None."""
         if self.custom_title:
             return "custom_title"
         return "ai_title" if self.ai_title else "summary" if self.summary else None
@@ -201,7 +204,7 @@ class TranscriptLine(CamelRecord):
 
     @property
     def call(self) -> tuple[ClaudeMessage, MessageUsage] | None:
-        """The message and usage of a model's reply, or None for other lines."""
+        """The message and its usage if this line is a model's reply, otherwise None."""
         message = self.message
         if self.type != "assistant" or message is None or message.usage is None:
             return None
@@ -220,8 +223,9 @@ def _marks_prompts(version: str | None) -> bool:
 
 
 def _size_of_last_call(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
-    """Return the size of the last call of a message. The message's own usage is the total of its
-    calls.
+    """Return the size of the last call that produced a message.
+
+    The message itself contains only the total usage of all these calls.
     """
     calls = [part for part in usage.iterations or () if part.type in (None, "message")]
     last = calls[-1] if len(calls) > 1 else usage
@@ -252,13 +256,13 @@ def sum_of(parts: list[PartUsage]) -> Usage:
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
-    """Return the tokens of cache writes that live for five minutes."""
+    """Return the number of cache write tokens with a lifetime of five minutes."""
     split = (usage.cache_creation or _NO_SPLIT).ephemeral_5m_input_tokens or 0
     return min(split, numbers.cache_write_tokens - numbers.cache_write_1h_tokens)
 
 
 def tier_of(usage: MessageUsage) -> str:
-    """Return the service tier, including fast mode and regional inference with their own prices."""
+    """Return the service tier. It includes fast mode and the region, which have separate prices."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)
 
@@ -285,7 +289,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
     Args:
         line: The line.
-        tools: Names of called tools by the ids of the calls. Calls in the line are added.
+        tools: Tool names by call id. Calls in the line are added.
     """
     if line.is_sidechain:
         return
@@ -307,31 +311,33 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""The largest number of messages between two `cost-state` lines for which summaries are found."""
+"""The maximum number of messages between two `cost-state` lines to compare."""
 
 
 class CostCheck(msgspec.Struct):
-    """Finds the usage of compaction summaries, by comparing `cost-state` lines with messages."""
+    """Detects the usage of compaction summaries by comparing `cost-state` lines with messages."""
 
     totals: dict[str, ModelParts] = {}
-    """The usage of each model in the last `cost-state`."""
+    """The usage of each model in the previous `cost-state` line."""
     at: str | None = None
-    """The time of the last `cost-state`."""
+    """The time of the previous `cost-state` line."""
     messages: dict[str, tuple[str, ModelParts]] = {}
-    """The model and usage of each message since the last `cost-state`."""
+    """The model and usage of each message since the previous `cost-state` line."""
     compacted_model: str | None = None
-    """The model of the conversation if it was compacted since the last `cost-state`."""
+    """The conversation's model, if there was a compaction since the previous `cost-state` line."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add the usage of a message. Of several lines for a message, the one with the most output
-        counts.
+        """Add the usage of a message. Calling this again for the same message keeps the larger
+        output.
         """
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
 
     def apply(self, line: TranscriptLine, path: str) -> tuple[str, Usage] | None:
-        """Apply a `cost-state` line. Returns the model and usage of the summaries since the last
-        one.
+        """Apply a `cost-state` line.
+
+        Returns:
+            The model and usage of the summaries since the previous `cost-state` line, or None.
         """
         totals: dict[str, ModelParts] = {}
         for name, used in (line.model_usage or {}).items():
@@ -482,29 +488,29 @@ class _Transcript(msgspec.Struct):
     is_live: bool
     """Whether the transcript may contain a main conversation."""
     timestamp: str | None = None
-    """The time of the newest line that has one."""
+    """The most recent timestamp, used for lines without a timestamp."""
     folder: str = ""
-    """The folder of the newest line that has one."""
+    """The most recent working directory."""
     message: str | None = None
-    """The id of the newest message of the main conversation."""
+    """The id of the latest message in the main conversation."""
     titles: dict[str, str] = {}
-    """The position of the newest title of each kind."""
+    """The position of the latest title of each kind."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
-    """The USD of the session in the newest `cost-state`."""
+    """The session's cost in USD according to the latest `cost-state` line."""
     newest_call: CallFinished | None = None
-    """The newest call of the main conversation."""
+    """The latest call in the main conversation."""
 
     @classmethod
     def of(cls, store: Store) -> _Transcript:
         return cls(SessionState(Path(store.path).stem), store.live)
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls in some lines, each once with its largest output."""
+        """Yield the calls in the lines. Each call is yielded once, with its largest output."""
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
-            # A line without a time has the time of the line before it.
+            # A line without a timestamp gets the timestamp of the previous line.
             line.timestamp = self.timestamp = line.timestamp or self.timestamp
             self.folder = line.cwd or self.folder
             call = line.call
@@ -563,7 +569,7 @@ class _Transcript(msgspec.Struct):
             reading = msgspec.structs.replace(reading, output=max(reading.output, known.output))
         if message.model != session.model:
             session.window = None
-        if reading.prompt > _SMALL_WINDOW:  # transcripts omit the suffix `[1m]` of the model's name
+        if reading.prompt > _SMALL_WINDOW:  # the transcript's model names lack the suffix `[1m]`
             session.window = _LARGE_WINDOW
         self.message, session.model = message.id, message.model
         session.track = session.track.call(reading)
@@ -593,7 +599,7 @@ class _Transcript(msgspec.Struct):
 
     def _call_with_own_cost(self, line: TranscriptLine) -> Iterator[CallFinished]:
         total = sum(one.cost_usd or 0.0 for one in (line.model_usage or {}).values())
-        # The cost starts at 0 again when a session is resumed.
+        # The cost restarts at 0 when a session is resumed.
         new = total - self.own_cost if total >= self.own_cost else total
         call, self.own_cost = self.newest_call, total
         if call is None or new <= 0:
@@ -656,9 +662,9 @@ def _stores_of_project(folder: str) -> Iterator[Store]:
 
 
 def _newest_store(folder: str) -> list[Store]:
-    """Return the newest session in a folder whose name does not match its project.
+    """Return the newest session in a folder whose name does not match the project.
 
-    The folder may have been renamed. Folders of sub-agents are skipped.
+    The project may have been renamed since. Folders of sub-agents are skipped.
     """
     paths = (entry.path for entry in list_folder(folder) if _is_main(entry.name))
     stores = (store for path in paths for store in _store_of(path, live=True))
@@ -675,9 +681,9 @@ def _is_main(name: str) -> bool:
 
 
 def _project_name_prefix(path: str) -> str:
-    """Return the prefix of the names of all project folders for a path and its subfolders.
+    """Return the prefix that the folder names of a project and its subfolders have in common.
 
-    Several paths may have the same name. The sessions' lines contain the real path.
+    Different paths may share a prefix, but the lines of each session contain the actual path.
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", path))
     return name[:_LONGEST_SLUG]

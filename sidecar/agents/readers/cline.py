@@ -1,11 +1,12 @@
-"""Reads the sessions of Cline, and the tasks of Roo Code, which has Cline's old format.
+"""Reads the sessions of Cline, and the tasks of Roo Code, which uses Cline's old format.
 
-Since version 4, Cline has `~/.cline/data/sessions/<id>/`, which its command line and all editors
-share. The file is rewritten with each message. Each reply contains the numbers of its call, whose
-input includes cached tokens.
+Cline 4 and later store sessions in `~/.cline/data/sessions/<id>/`, which the command-line tool
+and all editors share. The messages file is rewritten after each message. Each reply includes the
+usage of its call. The reported input includes cached tokens.
 
-Older versions have `tasks/<id>/ui_messages.json` in VS Code's global storage. The text of a message
-is JSON with the numbers of a call next to the prompt; the prompt is not decoded.
+Older versions store `tasks/<id>/ui_messages.json` in VS Code's global storage. A message's text
+is a JSON string that contains both the prompt and the usage of the call. Only the usage is
+decoded.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Numbers(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """The tokens of the call. Only OpenAI's format includes cached tokens in the input."""
+        """The usage of the call. Only OpenAI's format includes cached tokens in the input."""
         parts = (
             token_count(self.tokens_in),
             token_count(self.cache_reads),
@@ -82,7 +83,7 @@ class _Message(CamelRecord):
 
     @property
     def numbers(self) -> _Numbers | None:
-        """The numbers of a finished call, or None for other messages."""
+        """The usage data of a completed call, or None for other messages."""
         if self.say != "api_req_started":
             return None
         with suppress(msgspec.DecodeError):
@@ -116,7 +117,7 @@ _numbers = typed.decoder(_Numbers)
 
 
 class Tasks(FileStores):
-    """Reads the tasks of an editor extension, which Cline before version 4 and Roo Code keep."""
+    """Reads the tasks of an editor extension: Roo Code, Kilo Code, or Cline before version 4."""
 
     agent = ""
     pattern, levels = r"[^/]+/ui_messages\.json", 2
@@ -127,7 +128,7 @@ class Tasks(FileStores):
         Args:
             agent: The agent's name.
             extension: The id of the extension.
-            has_repository: Whether task folders contain a git repository. They are then not
+            has_repository: Whether task folders contain a git repository. If so, they are not
                 watched.
         """
         self.agent = agent
@@ -144,11 +145,11 @@ class Tasks(FileStores):
         return read_document(store, partial(_parse_task, Path(store.path)))
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        """Yield the parts of the newest request, whose messages are in a file of their own."""
+        """Yield the parts of the latest request, whose messages are in a separate file."""
         shown = decode_file(path, list[_Message])
         sizes = [one.numbers.usage.prompt_tokens for one in shown if one.numbers]
         if any(one.say == "condense_context" for one in shown):
-            return  # the sizes do not tell which messages each request contained
+            return  # it is unknown which messages each request contained
         tools, calls = dict[str, str](), iter(sizes)
         sent = Path(path).with_name("api_conversation_history.json")
         for message in decode_file(str(sent), list[_SentMessage]):
@@ -186,7 +187,7 @@ def _parse_task(path: Path, data: bytes) -> StoreContents:
 
 
 def reported_usd(cost: Number) -> Decimal | None:
-    """Return the cost that an agent reports, or None if it is missing or impossible."""
+    """Return the cost in USD that an agent reports, or None if it is missing or negative."""
     return None if cost is None or cost < 0 else Decimal(repr(cost))
 
 
@@ -249,7 +250,7 @@ class _Reply(CamelRecord):
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens of the reply's call, or None for other messages."""
+        """The usage of the reply's call, or None for other messages."""
         usage = self.metrics.usage if self.metrics else None
         return usage if usage and usage.prompt_tokens + usage.output_tokens else None
 
@@ -324,7 +325,7 @@ READER = TwoStores(
 
 
 def _parse_session(store: Store, data: bytes) -> StoreContents:
-    """Parse a conversation. A sub-agent's conversation has calls but no session."""
+    """Parse a conversation. If it belongs to a sub-agent, only its calls are returned."""
     document, manifest = decode_document(data, _File), _read_manifest(store.path)
     session = SessionState(document.session_id or Path(store.path).parent.name)
     session.work_in(manifest.folder)

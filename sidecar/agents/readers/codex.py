@@ -1,12 +1,14 @@
-"""Reads Codex's `sessions/YYYY/MM/DD/rollout-<time>-<thread>.jsonl`, later compressed or archived.
+"""Reads Codex's `sessions/YYYY/MM/DD/rollout-<time>-<thread>.jsonl`.
 
-New versions write a `token_usage_record` per call. All versions write `token_count` events, which
-repeat with unchanged totals.
+Codex may compress these files or move them to `archived_sessions`. New versions write a
+`token_usage_record` for each call. All versions write `token_count` events, some of which repeat
+the previous totals.
 
-Forked and spawned threads start with a copy of their parent's lines, with new or old times. These
-are checked in order to find the end of the copy: the ordinal of the first own line, if the file
-names it; turns and totals that the parent's file also contains; the time at which a turn began.
-Without the parent's file, the first pause ends the copy, which is written without pauses.
+Forked and spawned threads start with a copy of their parent's lines, with original or new
+timestamps. The end of the copy is determined by the first of these that is available: the
+ordinal of the thread's first own line; the turns and totals in the parent's file; the start time
+of a turn. If none is available, the copy ends at the first pause, because it is written without
+pauses.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
 
 UsageParts = tuple[int, int, int, int, int]
-"""The input, cached and cache-written tokens in it, output, and reasoning tokens in it."""
+"""Input, cached input, input written to the cache, output, and reasoning output tokens."""
 
 
 class Tokens(Record):
-    """The tokens of a call or a whole thread. The input includes cache reads and writes."""
+    """The token counts of a call or a thread. The input includes cache reads and writes."""
 
     input_tokens: TokenCount = None
     cached_input_tokens: TokenCount = None
@@ -68,9 +70,7 @@ class Tokens(Record):
 
 
 class Info(Record):
-    """The contents of a `token_count` event. `total_token_usage` is the total of the thread's
-    calls.
-    """
+    """The contents of a `token_count` event. `total_token_usage` covers the whole thread."""
 
     total_token_usage: Tokens | None = None
     last_token_usage: Tokens | None = None
@@ -90,7 +90,7 @@ class _Git(Record):
 
 
 class Payload(Record):
-    """The payload of a line. A line has only some of the fields, depending on its type."""
+    """The payload of a line. The fields that are set depend on the type of the line."""
 
     type: str | None = None
     id: str | None = None
@@ -105,7 +105,7 @@ class Payload(Record):
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
     root_turn_id: str | None = None
-    """The turn that the user started. For a sub-agent it is a turn of the root thread."""
+    """The turn that the user started. For a sub-agent, this is a turn of the root thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -118,7 +118,7 @@ class Payload(Record):
 
     @property
     def is_subagent(self) -> bool:
-        """Whether another thread started the thread of this `session_meta`."""
+        """Whether this is the `session_meta` of a thread that another thread spawned."""
         return b'"subagent"' in bytes(self.source)
 
     @property
@@ -129,7 +129,7 @@ class Payload(Record):
 
     @property
     def parent(self) -> str | None:
-        """The thread whose lines this thread may start with."""
+        """The thread that this thread was forked or spawned from, if any."""
         spawned = re.search(rb'"parent_thread_id"\s*:\s*"([^"]+)"', bytes(self.source))
         return (
             self.forked_from_id
@@ -151,12 +151,14 @@ class RolloutLine(Record):
 
     @property
     def is_summary(self) -> bool:
-        """Whether the line is the summary of a compaction. Its usage follows in another line."""
+        """Whether the line contains the summary of a compaction. A later line contains its
+        usage.
+        """
         return self.metadata is not None and bool(self.metadata.compaction_output)
 
     @property
     def kind(self) -> str | None:
-        """The type of the line, or for an event the type of its payload."""
+        """The type of the line. For an event, this is the type of its payload."""
         return self.payload.type if self.type == "event_msg" and self.payload else self.type
 
 
@@ -164,47 +166,46 @@ entry = typed.decoder(RolloutLine)
 
 
 def usage_of(parts: UsageParts) -> Usage:
-    """Return the usage of a call, whose parts do not overlap."""
     prompt, cached, written, output, reasoning = parts
     return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
 
 
 class RolloutState(msgspec.Struct):
-    """The reader's state for one file."""
+    """What the reader remembers about a rollout file between reads."""
 
     thread: str
     owner: str | None = None
-    """The thread that the user sees. For a sub-agent it is the thread that started it."""
+    """The thread that the user sees. For a sub-agent, this is the thread that spawned it."""
     named: bool = False
-    """Whether the `session_meta` of the file's own thread was read."""
+    """Whether the `session_meta` of this thread has been read."""
     parent: str | None = None
-    """The thread whose lines this one may start with."""
+    """The thread whose lines may have been copied to the start of this file."""
     began: str | None = None
-    """The time at which the thread was created, in ISO 8601."""
+    """The creation time of the thread, in ISO 8601 format."""
     first_ordinal: int | None = None
-    """The ordinal of the first own line. Lines with lower ordinals belong to the parent."""
+    """The ordinal of the thread's first own line. Lines with lower ordinals are copies."""
     copied: bool = False
-    """Whether a parent's `session_meta` was read."""
+    """Whether the file contains a copy of another thread's `session_meta`."""
     copied_at: str | None = None
-    """The time of the newest line that may be a copy."""
+    """The time of the last line that may be a copy."""
     own: bool = False
-    """Whether all further lines belong to the thread itself."""
+    """Whether the end of the copied lines has been reached."""
     subagent: bool = False
     resumed: bool = False
     """Whether the user started the current turn of this sub-agent's thread."""
     records: bool = False
-    """Whether the file has usage records. `token_count` events are then ignored."""
+    """Whether the file contains usage records. If so, `token_count` events are ignored."""
     count: int = 0
-    """The number of calls."""
+    """The number of calls so far."""
     total: UsageParts | None = None
     last: UsageParts | None = None
-    """The tokens of the last event that was recorded as a call."""
+    """The token counts of the last event that was recorded as a call."""
     model: str | None = None
     cwd: str | None = None
     provider: str | None = None
 
     def begin(self, meta: Payload, at: str | None) -> None:
-        """Apply a `session_meta`. The first one belongs to the file, and later ones are copies."""
+        """Apply a `session_meta` line. The first is the file's own, and any others are copies."""
         if self.named:
             self.copied = self.copied or meta.id != self.thread
             return
@@ -222,11 +223,10 @@ class RolloutState(msgspec.Struct):
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
-        """Return the tokens of the call that an event reports, or None if it repeats the last
-        event.
+        """Return the token counts of the call in an event, or None if the event is a repetition.
 
-        Old versions only report the total of the thread. The call is then the difference between
-        two totals.
+        Old versions report only the total of the thread. In this case, the call is the
+        difference between two totals.
         """
         total, before = info.total_token_usage, self.total
         if total is not None:
@@ -266,7 +266,7 @@ class _ContentLine(Record):
 
 decode_content_line = typed.decoder(_ContentLine)
 _INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS\.md)')
-"""Matches the instructions that Codex sends as messages of the user."""
+"""Matches instructions that Codex sends as user messages."""
 
 
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
@@ -274,7 +274,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
     Args:
         line: The line.
-        tools: Names of called tools by the ids of the calls. Calls in the line are added.
+        tools: Tool names by call id. Calls in the line are added.
     """
     item = line.payload
     if line.type == "compacted":
@@ -308,16 +308,14 @@ _STARTS = ("turn_context", "task_started", "turn_started")
 
 
 class Parent(NamedTuple):
-    """What identifies the lines of a parent thread: the ids of its turns, and its totals after each
-    call.
-    """
+    """The turn ids of a parent thread, and its token totals after each call."""
 
     turns: frozenset[str] = frozenset()
     totals: frozenset[UsageParts] = frozenset()
 
 
 def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Parent) -> bool:
-    """Return whether a line, and therefore every later one, belongs to the thread itself."""
+    """Return whether this line marks the end of the lines copied from the parent."""
     kind = one.kind
     if state.first_ordinal is not None and one.ordinal is not None:
         return one.ordinal >= state.first_ordinal
@@ -334,13 +332,13 @@ def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Pare
 
 
 def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
-    """Return whether a line was written after the thread began, judged by its times."""
+    """Return whether the timestamps show that a line was written after the thread began."""
     began, at = parse_iso_time(state.began), parse_iso_time(one.timestamp)
     if began is None or at is None or at < began:
         return False
     started = _parse_time(payload.started_at)
     if started is not None:
-        # The turn's time has whole seconds, and the thread's has milliseconds.
+        # The turn's start time has no fractional seconds.
         return started >= began.replace(microsecond=0)
     copied_at = parse_iso_time(state.copied_at)
     return not state.copied or copied_at is None or at - copied_at > _PAUSE
@@ -353,7 +351,7 @@ def _parse_time(value: float | str | None) -> datetime | None:
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
-    """Return what identifies the lines of a parent thread. Nothing does if its file is gone."""
+    """Return the turns and totals of a parent thread. Both are empty if the thread has no file."""
     if thread is None:
         return Parent()
     for found in _files_of(path, thread):
@@ -367,7 +365,7 @@ def parent_of(path: str, thread: str | None) -> Parent:
 
 @lru_cache(maxsize=8)
 def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
-    """Read the turns and totals of a thread. The size and time of its file are keys of the cache.
+    """Read the turns and totals of a thread. The file's size and time are part of the cache key.
 
     Raises:
         OSError: The file cannot be read.
@@ -386,7 +384,10 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
 
 
 def _files_of(path: str, thread: str) -> Iterator[str]:
-    """Yield the files of a thread, from the folders of the days around its creation."""
+    """Yield the files of a thread.
+
+    The thread may be archived, or in the folder of the day on which it was created.
+    """
     home = next(
         (one.parent for one in Path(path).parents if one.name in ("sessions", "archived_sessions")),
         None,
@@ -405,7 +406,10 @@ def _files_of(path: str, thread: str) -> Iterator[str]:
 
 
 def _possible_day_folders(sessions: Path, thread: str) -> list[Path]:
-    """Return the folders in which a thread may have begun. The time is part of its id (UUIDv7)."""
+    """Return the folders that a thread may be in, based on the creation time in its UUIDv7.
+
+    The folder names use local time, so the adjacent days are included.
+    """
     try:
         at = datetime.fromtimestamp(int(thread.replace("-", "")[:12], 16) / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -423,7 +427,7 @@ class _RateLimit(Record):
     used_percent: float | None = None
     window_minutes: TokenCount = None
     resets_at: float | None = None
-    """In seconds since 1970."""
+    """Seconds since 1970."""
 
 
 class _RateLimits(Record):
@@ -441,7 +445,7 @@ class _LimitsLine(Record):
 
 _limits_line = typed.decoder(_LimitsLine)
 _LIMITS_WITHIN = 256 << 10
-"""The limits are searched for in this many bytes at the end of a file."""
+"""The number of bytes at the end of a file in which to look for limits."""
 
 
 class Codex(FileStores):
@@ -463,7 +467,7 @@ class Codex(FileStores):
         return line.payload.thread_name if line and line.payload else None
 
     def limits(self, path: str) -> list[ReportedLimit]:
-        """Return the limits in the file's last lines. Compressed files are too old to have any."""
+        """Return the latest limits in the file. Compressed files are too old for this."""
         if path.endswith(".zst"):
             return []
         found = _RateLimits()
@@ -490,11 +494,11 @@ READER = Codex()
 
 class _Rollout(RolloutState):
     session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
-    """The conversation in the file, including lines copied from the parent thread."""
+    """The conversation in the file, including the lines copied from a parent thread."""
     summary: str | None = None
-    """The response that contains the summary of the newest compaction."""
+    """The id of the response that contains the latest compaction's summary."""
     awaits_summary: bool = False
-    """Whether the usage of a summary is still missing."""
+    """Whether a summary has been read, but not yet its usage."""
 
     @classmethod
     def of(cls, path: str) -> _Rollout:
@@ -518,7 +522,7 @@ class _Rollout(RolloutState):
         yield self.session.snapshot()
 
     def _apply(self, line: RolloutLine, payload: Payload, position: str) -> Sequence[CallFinished]:
-        """Apply a line, and return the call that it reports unless the call is known."""
+        """Apply a line, and return any new call in it."""
         kind, session = line.kind, self.session
         session.touch(parse_iso_time(line.timestamp))
         session.window = payload.model_context_window or session.window
@@ -565,7 +569,7 @@ class _Rollout(RolloutState):
         return self._call(line, parts, request, info.model, is_summary=is_summary)
 
     def _record(self, line: RolloutLine, payload: Payload) -> Sequence[CallFinished]:
-        """Apply a usage record, which may belong to a thread whose lines this thread copied."""
+        """Apply a usage record. It may be a copied record of another thread."""
         if payload.usage is None:
             return ()
         is_named = payload.response_id is not None and payload.response_id == self.summary
@@ -577,7 +581,7 @@ class _Rollout(RolloutState):
         if payload.thread_id is None and not self.own:
             return ()
         parts = payload.usage.parts
-        # An event may have reported the call of the first record already.
+        # The call in the first record may already have been counted from an event.
         counted = not self.records and self.last == parts
         self.records, self.own = True, True
         if counted:
@@ -588,7 +592,7 @@ class _Rollout(RolloutState):
 
     def _measure(self, tokens: Tokens | None) -> None:
         if tokens is not None:
-            # The settings name the model of the session.
+            # The session's settings contain the model.
             prompt, _, _, output, _ = tokens.parts
             reading = CallSize(prompt, output, None, self.session.window)
             self.session.track = self.session.track.call(reading)
@@ -618,7 +622,7 @@ class _Rollout(RolloutState):
 
 
 def _telemetry_id(thread: str, parts: UsageParts) -> str:
-    """Return an id of a call that can also be derived from Codex's telemetry, which has no ids."""
+    """Return an id that can also be derived from Codex's telemetry, which has no call ids."""
     prompt, cached, _, output, reasoning = parts
     return f"{thread}/{prompt}/{cached}/{output}/{reasoning}"
 
@@ -639,6 +643,6 @@ _TURN = {
 
 
 def _thread_of(path: str) -> str:
-    """Return the id of the thread in a file's name."""
+    """Extract the thread id from the name of a file."""
     found = _THREAD.search(os.path.basename(path))
     return found.group(1) if found else os.path.basename(path)

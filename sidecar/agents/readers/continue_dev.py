@@ -1,9 +1,9 @@
-"""Reads the sessions of Continue's command line, and the calls of its extensions.
+"""Reads the sessions of Continue's command-line tool and the calls of its editor extensions.
 
-The command line has `sessions/<session>.json`: a JSON document without times, rewritten at each
-save. Its usage covers all calls, but messages may be missing: those of aborted turns, summaries and
-sub-agents. The extensions have `dev_data/*/tokensGenerated.jsonl`, with a line per call and no
-sessions.
+The command-line tool stores `sessions/<session>.json`, a JSON document without timestamps that
+is rewritten on each save. Its total usage covers all calls, but the replies of aborted turns,
+summaries and sub-agents are not stored. The extensions store `dev_data/*/tokensGenerated.jsonl`,
+which has one line per call and no sessions.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _File(msgspec.Struct):
 
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""The time without a save after which usage without a message will never get one."""
+"""The number of seconds after the last save at which a call's reply is considered missing."""
 
 
 class _Cached(Record):
@@ -134,7 +134,7 @@ class _MessageUsage(Record):
     completion_tokens: Number = None
     completion_tokens_details: _Reasoning | None = None
     cost_cents: Number = None
-    """The rounded cost from Continue's own price list."""
+    """The cost in cents according to Continue's price list, rounded."""
 
     @property
     def usage(self) -> Usage:
@@ -182,7 +182,7 @@ class _Session(CamelRecord):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a turn is running, judged by the last message."""
+        """Whether a turn is running, based on the last message."""
         items = self.history or []
         return bool(items) and items[-1].is_waiting
 
@@ -192,7 +192,7 @@ class _Session(CamelRecord):
 
     @property
     def replies(self) -> list[_MessageUsage]:
-        """The usage of the replies that are still listed."""
+        """The usage of each stored reply."""
         messages = (item.message for item in self.history or ())
         used = (one.usage for one in messages if one and one.role == "assistant")
         return [one for one in used if one and token_count(one.prompt_tokens)]
@@ -200,9 +200,11 @@ class _Session(CamelRecord):
 
 class _State(msgspec.Struct):
     replies: dict[str, tuple[int, int]] = {}
-    """The prompt and output tokens of each reply, or zeros for a reply copied from a parent."""
+    """The prompt and output tokens of each reply. Both are zero for replies copied from a
+    parent.
+    """
     unlisted: tuple[int, int] = (0, 0)
-    """The prompt and output tokens of all calls without a reply."""
+    """The total prompt and output tokens of all calls without a stored reply."""
 
     @property
     def prompt(self) -> int:
@@ -219,7 +221,9 @@ class ContinueSessions(FileStores):
     pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a session, without its inode because saving may replace the file."""
+        """Return the store of a session. Its inode is cleared, because saving may replace
+        the file.
+        """
         store = store_from_path(AGENT, path)
         return msgspec.structs.replace(store, inode=0) if store else None
 
@@ -270,7 +274,7 @@ class _ContentItem(CamelRecord):
 
     @property
     def entries(self) -> Iterator[ContentEntry]:
-        """The item's parts, after the size of its call."""
+        """The size of the item's call, followed by the item's parts."""
         message = self.message or _ContentMessage()
         if message.usage is not None:
             yield PromptSize(message.usage.usage.prompt_tokens)
@@ -318,7 +322,7 @@ def _reply_calls(
     for key, reply in reversed(new.items()):
         usage = reply.usage
         if total.prompt_tokens is not None and usage.prompt_tokens > left:
-            break  # a fork starts with its parent's entries
+            break  # a fork starts with the replies of its parent
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
         cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
@@ -329,7 +333,7 @@ def _reply_calls(
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> CallFinished | None:
-    """Return all new calls without a reply as one call, because only their total is known."""
+    """Combine all new calls without a stored reply, since only their total is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output
@@ -379,7 +383,7 @@ class _Model(CamelRecord):
 
 
 class _Settings(Record):
-    """The settings in `config.json`, or in a `config.yaml` that contains JSON."""
+    """The settings in `config.json`, or in a `config.yaml` in JSON syntax."""
 
     models: list[_Model] | None = None
 

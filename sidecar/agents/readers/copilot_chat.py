@@ -1,7 +1,7 @@
-"""Reads the chat sessions of Copilot in VS Code: `chatSessions/<session>.jsonl` (older: `.json`).
+"""Reads Copilot's chat sessions in VS Code: `chatSessions/<session>.jsonl` (formerly `.json`).
 
-The extension may also write a database of traces and debug logs, which are more precise. A call is
-taken from the traces if possible, else from the debug log, else from the chat session.
+The extension may also write a database of traces and debug logs, which are more accurate. Each
+call is read from the traces if available, otherwise from the debug log or else the chat session.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXTENSION = "GitHub.copilot-chat"
 _LOGS, _TRANSCRIPTS, _TRACES = "debug-logs", "transcripts", "agent-traces.db"
 _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
-"""The ranks of the stores of a session."""
+"""The rank of each kind of store. If several contain a session, the highest rank is used."""
 _TITLE = ("customTitle",)
 
 
@@ -113,7 +113,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """The time from which a better store has the turns, in milliseconds since 1970."""
+    """From this time on, a better store contains the turns, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -125,7 +125,9 @@ class _State(msgspec.Struct):
         return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay some lines and return their calls. Turns that a later line removes stay billed."""
+        """Replay the lines and return their calls. Turns that are removed later are still
+        billed.
+        """
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
@@ -139,7 +141,7 @@ class _State(msgspec.Struct):
                 lines.skipped += 1
                 continue
             if self.chat.custom_title or one.path == _TITLE:
-                # The time is included because the position is invalid once the file is rewritten.
+                # The modification time is included because the position is invalid after a rewrite.
                 self.session.title_at = f"{lines.position}@{os.stat(self.path).st_mtime_ns}"
                 self.chat.custom_title = None
             changed = _changed_turns(self.chat, one, changed, known)
@@ -147,13 +149,13 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Look up the time from which traces or a debug log have the turns of the session."""
+        """Find out from what time on traces or a debug log contain the turns of this session."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the calls of some turns by id, except those that a better store has."""
+        """Return the calls of the given turns by id, without those that a better store contains."""
         session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {
@@ -167,7 +169,7 @@ class _State(msgspec.Struct):
         chat, session = self.chat, self.session
         if not chat.turns:
             if self.is_shown:
-                raise StartOverError  # the session has become empty and must disappear
+                raise StartOverError  # the session became empty and must disappear
             return ()
         self.is_shown = True
         newest = chat.turns[-1]
@@ -218,10 +220,10 @@ def _changed_turns(chat: Chat, one: mutations.Mutation, before: set[int], known:
 
 
 def _apply_line(chat: Chat, one: mutations.Mutation) -> Chat:
-    """Return the chat session after another line.
+    """Apply a line to a chat session, and return the resulting session.
 
     Raises:
-        msgspec.DecodeError: The value has the wrong type.
+        msgspec.DecodeError: A value has the wrong type.
     """
     if one.kind == mutations.INITIAL:
         return typed.decode(one.value, Chat)

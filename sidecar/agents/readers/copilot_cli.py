@@ -1,8 +1,8 @@
-"""Reads the calls of Copilot CLI from `session-store.db`, and its events from `events.jsonl`.
+"""Reads Copilot CLI's calls from `session-store.db` and its sessions' `events.jsonl`.
 
-The database has a row per call. The events of each session are in `session-state/<session>`, and
-only contain output tokens. The totals at the end of a session cover an unknown part of it and are
-not used.
+The database has one row per call. The events of a session are in `session-state/<session>`, and
+they contain only the number of output tokens. The totals at the end of a session are not used,
+because it is unknown which part of the session they cover.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Row:
 
     @property
     def category(self) -> Category:
-        """The purpose of the call. A sub-agent has its own context window."""
+        """The purpose of the call. Sub-agents have separate context windows."""
         if self._found.get("initiator") == "compaction":
             return "summary"
         initiator = str(self._found.get("initiator") or "")
@@ -121,7 +121,9 @@ class _Row:
 
     @property
     def usage(self) -> Usage:
-        """The tokens of the call, with the cache in the input and reasoning in the output."""
+        """The usage of the call. The input includes cached tokens, and the output includes
+        reasoning.
+        """
         numbers = (self._found.get(f"{name}_tokens") for name in _NUMBERS)
         prompt, read, write, output, reasoning = (max(0, int(str(one or 0))) for one in numbers)
         return usage_from_prompt(prompt, read, write or self._written, 0, output, reasoning)
@@ -181,7 +183,9 @@ class CopilotCli(StoreReader):
         return read_lines(store, state, partial(_Events.of, os.path.dirname(store.path)))
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the events' parts. Only the database tells the prompts' sizes."""
+        """Yield the parts in a session's events. Only the database contains the sizes of
+        prompts.
+        """
         if not path.endswith(".db"):
             return
         with read_only(path) as connection:
@@ -242,7 +246,7 @@ class _Rows(msgspec.Struct):
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
 
     def update(self, row: _Row) -> None:
-        """Update the session of a call."""
+        """Update the call's session."""
         session = self.sessions.get(row.session)
         if session is None:
             session = self.sessions[row.session] = SessionState(row.session, rank=1)
@@ -256,7 +260,7 @@ class _Rows(msgspec.Struct):
 
 def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -> StoreContents:
     newest = _newest_row(connection)
-    if newest < state.row:  # the database was replaced
+    if newest < state.row:  # the database has been replaced
         state.row, state.sessions = 0, {}
     folders = _read_folders(connection)
     calls: list[CallFinished] = []
@@ -312,9 +316,9 @@ def _read_folders(connection: sqlite3.Connection) -> dict[str, str | None]:
 
 
 def _rows_since(path: str) -> str | None:
-    """Return the time from which the database has the calls, in ISO 8601, or None if it has none.
+    """Return the time of the first call in the database in ISO 8601 format, or None if it is empty.
 
-    The rows of one session do not tell, because its events may be read before its first row exists.
+    This covers all sessions, because the events of a session may be read before it has any rows.
     """
     if not os.path.exists(path):
         return None
@@ -326,7 +330,7 @@ def _rows_since(path: str) -> str | None:
 class _Events(msgspec.Struct):
     session: SessionState
     until: str | None = None
-    """The time from which the database has the calls, in ISO 8601."""
+    """From this time on, the database contains the calls. In ISO 8601 format."""
     tier: str | None = None
 
     @classmethod
@@ -334,7 +338,7 @@ class _Events(msgspec.Struct):
         return cls(SessionState(os.path.basename(folder), track=ContextTrack(why=NO_USAGE)))
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls in some events from before the database recorded calls."""
+        """Yield the calls in the events that are older than the first call in the database."""
         folder, session = Path(lines.path).parent, self.session
         session.work_in(_read_folder(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
@@ -359,7 +363,7 @@ class _Events(msgspec.Struct):
 
     @property
     def _window(self) -> int | None:
-        """The context window as reported, or as the tier limits it."""
+        """The reported context window, or else the limit of the context tier."""
         session = self.session
         if session.window or not self.tier or not session.model:
             return session.window

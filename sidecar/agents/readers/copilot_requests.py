@@ -1,8 +1,8 @@
 """Parses the requests in VS Code's chat sessions, without their text.
 
-The `promptTokens` of a request are the prompt of its newest call: the size of the context, not a
-bill. `completionTokens` is the output of the whole turn. Only `modelTotals` contains the input of a
-turn.
+`promptTokens` is the prompt size of a request's latest call. This is the size of the context,
+not the amount billed. `completionTokens` covers the output of the whole turn. Only `modelTotals`
+contains the total input of a turn.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Usage(CamelRecord):
 
 
 class CallTotals(CamelRecord):
-    """A model and its usage in a call or turn."""
+    """The model and usage of a call or turn."""
 
     model: str | None = None
     input_tokens: Number = None
@@ -120,12 +120,11 @@ class CopilotTurn(CamelRecord):
 
     @property
     def is_live(self) -> bool:
-        """Whether the turn is running."""
         return self.model_state is not None and self.model_state.value not in _SEALED
 
     @property
     def ended_at(self) -> datetime | None:
-        """The time at which the turn ended, or None while it is running."""
+        """When the turn ended, or None if it is still running."""
         if self.is_live:
             return None
         completed = self.model_state.completed_at if self.model_state else None
@@ -133,13 +132,15 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a compaction. Its prompt is then the size before it."""
+        """Whether the turn ended with a compaction. If so, the prompt size is from before the
+        compaction.
+        """
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
     @property
     def prompt(self) -> int:
-        """The prompt tokens of the newest call, or 0 if unknown."""
+        """The prompt size of the latest call in tokens, or 0 if unknown."""
         result = self.result or _Result()
         older = result.usage or _Usage()
         numbers = (self.prompt_tokens, self._metadata.prompt_tokens, result.prompt_tokens)
@@ -147,13 +148,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def last_output(self) -> int:
-        """The output tokens of the newest call of a finished turn, or 0 if unknown."""
+        """The output size of a completed turn's latest call in tokens, or 0 if unknown."""
         finished = self.model_state is None or self.model_state.value == _COMPLETE
         return token_count(self._metadata.output_tokens) if finished else 0
 
     @property
     def output(self) -> int:
-        """The output tokens of the whole turn, or a lower bound."""
+        """The output size of the whole turn in tokens. This may be a lower bound."""
         result = self.result or _Result()
         older = token_count(result.output_tokens) or token_count(
             (result.usage or _Usage()).completion_tokens
@@ -171,7 +172,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def provider(self) -> str:
-        """The provider that bills the turn, judged by the vendor in the model's id."""
+        """The provider that bills the turn, based on the vendor in the model's id."""
         vendor = (self.model_id or "copilot/").partition("/")[0]
         return _VENDORS.get(vendor) or provider_of(vendor + "/" + (self.model or ""))
 
@@ -197,10 +198,11 @@ class _Selected(CamelRecord):
 
     @property
     def window(self) -> int | None:
-        """The context window in tokens: the prompt limit plus the output limit, as VS Code shows
-        it.
+        """The context window in tokens. Like in VS Code, this is the sum of the input and output
+        limits.
 
-        If the provider reports the whole window as prompt limit, the output limit is not added.
+        Some providers report the whole window as the input limit, in which case the output limit
+        is ignored.
         """
         limits = self.metadata or _Limits()
         chosen = token_count(
@@ -228,7 +230,7 @@ class Chat(CamelRecord):
 
     @property
     def turns(self) -> list[CopilotTurn]:
-        """The requests that are part of the session."""
+        """The requests in the session, without removed ones."""
         return [one for one in self.requests or () if one is not None]
 
     @property
@@ -255,7 +257,9 @@ class Chat(CamelRecord):
 
 
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
-    """Yield the calls of a turn: one per model if the turn has totals, else one in all."""
+    """Yield the calls of a turn: one for each model if totals are available, otherwise a single
+    call.
+    """
     at = time_from_ms(request.timestamp)
     parts = _usage_by_model(request)
     if at is None or request.request_id is None:

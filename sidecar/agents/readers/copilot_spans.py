@@ -1,7 +1,7 @@
-"""Reads the calls of VS Code's Copilot from its debug logs and its database of traces.
+"""Reads Copilot's calls in VS Code from its debug logs and its database of traces.
 
-Both contain each call with its whole input, under the same span id. In traces, an `invoke_agent`
-span has the total of its calls.
+Both contain the complete input of each call, and they use the same span ids. In traces, an
+`invoke_agent` span contains the total of its calls.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _HEAD = 64 << 10
 _NANO = 10**9
 _LONG_AGO = 0.0
 TRACE_RANK = 2
-"""The rank of traces, which are the best store of a session."""
+"""The rank of traces, which are the most accurate store of a session."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
-"""Parts of the names of requests that do not belong to the conversation."""
+"""Substrings in the names of requests that are not part of the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 _COLUMNS = {"span_id", "operation_name", "chat_session_id", "start_time_ms"}
 _NANO_AIU = "copilot_chat.copilot_usage_nano_aiu"
@@ -64,13 +64,13 @@ class _Line(Record, rename="camel"):
 
     @property
     def is_main(self) -> bool:
-        """Whether the call belongs to the conversation itself."""
+        """Whether the call is part of the main conversation."""
         name = (self.attrs.debug_name if self.attrs else None) or ""
         return self.status in (None, "ok") and not _is_aside(name)
 
     @property
     def is_summary(self) -> bool:
-        """Whether the call wrote a summary."""
+        """Whether the call summarized the conversation."""
         return "summar" in ((self.attrs.debug_name if self.attrs else None) or "").lower()
 
 
@@ -78,15 +78,15 @@ _line = typed.decoder(_Line)
 
 
 class LogState(msgspec.Struct):
-    """The reader's state for a debug log."""
+    """What the reader remembers about a debug log between reads."""
 
     session: SessionState
     workspace: str
     folder: str
-    """The folder of the log, which also contains the list of models."""
+    """The folder of the log, which also contains `models.json`."""
     child: bool
     until: float | None = None
-    """The time from which a better store has the calls, in milliseconds since 1970."""
+    """From this time on, a better store contains the calls, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -129,11 +129,10 @@ _TURN = ("turn_start", "user_message", "turn_end")
 
 
 def log_begins(path: str) -> float | None:
-    """Return the time from which a debug log has the calls of its session, in milliseconds since
-    1970.
+    """Return the time from which a debug log covers its session, in milliseconds since 1970.
 
-    A truncated log no longer starts with `session_start`, but has contained all calls. Returns None
-    if there is no log.
+    Returns None if there is no log. A log without `session_start` has been truncated, so all of
+    its calls have been available.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):
@@ -159,7 +158,9 @@ class _Model(Record):
 
 
 def window_in(folder: str, model: str | None) -> int | None:
-    """Return the context window of a model from the list of models of a debug log."""
+    """Return the context window of a model according to the `models.json` of a debug log, in
+    tokens.
+    """
     path = os.path.join(folder, "models.json")
     try:
         return _read_windows(path, os.stat(path).st_mtime_ns).get(model or "")
@@ -192,7 +193,7 @@ class CallSpan(msgspec.Struct, frozen=True):
 
 
 def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
-    """Yield the calls after a row, or none if the tables have an unknown format."""
+    """Yield the calls after a row, or nothing if the tables have an unknown format."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
         return
@@ -219,7 +220,7 @@ def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan
 
 
 class TraceState(msgspec.Struct):
-    """The reader's state for a database of traces."""
+    """What the reader remembers about a database of traces between reads."""
 
     row: int = 0
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
@@ -228,12 +229,12 @@ class TraceState(msgspec.Struct):
 def trace_events(
     project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: TraceState
 ) -> StoreContents:
-    """Read the calls after the last row, or all calls if the database was replaced.
+    """Read the calls after the last known row, or all calls if the database was replaced.
 
     Args:
-        project_of: Returns the project of a session by the session's id.
+        project_of: Returns the project of a session, given the session's id.
         connection: The database.
-        state: The state of the last reading.
+        state: The reader's state, which is updated.
     """
     newest = connection.execute("SELECT max(rowid) FROM spans").fetchone()[0] or 0
     if newest < state.row:
@@ -273,9 +274,9 @@ def _call_of_span(span: CallSpan, session: str, at: datetime, workspace: str) ->
 
 
 def traced_since(path: str, session: str) -> float | None:
-    """Return the time from which traces have the calls of a session, in milliseconds since 1970.
+    """Return the time from which traces cover a session, in milliseconds since 1970.
 
-    Returns None if they have none.
+    Returns None if there are no traces of the session.
     """
     if not os.path.exists(path):
         return None

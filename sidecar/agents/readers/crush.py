@@ -1,6 +1,6 @@
 """Reads Crush's `.crush/crush.db` in each project.
 
-The token columns of a session describe its newest call. Its cost is the total of all calls.
+The token columns of a session describe only its latest call, while the cost covers all calls.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _databases_in_list(path: str, _mtime_ns: int) -> tuple[Path, ...]:
-    """Return the databases of the projects in Crush's list."""
+    """Return the databases of all projects in `projects.json`."""
     projects = decode_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
@@ -74,7 +74,7 @@ class Crush(OneDatabase):
     agent, table = AGENT, "sessions"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
-        """Return the databases of the projects on Crush's own list."""
+        """Return the databases of all projects that Crush knows."""
         found: list[Path] = []
         for home in agent_folders(places, AGENT):
             with suppress(OSError):

@@ -1,8 +1,9 @@
-"""Reads Gemini CLI's `tmp/<project>/chats/session-*.jsonl` (older: `.json`), with its sub-agents.
+"""Reads Gemini CLI's `tmp/<project>/chats/session-*.jsonl` (formerly `.json`) and its sub-agents.
 
-Each line is a message. A message that changes is written again under the same id. `$set` replaces
-fields of the session, which may include all messages. `$rewindTo` removes a message and all later
-ones, which stay billed. A resumed session repeats its messages without their tokens.
+Each line is a message, and a changed message is written again with the same id. `$set` replaces
+fields of the session, possibly including all messages. `$rewindTo` removes a message and
+everything after it, although these messages are still billed. A resumed session repeats its
+messages without token counts.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ if TYPE_CHECKING:
 AGENT = "gemini-cli"
 _SUFFIXES = (".jsonl", ".json")
 _KEPT = 50
-"""The number of messages to save between readings. A longer rewind reads the whole file again."""
+"""The number of messages to keep between reads. After a longer rewind, the file is read again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
 
 
 class _Tokens(Record):
     input: TokenCount = None
-    """The whole prompt, including cached tokens."""
+    """The size of the whole prompt, including cached tokens."""
     output: TokenCount = None
     cached: TokenCount = None
     thoughts: TokenCount = None
-    """The thinking tokens, which `output` does not include."""
+    """The number of thinking tokens, which are not included in `output`."""
     tool: TokenCount = None
-    """The prompt tokens of tool use, which `input` does not include."""
+    """The number of prompt tokens for tool use, which are not included in `input`."""
 
     @property
     def usage(self) -> Usage:
@@ -86,12 +87,11 @@ class _Message(CamelRecord):
     model: str | None = None
     tokens: _Tokens | None = None
     content: msgspec.Raw = msgspec.Raw(b"")
-    """Only checked for whether it is empty."""
     tool_calls: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def reading(self) -> CallSize | None:
-        """The size of the message's call, or None if the message has no numbers."""
+        """The size of the call, or None if the message has no token counts."""
         if self.type != "gemini" or self.tokens is None:
             return None
         return CallSize.of(self.tokens.usage, self.model)
@@ -100,8 +100,8 @@ class _Message(CamelRecord):
     def ends_turn(self) -> bool:
         """Whether the message is the last reply of a turn.
 
-        Tool calls are added after the tools have run. Until then, a reply with only tool calls has
-        no content.
+        Tool calls are added to a message after the tools have run. Until then, a reply that
+        consists only of tool calls has no content.
         """
         is_empty = bytes(self.content) in _NOTHING
         return self.type == "gemini" and not is_empty and bytes(self.tool_calls) in _NOTHING
@@ -186,7 +186,7 @@ class _ContentMessage(CamelRecord):
 
     @property
     def entries(self) -> Iterator[ContentEntry]:
-        """The message's parts, after the size of its call."""
+        """The size of the message's call, followed by the message's parts."""
         if self.type not in ("user", "gemini"):
             return
         if self.type == "gemini" and self.tokens is not None:
@@ -213,7 +213,7 @@ _content_line = typed.decoder(_ContentLine)
 
 
 def _current_messages(path: str) -> list[_ContentMessage]:
-    """Return the messages of a log after all changes, rewinds and replacements."""
+    """Return the messages of a log after applying all changes, rewinds and replacements."""
     messages: dict[str, _ContentMessage] = {}
     for line in read_records(path, _content_line):
         if line.rewind_to is not None:
@@ -225,7 +225,7 @@ def _current_messages(path: str) -> list[_ContentMessage]:
             before = messages
             messages = {one.id or "": one for one in line.set_.messages}
             for name, message in messages.items():
-                if name not in before:  # its tokens are those of the conversation before
+                if name not in before:  # its token counts describe the replaced conversation
                     message.tokens = None if before else message.tokens
                 elif message.tokens is None:
                     message.tokens = before[name].tokens
@@ -241,9 +241,9 @@ class _Log(msgspec.Struct):
     first: str | None = None
     """The id of the first message."""
     messages: list[tuple[str, CallSize | None]] = []
-    """The newest messages by id, with the sizes of their calls."""
+    """The id and call size of the latest messages."""
     has_older: bool = False
-    """Whether older messages were dropped."""
+    """Whether older messages were dropped from `messages`."""
 
     @classmethod
     def of(cls, store: Store) -> _Log:
@@ -268,7 +268,7 @@ class _Log(msgspec.Struct):
         return () if self.is_subagent else (self.session.snapshot(),)
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
-        """Apply changed fields of the session, and return its messages if they are among these
+        """Apply changed session fields. Returns the new messages if they are one of these
         fields.
         """
         session = self.session
@@ -313,7 +313,7 @@ class _Log(msgspec.Struct):
         if message.type in ("user", "gemini"):
             session.active = not message.ends_turn
         if message.type == "gemini":
-            # A resumed session starts with another file, which has no reply yet.
+            # A resumed session continues in another file, which has no replies at first.
             session.rank = 1
 
     def _measure(self) -> bool:
@@ -330,18 +330,18 @@ class _Log(msgspec.Struct):
     def _replace(self, messages: list[_Message]) -> None:
         """Replace all messages of the conversation.
 
-        If the new messages include a known reply with numbers, the session was resumed. If they
-        include other replies, the conversation was compressed.
+        If the new messages include a known reply with token counts, the session was resumed. If
+        they include only other replies, the conversation was compressed.
         """
         readings = dict(self.messages)
         is_new = self.first is None
         is_same = bool(messages) and messages[0].id == self.first
         if is_same and not any(message.type == "gemini" for message in messages):
-            return  # a resumed session writes its first message before it repeats the conversation
+            return  # when resuming, the first message is written before the rest
         self.messages = []
         for message in messages:
             reading = readings.get(message.id or "")
-            # After a compression, earlier messages may be repeated with their tokens.
+            # After a compression, earlier messages may be repeated with their token counts.
             if is_new or (is_same and reading):
                 reading = message.reading or reading
             self.messages.append((message.id or "", reading if is_new or is_same else None))
@@ -412,11 +412,10 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
-    """Return the folders of projects by their names and older hashes. The time is a key of the
-    cache.
+    """Read the projects' folders by name and by hash. The modification time is a cache key.
 
     Raises:
-        OSError: The list cannot be read.
+        OSError: The file cannot be read.
     """
     projects = decode_file(path, _Projects).projects
     hashed = {_folder_hash(folder): folder for folder in projects}

@@ -1,7 +1,8 @@
 """Reads Goose's `sessions/sessions.db`.
 
-The token columns of a session have the numbers of its newest call, and the `accumulated_*` columns
-the totals. Newer databases have a `usage_ledger` with a row per request, which is used for costs.
+The token columns of a session describe its latest call, and the `accumulated_*` columns contain
+its totals. Newer databases have a `usage_ledger` with one row per request, from which costs are
+read.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Goose(OneDatabase):
         return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the name of a session, unless Goose derived it from messages."""
+        """Return the name of a session, unless Goose generated it from messages."""
         return (
             (row.get("name") or row.get("description")) if row.get("user_set_name") != 0 else None
         )
@@ -112,7 +113,9 @@ class Goose(OneDatabase):
         return session
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the messages. Only databases with a ledger of requests tell a prompt's size."""
+        """Yield the parts of a session. Prompt sizes are available only in databases with a
+        ledger.
+        """
         with read_only(path) as connection:
             table = "usage_ledger"
             requests = [*rows(connection, table, "session_id = ? ORDER BY id", session)]
@@ -174,7 +177,7 @@ def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinish
         return None
     model, amount = str(row.get("model") or "unknown"), row.get("cost")
     cost = parse_usd(amount) if isinstance(amount, int | float) else None
-    # Goose computes all other costs with its own price list.
+    # All other costs are based on Goose's own price list.
     is_billed = row.get("cost_source") == "provider"
     form = usage_from_prompt if prompt >= read + write else usage_from_parts
     return CallFinished(
@@ -192,7 +195,7 @@ def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinish
 
 
 def _call_of_session(row: dict[str, Any]) -> CallFinished | None:
-    """Return all calls of a session as one call, because older databases only have totals."""
+    """Combine all calls of a session, because older databases contain only totals."""
     at = _time_of(row.get("updated_at"))
     prompt = column_tokens(row.get("accumulated_input_tokens"))
     output = column_tokens(row.get("accumulated_output_tokens"))

@@ -1,5 +1,6 @@
-"""Reads Kilo Code's database, which is like opencode's, and before version 7 its tasks like
-Cline's.
+"""Reads Kilo Code's database, or its tasks before version 7.
+
+The database has opencode's format, and the tasks have Cline's format.
 """
 
 from __future__ import annotations

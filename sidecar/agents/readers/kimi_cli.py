@@ -1,6 +1,6 @@
 """Reads Kimi CLI's `sessions/<md5 of the folder>/<session>/wire.jsonl`.
 
-Each status in the file contains the size of the context.
+The size of the context is in its status updates.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Entry(Record):
 
     @property
     def status(self) -> _Payload | None:
-        """The status in this line, or None."""
+        """The payload of a status update, or None for other lines."""
         message = self.message
         return message.payload if message and message.type == "StatusUpdate" else None
 

@@ -1,8 +1,8 @@
 """Reads Kimi Code's `sessions/<workspace>/<session>/agents/<agent>/wire.jsonl`.
 
-The agent `main` has the conversation. The session's `state.json` has its folder and title. Each
-call writes a `usage.record` with the user's alias of the model; the `llm.request` before it has the
-real name. Forks copy all lines.
+The agent `main` is the main conversation. The session's folder and title are in its
+`state.json`. Each call adds a `usage.record` with the user's alias for the model. The
+`llm.request` before it contains the actual model name. Forks copy all lines.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Session(CamelRecord):
     cwd: str | None = None
     title: str | None = None
     title_kind: str | None = None
-    """If this is `replaceable`, the title is derived from a prompt."""
+    """`replaceable` means that the title was generated from a prompt."""
     archived: bool | None = None
     forked_from: str | None = None
 
@@ -104,14 +104,13 @@ class KimiCode(FileStores):
         return super().store_at(places, path)
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a file. Its size and time include the session's `state.json`."""
+        """Return the store of a file. The size and time of a main store include `state.json`."""
         is_main = os.path.basename(os.path.dirname(path)) == _MAIN
         store = store_from_path(AGENT, path, live=is_main)
         state = store_from_path(AGENT, str(_session_folder(path) / _STATE)) if is_main else None
         return with_size_of(store, state) if store and state else store
 
     def is_copy(self, store: Store) -> bool:
-        """Return whether the session is a fork."""
         return _read_session_info(store.path).forked_from is not None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -123,7 +122,7 @@ class KimiCode(FileStores):
         return _read_session_info(store.path).own_title
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the smallest context window that the user's settings define for the model."""
+        """Return the smallest context window in the user's settings for the model, in tokens."""
         home = _session_folder(session.path).parents[2]
         config = try_decode_toml(home / "config.toml", _Config) or _Config()
         aliases = (config.models or {}).values()
@@ -203,7 +202,7 @@ class _Wire(msgspec.Struct):
     path: str
     is_subagent: bool
     provider: str | None = None
-    """The provider of the newest request."""
+    """The provider of the latest request."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         self._read_state_file()
@@ -247,7 +246,7 @@ class _Wire(msgspec.Struct):
         return session.call(
             time_from_ms(line.time),
             usage,
-            # Forks copy the line with its time.
+            # Forks copy lines with their original timestamps.
             f"{line.time or 0:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",
             model,
             provider_of(model) or self.provider,

@@ -1,8 +1,8 @@
-"""Reads opencode's `opencode*.db`, before version 1.2 files in `storage/`; also Kilo Code's
+"""Reads opencode's `opencode*.db`, its files in `storage/` before version 1.2, and Kilo Code's
 database.
 
-Forks copy messages under new ids, and upgrades to version 2 leave the old tables in place. A call
-is therefore identified by fields that copies share: time, model and tokens.
+Forks copy messages with new ids, and the migration to version 2 keeps the old tables. Calls are
+therefore identified by fields that do not change in a copy: time, model and token counts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Tokens(Record):
     input: Number = None
     output: Number = None
     reasoning: Number = None
-    """The reasoning tokens, which the output does not include. The input excludes cached tokens."""
+    """The number of reasoning tokens, which are not included in `output`."""
     cache: _Cache | None = None
 
     @property
@@ -90,7 +90,7 @@ class MessagePath(Record):
 
 
 class OpenCodeMessage(Record):
-    """The `data` of a message. `summary` is only checked for being `true`."""
+    """The `data` column of a message. Only the value `true` of `summary` is significant."""
 
     role: str | None = None
     session_id: str | None = msgspec.field(default=None, name="sessionID")
@@ -101,14 +101,14 @@ class OpenCodeMessage(Record):
     time: _Time | None = None
     path: MessagePath | None = None
     cost: Number = None
-    """The cost from opencode's own price list, or 0 for a model without a price."""
+    """The cost in USD from opencode's price list. Zero means that the model has no known price."""
     finish: str | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
     summary: msgspec.Raw = msgspec.Raw(b"null")
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the agent is idle after the message."""
+        """Whether the agent is idle after this message."""
         if self.role != "assistant" or bytes(self.error) != b"null":
             return self.role == "assistant"
         return bool(self.time and self.time.completed) and self.finish != "tool-calls"
@@ -123,7 +123,7 @@ class OpenCodeMessage(Record):
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
     def call(self, session: str, folder: str, child: bool) -> CallFinished | None:
-        """Return the call of a message, or None if the message is not finished."""
+        """Return the call of a message, or None if the message is incomplete."""
         time = self.time or _Time()
         at = time_from_ms(time.created)
         if self.tokens is None or at is None or not time.completed:
@@ -148,7 +148,7 @@ decode = typed.decoder(OpenCodeMessage)
 """Decode a message.
 
 Raises:
-    msgspec.DecodeError: The message is broken.
+    msgspec.DecodeError: The message is malformed.
 """
 
 
@@ -168,10 +168,10 @@ _decode_part = typed.decoder(_Part)
 
 
 def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
-    """Yield the parts of the conversation in a part of a message.
+    """Yield the conversation parts in one part of a message.
 
     Raises:
-        msgspec.DecodeError: The part is broken.
+        msgspec.DecodeError: The part is malformed.
     """
     part = _decode_part(data)
     if part.type == "compaction":
@@ -207,10 +207,10 @@ class _Settings(Record):
 
 
 def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
-    """Return the context window that the project's settings or the user's define for a model, if
-    any.
+    """Return the context window that the project's or the user's settings define for a model.
 
-    If several providers offer the model, the smallest window is returned.
+    Returns None if it is not set. If several providers offer the model, the smallest window is
+    returned.
     """
     for path in _settings_files(places, agent, folder):
         try:
@@ -233,7 +233,7 @@ def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def _read_settings(path: str, _mtime_ns: int) -> _Settings:
-    """Read settings in JSON with comments. The time is a key of the cache.
+    """Read settings in JSON with comments. The modification time is part of the cache key.
 
     Raises:
         OSError: The file cannot be read.
@@ -265,11 +265,11 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 class _State(msgspec.Struct):
     message: int = 0
-    """The time of the newest change in the table `message`."""
+    """The time of the latest change in the table `message`."""
     session_message: int = 0
-    """The time of the newest change in `session_message`, which replaces the table `message`."""
+    """The time of the latest change in `session_message`, which replaces the table `message`."""
     sessions: dict[str, Number] = {}
-    """The time of the newest change of each main session."""
+    """The time of the latest change to each main session."""
 
 
 class _SessionTime(Record):
@@ -292,7 +292,7 @@ class OpenCode(StoreReader):
 
         Args:
             agent: The agent's name.
-            files: The prefix of the databases' names; by default the agent's name.
+            files: The prefix of the database file names. Defaults to the agent's name.
         """
         self._agent, self._files = agent, files or agent
 
@@ -302,7 +302,7 @@ class OpenCode(StoreReader):
 
     def folders(self, places: Places) -> tuple[str, ...]:
         homes = self._homes(places)
-        # The usual database is watched before it exists, so that the first session is seen.
+        # Watch the default database even if it does not exist yet, so the first session is noticed.
         databases = [os.path.join(home, f"{self._files}.db") for home in homes]
         databases += [path for home in homes for path in self._find_databases(places, home)]
         files = (os.path.join(home, part) for home in homes for part in (_SESSIONS, _MESSAGES))
@@ -369,9 +369,9 @@ class OpenCode(StoreReader):
         )
 
     def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
-        """Return the finished calls in the changed messages, and the changed sessions.
+        """Return the completed calls in all changed messages, and the changed sessions.
 
-        opencode updates its rows in place.
+        opencode updates existing rows.
         """
         rows, changed = _read_sessions(connection), set[str]()
         calls: list[CallFinished] = []
@@ -433,7 +433,7 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
         names = ", ".join(name if name in known else "NULL" for name in wanted)
         rows = connection.execute(f"SELECT id, directory, {names} FROM {table}")  # noqa: S608
         for values in rows:
-            with suppress(msgspec.ValidationError):  # SQLite does not check the types of columns
+            with suppress(msgspec.ValidationError):  # SQLite does not enforce column types
                 row = typed.convert(values, _Row)
                 found[row.id] = row
     return found
@@ -450,7 +450,7 @@ def _read_titles(store: Store) -> dict[str, str]:
 
 
 def _is_copied(row: _Row, seq: int | None) -> bool:
-    """Return whether a fork copied the message from its parent."""
+    """Return whether a message was copied from the session's parent."""
     boundary = row.boundary if row.forked else None
     return isinstance(boundary, int) and seq is not None and seq <= boundary
 
@@ -458,10 +458,10 @@ def _is_copied(row: _Row, seq: int | None) -> bool:
 def _changed_messages(
     connection: sqlite3.Connection, table: str, since: int
 ) -> Iterator[tuple[str, int, int | None, bytes | None]]:
-    """Yield the messages that changed at `since` (in milliseconds) or later.
+    """Yield the messages that changed at or after `since`, in milliseconds since 1970.
 
-    Each is a tuple of the session's id, the time of the change, the message's number, and the data
-    of a reply. Messages in the old table are left out if the new table has their session.
+    Each item contains the session id, the time of the change, the sequence number, and the data
+    of a reply. Messages in the old table are skipped if their session is also in the new table.
     """
     known = columns(connection, table)
     if not {"session_id", "time_updated", "data"} <= known:
@@ -506,7 +506,7 @@ def _apply_message(session: SessionState, message: OpenCodeMessage) -> bool:
         return False
     usage = message.tokens.usage
     if usage.prompt_tokens or (message.time and message.time.completed):
-        # A reply with neither is still running. opencode writes its numbers when it ends.
+        # A reply without either is still running. Its token counts are written at the end.
         session.track = session.track.call(CallSize.of(usage, name))
     return session.track.newest is not None
 
@@ -577,9 +577,9 @@ def _read_contents(connection: sqlite3.Connection, session: str) -> Iterator[Con
 
 
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
-    """Return the time at which a session was last compacted, in milliseconds since 1970, or 0.
+    """Return when a session was last compacted, in milliseconds since 1970, or 0 if never.
 
-    Only the beginning of each part is searched, because it contains the type of the part.
+    Only the start of each part is searched, since it contains the type.
     """
     if not {"session_id", "time_created", "data"} <= columns(connection, "part"):
         return 0
@@ -598,7 +598,7 @@ def _events_of_session(path: str, data: bytes) -> StoreContents:
     updated = (file.time or _SessionTime()).updated
     session = _make_session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
     messages = Path(path).parents[2] / "message" / file.id
-    # Newer messages have greater names.
+    # Message ids are in ascending order.
     for name in sorted((entry.path for entry in list_folder(messages)), reverse=True)[:_NEWEST]:
         message = try_decode_file(name, OpenCodeMessage)
         if message is not None and _apply_message(session, message):

@@ -1,4 +1,6 @@
-"""Reads Pi's `sessions/--<folder>--/*.jsonl`. The entries form a tree by `id` and `parentId`."""
+"""Reads Pi's `sessions/--<folder>--/*.jsonl`. The entries form a tree based on `id` and
+`parentId`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ _FAILED = ("aborted", "error")
 
 class _Cost(Record):
     total: Number = None
-    """The USD from the user's or Pi's own price list."""
+    """The cost in USD, from the user's price list or Pi's own."""
 
 
 class _Usage(CamelRecord):
@@ -89,7 +91,7 @@ class _Entry(CamelRecord):
 
     @property
     def call(self) -> tuple[_Message, Usage] | None:
-        """The reply in this line and its usage, or None for other lines."""
+        """The message and its usage if this entry is a reply, otherwise None."""
         message = self.message
         if message is None or message.role != "assistant" or message.usage is None:
             return None
@@ -133,7 +135,6 @@ class Pi(FileStores):
     pattern = r".*\.jsonl"
 
     def is_copy(self, store: Store) -> bool:
-        """Return whether the session is a fork."""
         entries = first_records(store, _entry, _HEAD)
         header = next((entry for entry in entries if entry.type == "session"), _Entry())
         return header.parent_session is not None
@@ -146,7 +147,7 @@ class Pi(FileStores):
         return entry.name if entry else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the smallest context window that the user's settings define for the model."""
+        """Return the smallest context window in the user's settings for the model, in tokens."""
         path = Path(session.path).parents[2] / "models.json"
         settings = try_decode_file(path, _Settings) or _Settings()
         windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
@@ -181,7 +182,7 @@ _content_line = typed.decoder(_ContentLine)
 
 
 def _newest_branch(path: str) -> list[_ContentLine]:
-    """Return the entries from the root of the tree to the newest entry."""
+    """Return the path from the root of the tree to the latest entry."""
     entries = {one.id: one for one in read_records(path, _content_line) if one.id is not None}
     branch: list[_ContentLine] = []
     entry = next(reversed(entries.values()), None)
@@ -222,7 +223,11 @@ class _Session(msgspec.Struct, dict=True):
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
-        """All entries by id while a file is read from its start, else None. They are not saved."""
+        """The context size after each entry, by id.
+
+        This is only available while a file is read from the start. It is not saved with the
+        state.
+        """
         return self.__dict__.get("nodes")
 
     @nodes.setter
@@ -276,7 +281,7 @@ class _Session(msgspec.Struct, dict=True):
         return self.session.call(
             parse_iso_time(entry.timestamp),
             usage,
-            # Forks copy entries with their ids and times.
+            # Forks copy entries with their original ids and timestamps.
             f"{entry.id or self.session.id}/{entry.timestamp}",
             message.model,
             message.provider,

@@ -1,7 +1,8 @@
-"""Reads Qwen Code's `projects/<project>/chats/*.jsonl`, with a line per message and per event.
+"""Reads Qwen Code's `projects/<project>/chats/*.jsonl`, with one line per message or event.
 
-New versions write `ui_telemetry` for each call, including calls without a message: those of sub-
-agents, memory, compression and discarded retries. In older chats only replies report calls.
+New versions write `ui_telemetry` for every call. This includes calls without a stored reply,
+such as those for sub-agents, memory, compression and discarded retries. In older chats, only
+replies report usage.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from sidecar.messages.usage import Usage, usage_from_prompt
 AGENT = "qwen-code"
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
-"""The number of calls to remember while waiting for the matching line of the other kind."""
+"""The maximum number of unmatched calls and replies to remember."""
 
 
 class _Usage(CamelRecord):
@@ -194,7 +195,7 @@ class _Chat(msgspec.Struct):
     without_telemetry: list[tuple[int, int]] = []
     """The prompt and output tokens of replies without a matching telemetry call."""
     undecided: list[CallFinished] = []
-    """The calls since the last reply. They belong to the next reply or to a compression."""
+    """The calls since the last reply. Their category depends on what comes next."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):
@@ -231,7 +232,7 @@ class _Chat(msgspec.Struct):
         self.undecided.clear()
 
     def _reply(self, line: _Line, usage: Usage) -> Iterator[CallFinished]:
-        """Apply a reply, and yield its call unless telemetry has reported it."""
+        """Apply a reply, and yield its call unless telemetry has already reported it."""
         session = self.session
         session.model = line.model or session.model
         reading = CallSize.of(usage, line.model, line.context_window_size)
@@ -278,9 +279,9 @@ def _make_usage(
     thoughts: int | None,
     total: int | None,
 ) -> Usage:
-    """Return the usage of a call, whose parts do not overlap.
+    """Convert token counts to a usage value.
 
-    The total shows whether the output includes thinking tokens.
+    The total shows whether the reported output includes thinking tokens.
     """
     sent, got, thought = prompt or 0, output or 0, thoughts or 0
     if total == sent + got + thought:

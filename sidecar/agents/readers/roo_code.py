@@ -1,4 +1,4 @@
-"""Reads Roo Code's tasks, which have Cline's old format."""
+"""Reads Roo Code's tasks, which use Cline's old format."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Reads the sessions of Mistral Vibe.
 
-Since version 3, a session is the folder `logs/session/unified/<session>/` with journals,
-generations and `meta.json`. Each `core_input` in a journal that reports a reply is a call. Vibe
-deletes a journal after saving two more generations. The total in a generation includes the calls of
-deleted journals.
+In version 3 and later, a session is a folder `logs/session/unified/<session>/` with journals,
+generations and `meta.json`. A `core_input` line in a journal is a call if it reports a reply. A
+journal is deleted after two more generations have been saved, but the total in each generation
+includes the calls in deleted journals.
 
-Older versions have `logs/session/<session>/meta.json` with the context size and totals.
+Older versions store `logs/session/<session>/meta.json` with the context size and totals.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class VibeStats(FileStores):
 
 
 def _parse_stats(folder: str, data: bytes) -> StoreContents:
-    """Parse a session. The total of its calls is recorded as one call."""
+    """Parse a session. All of its calls are combined into one."""
     meta = decode_document(data, _StatsMeta)
     stats, session = meta.stats or _StatsNumbers(), SessionState(meta.session_id or folder)
     session.work_in(meta.folder)
@@ -111,7 +111,7 @@ def _parse_stats(folder: str, data: bytes) -> StoreContents:
 
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""The name of a file that every session has. Sub-agents lack `meta.json`."""
+"""The name of a file that every session contains. The folders of sub-agents have no `meta.json`."""
 
 
 class _Tokens(Record):
@@ -163,10 +163,10 @@ class _Line(Record):
 
 class _PublicSession(CamelRecord):
     root_session_id: str | None = None
-    """The main conversation of a sub-agent."""
+    """The id of the main conversation. It differs from the session's id in a sub-agent."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
-    """The usage of all calls of the session."""
+    """The total usage of all calls in the session."""
     updated_at: float | None = None
 
 
@@ -185,7 +185,7 @@ class _Environment(Record):
 
 class _ModelName(Record):
     active_model: str | None = None
-    """The user's alias of the model."""
+    """The user's alias for the model."""
     model_name: str | None = None
 
 
@@ -196,7 +196,7 @@ class _Meta(Record):
     end_time: str | None = None
     title: str | None = None
     title_source: str | None = None
-    """If this is `auto`, the title is derived from a prompt."""
+    """`auto` means that the title was generated from a prompt."""
     archived_at: str | None = None
     environment: _Environment | None = None
     config: _ModelName | None = None
@@ -228,7 +228,7 @@ _line = typed.decoder(_Line)
 
 
 class VibeSessions(FileStores):
-    """Reads the sessions of Vibe since version 3. A store is the folder of a session."""
+    """Reads the sessions of Vibe 3 and later. Each store is a session's folder."""
 
     agent = AGENT
     inner = (f"logs/session/{_UNIFIED}",)
@@ -281,11 +281,11 @@ READER = TwoStores(
 class _Session(msgspec.Struct):
     session: SessionState
     offsets: dict[str, int] = {}
-    """The number of bytes that were read of each existing journal."""
+    """The number of bytes already read from each journal."""
     sequence: int = 0
-    """The number of the newest record or generation that was read."""
+    """The sequence number of the last record or generation that was read."""
     billed: tuple[int, int, int] = (0, 0, 0)
-    """The input, cached input in it, and output of all recorded calls."""
+    """The input, cached input and output tokens of all recorded calls."""
 
     def read(self, folder: Path) -> StoreContents:
         meta = _read_meta(folder)
@@ -380,7 +380,7 @@ def _split_tokens(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]
 
 def _oldest_generation(folder: Path) -> _Projection | None:
     names = (entry.name for entry in list_folder(folder / "generations"))
-    # Generations that are still being written have other names.
+    # Incomplete generations have names that are not numbers.
     oldest = min(filter(str.isdigit, names), default="")
     return try_decode_file(folder / "generations" / oldest / "projection-state.json", _Projection)
 
@@ -391,7 +391,7 @@ def _read_meta(folder: Path) -> _Meta:
     saved = _oldest_generation(folder)
     public = saved.snapshot.session if saved and saved.snapshot else None
     root = public.root_session_id if public else None
-    if root in (None, folder.name):  # the main session has no `meta.json` yet
+    if root in (None, folder.name):  # the main session's `meta.json` does not exist yet
         raise OSError("not a complete session")
     meta = try_decode_file(folder.parent / root / _META, _Meta) or _Meta()
     return msgspec.structs.replace(meta, parent_session_id=root)

@@ -1,6 +1,7 @@
 """Reads Zed's `threads/threads.db`, with one JSON document per thread, usually compressed.
 
-The usage by message only covers the newest call of each turn, so costs use the cumulative usage.
+The usage of a message covers only the latest call in its turn, so costs are based on the
+cumulative usage.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class _User(Record):
 
 
 class _Agent(Record):
-    """The marker of a model's reply. Its contents are not decoded."""
+    """A model's reply. Its contents are not decoded."""
 
 
 class _Message(Record):
-    """A message of a thread. Older threads use the field `role` instead of `User` and `Agent`."""
+    """A message in a thread. Older threads have a `role` field instead of `User` and `Agent`."""
 
     user: _User | None = msgspec.field(default=None, name="User")
     agent: _Agent | None = msgspec.field(default=None, name="Agent")
@@ -76,13 +77,13 @@ class _Message(Record):
 class _Thread(Record):
     messages: list[_Message | str] | None = None
     request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
-    """The usage by the id of the user's message; before version 0.3 a list, newest last."""
+    """The usage by user message id. Before version 0.3, this is a list in chronological order."""
     cumulative_token_usage: _Tokens | None = None
     model: _Model | None = None
 
     @property
     def newest(self) -> Usage | None:
-        """The usage of the newest call, or None before the first reply."""
+        """The usage of the latest call, or None before the first reply."""
         known = self.request_token_usage or {}
         if isinstance(known, list):
             return known[-1].usage
@@ -119,8 +120,8 @@ def _decode_thread(form: str, data: bytes | str) -> _Thread:
     """Decode a thread.
 
     Raises:
-        OSError: The compressed data is damaged.
-        msgspec.DecodeError: The document is damaged.
+        OSError: The compressed data is corrupt.
+        msgspec.DecodeError: The document is malformed.
     """
     found = data.encode() if isinstance(data, str) else data
     return _thread(decompress(found, _MOST) if form == "zstd" else found)
@@ -226,7 +227,7 @@ def _decode_contents(form: str, data: bytes | str) -> _ContentThread:
 
 
 def _content_entries(thread: _ContentThread) -> Iterator[ContentEntry]:
-    """Yield a thread's parts. The size of a turn's newest prompt comes before its last reply."""
+    """Yield the parts of a thread. A turn's prompt size is yielded before the turn's last reply."""
     sizes, turn = thread.request_token_usage, ""
     messages = [one for one in thread.messages or () if isinstance(one, _ContentMessage)]
     for number, message in enumerate(messages):
@@ -258,7 +259,7 @@ def _parts_of_blocks(blocks: Iterable[_Block], kind: ContentKind) -> Iterator[Pa
 def _call_of_thread(
     name: str, parent: str | None, folders: str | None, at: datetime, thread: _Thread
 ) -> CallFinished:
-    """Return all calls of a thread as one call, from its cumulative usage."""
+    """Combine all calls of a thread, based on its cumulative usage."""
     made = thread.model or _Model()
     model = made.model or "unknown"
     return CallFinished(
