@@ -155,9 +155,7 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def counts(self) -> bool:
-        """Whether the call used any tokens or cost anything. Calls without a reply may have done
-        neither.
-        """
+        """Whether the call used any tokens or cost anything. False for some failed calls."""
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 

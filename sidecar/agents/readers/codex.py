@@ -408,7 +408,7 @@ def _files_of(path: str, thread: str) -> Iterator[str]:
 def _possible_day_folders(sessions: Path, thread: str) -> list[Path]:
     """Return the folders that a thread may be in, based on the creation time in its UUIDv7.
 
-    The folder names use local time, so the adjacent days are included.
+    The adjacent days are included because of time zones.
     """
     try:
         at = datetime.fromtimestamp(int(thread.replace("-", "")[:12], 16) / 1000, UTC)

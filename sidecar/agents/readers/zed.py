@@ -223,7 +223,7 @@ def _decode_contents(form: str, data: bytes | str) -> _ContentThread:
     try:
         return _content_thread(decompress(found, _MOST) if form == "zstd" else found)
     except msgspec.DecodeError as error:
-        raise OSError("damaged thread") from error
+        raise OSError("corrupt thread") from error
 
 
 def _content_entries(thread: _ContentThread) -> Iterator[ContentEntry]:
