@@ -1,1 +1,1 @@
-"""Tools for coding agents over the Model Context Protocol: token counts, budgets and context."""
+"""An MCP server that provides coding agents with token counts, budgets and context usage."""

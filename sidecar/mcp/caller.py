@@ -1,4 +1,4 @@
-"""Determines which coding agent calls a tool of the MCP server, and from which of its sessions."""
+"""Identifies the coding agent and the session that called a tool of the MCP server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLIENTS = {
     "kimi": "kimi-code",
     "mistral-vibe": "vibe",
 }
-"""The agents by the beginning of `clientInfo.name`, where it differs from the agent's name."""
+"""Agents by the prefix of `clientInfo.name`, where it differs from the agent's name."""
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
 
@@ -28,13 +28,13 @@ class Caller(NamedTuple):
     """The client that calls a tool."""
 
     name: str = ""
-    """The client's name for itself (`clientInfo.name`)."""
+    """The name that the client reports (`clientInfo.name`)."""
     session_ids: tuple[str, ...] = ()
-    """Ids in the `_meta` of the call that may name the session."""
+    """Possible session ids in the `_meta` of the call."""
 
     @property
     def agent(self) -> str | None:
-        """The name of the agent, or None if the client is unknown."""
+        """The agent's name, or None if the client is unknown."""
         name = self.name.lower()
         names = {**_CLIENTS, **{agent: agent for agent in AGENTS}}
         known = [start for start in names if name.startswith(start)]
@@ -42,14 +42,14 @@ class Caller(NamedTuple):
 
 
 class FoundSession(NamedTuple):
-    """The session of a call. `others` is the number of other sessions that may be meant."""
+    """The session that made a call. `others` is the number of other possible sessions."""
 
     row: SessionRow
     others: int = 0
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the ids of sessions in the `_meta` of a call. Codex sends them, for example."""
+    """Return the session ids in the `_meta` of a call, which Codex sends, for example."""
     return tuple(dict.fromkeys(_ids_in(meta or {}, _DEPTH)))
 
 
@@ -62,13 +62,14 @@ def _ids_in(value: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def find_session(rows: Sequence[SessionRow], caller: Caller) -> FoundSession | None:
-    """Return the session that a call belongs to, or None if no session of the agent is known.
+    """Return the session that made a call, or None if the agent has no known session.
 
-    It is the session that the call names, else the agent's newest running session, else its newest.
+    If the call does not name its session, the agent's newest running session is used. If none is
+    running, its newest session is used.
 
     Args:
-        rows: The sessions of the folder, newest first.
-        caller: The calling client.
+        rows: The sessions in the folder, newest first.
+        caller: The client that made the call.
     """
     named = next((row for row in rows if row.id in caller.session_ids), None)
     if named is not None:

@@ -1,6 +1,7 @@
-"""Adds the MCP server to coding agents, and removes it again.
+"""Adds the MCP server to the configuration of coding agents, and removes it.
 
-Agents with a command for this are changed by their own command, others by editing their files.
+If an agent has a command for this, the command is run. Otherwise, the configuration file is
+edited.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _COMMAND_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RunCommand:
-    """A change that the client's own command makes."""
+    """A change made by running the client's own command."""
 
     command: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return a description of the change, to show before it is made."""
+        """Describe the change, to be shown before it is applied."""
         import shlex
 
         return f"run: {shlex.join(self.command)}"
@@ -49,7 +50,7 @@ class RunCommand:
         """Run the command.
 
         Raises:
-            SidecarError: The command is missing or fails.
+            SidecarError: The command is missing or has failed.
         """
         program = shutil.which(self.command[0])
         if program is None:
@@ -63,32 +64,34 @@ class RunCommand:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise SidecarError(f"{self.command[0]} did not run: {type(error).__name__}") from error
+            raise SidecarError(
+                f"{self.command[0]} could not be run: {type(error).__name__}"
+            ) from error
         if done.returncode != 0:
             last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise SidecarError(f"{self.command[0]} failed with {done.returncode}: {last}")
+            raise SidecarError(f"{self.command[0]} exited with status {done.returncode}: {last}")
 
 
 @dataclass(frozen=True)
 class EditFile:
-    """A change of one member of one object in a JSON file."""
+    """A change made by setting or removing a value in a JSON file."""
 
     path: Path
     group: str
     value: object | None
-    """The value of the member, or None to remove the member."""
+    """The new value, or None to remove the existing value."""
 
     def describe(self) -> str:
-        """Return a description of the change, to show before it is made."""
+        """Describe the change, to be shown before it is applied."""
         if self.value is None:
             return f"edit {self.path}: remove {self.group}.{NAME}"
         return f"edit {self.path}: set {self.group}.{NAME} to {json.dumps(self.value)}"
 
     def apply(self) -> None:
-        """Change the file. If another program changes it at the same time, try again.
+        """Change the file. Retries if another program changes the file at the same time.
 
         Raises:
-            SidecarError: The file cannot be read or written, or is not JSON.
+            SidecarError: The file cannot be read or written, or is not a JSON object.
         """
         path = Path(os.path.realpath(self.path))
         try:
@@ -119,7 +122,7 @@ Change = RunCommand | EditFile
 
 
 def own_command() -> list[str]:
-    """Return the command that starts this program: its name if that is on PATH, else its path."""
+    """Return the command that starts this program, with its full path if it is not on PATH."""
     if shutil.which(NAME) is not None:
         return [NAME]
     script = Path(sys.executable).with_name(NAME + PROGRAM_SUFFIX)
@@ -127,10 +130,10 @@ def own_command() -> list[str]:
 
 
 def client_of(name: str) -> ClientName:
-    """Return the client with a name.
+    """Return the client with the given name.
 
     Raises:
-        BadParamsError: There is no client with this name.
+        BadParamsError: There is no such client.
     """
     for client in CLIENTS:
         if client == name:
@@ -143,11 +146,11 @@ def install(client: ClientName, scope: Scope, folder: Path) -> Change:
 
     Args:
         client: The client.
-        scope: Whether to add the server for all projects of the user or for one project.
-        folder: The project's folder.
+        scope: Whether to add the server for all of the user's projects or for a single project.
+        folder: The project folder.
 
     Raises:
-        BadParamsError: The client does not have this scope.
+        BadParamsError: The client does not support this scope.
     """
     return _INSTALL[client](scope, folder, [*own_command(), "mcp"])
 
@@ -214,7 +217,7 @@ _UNINSTALL: dict[ClientName, Callable[[Scope, Path], Change]] = {
 
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
-    """Return the clients whose configuration contains the MCP server, with its file. Blocking."""
+    """Return the clients that are configured to use the MCP server, with their files. Blocking."""
     found = []
     for client, path in _configuration_files(folder):
         try:
@@ -262,7 +265,7 @@ def _vscode_file(scope: Scope, folder: Path) -> Path:
 
 def _require_user(scope: Scope, client: ClientName) -> None:
     if scope != "user":
-        raise BadParamsError(f"{client} has no configuration per project; use --scope user")
+        raise BadParamsError(f"{client} has no per-project configuration; use --scope user")
 
 
 def _read(path: Path) -> str:

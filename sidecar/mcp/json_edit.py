@@ -1,4 +1,4 @@
-"""Edits JSON files with comments, and leaves everything else in them unchanged."""
+"""Edits JSON files with comments, leaving the rest of the file unchanged."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class _Parser:
 
     def take(self, expected: str = "") -> _Token:
         if self._next >= len(self._tokens):
-            raise JsonEditError("it ends too early")
+            raise JsonEditError("unexpected end of file")
         token = self._tokens[self._next]
         if expected and token.text != expected:
-            raise JsonEditError(f"{expected} is missing")
+            raise JsonEditError(f"expected {expected}")
         self._next += 1
         return token
 
@@ -74,7 +74,7 @@ class _Parser:
             if token.text == ",":
                 continue
             if token.kind != "string":
-                raise JsonEditError("a key is not a string")
+                raise JsonEditError("keys must be strings")
             self.take(":")
             value_start, end = self._read_value()
             members.append(_Member(json.loads(token.text), token.start, value_start, end))
@@ -97,7 +97,7 @@ class _Parser:
 
 
 def set_member(text: str, group: str, key: str, value: Any) -> str:
-    """Return a JSON text with `group.key` set to a value. An empty text counts as an empty object.
+    """Return the JSON text with `group.key` set to a value. An empty text is treated as `{}`.
 
     Raises:
         JsonEditError: The text or the value of `group` is not an object.
@@ -118,7 +118,7 @@ def set_member(text: str, group: str, key: str, value: Any) -> str:
 
 
 def remove_member(text: str, group: str, key: str) -> str:
-    """Return a JSON text without `group.key`, and without `group` if that becomes empty.
+    """Return the JSON text without `group.key`. If `group` would be empty, it is removed too.
 
     Raises:
         JsonEditError: The text or the value of `group` is not an object.

@@ -1,4 +1,4 @@
-"""The project in which an agent works: its files, settings and budgets, and the agent's session."""
+"""The project that an agent works on: its files, settings, budgets and sessions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 HISTORY_SECONDS = 3.0
-"""The seconds to wait for the recorded calls of a session before answering without them."""
+"""How many seconds to wait for a session's recorded calls before answering without them."""
 
 
 class Project:
-    """The project's folder, opened for the agent that started this process. Not thread-safe."""
+    """The project of the agent that started this process. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.services = Services()
@@ -38,34 +38,32 @@ class Project:
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
         self._billed: set[str] = set()
-        """The agents whose history is in the ledger, so that new calls are recorded at once."""
+        """Agents whose past calls are in the ledger. Their new calls are recorded immediately."""
 
     async def aclose(self) -> None:
-        """Stop the threads and close the files."""
+        """Stop the threads and close all files."""
         await self._history.aclose()
         await self.services.aclose()
         self.services.workers.close()
 
     async def load_settings(self) -> None:
-        """Read the settings, which may have changed since the last call."""
+        """Reload the settings if they have changed."""
         previous = self.workspace.loaded
         loaded = await self.services.workers.run(partial(load, self.root, previous=previous))
         if loaded.settings != previous.settings or not self.services.configured.is_set():
             self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
             self.services.configured.set()
 
-    # -- files ------------------------------------------------------------------------------
-
     def resolve(self, path: str, roots: Sequence[Path]) -> Path:
         """Return the absolute path of a file or folder in the project. Blocking.
 
         Args:
-            path: A path, absolute or relative to the project.
-            roots: The client's own root folders. Paths in them are allowed too.
+            path: A path, either absolute or relative to the project.
+            roots: The client's root folders, in which paths are also allowed.
 
         Raises:
-            BadParamsError: The path does not exist, is no file or folder, or is outside all root
-                folders.
+            BadParamsError: The path does not exist, is not a file or folder, or is outside of
+                all root folders.
         """
         allowed = [Path(os.path.realpath(root)) for root in (self.root, *roots)]
         try:
@@ -75,7 +73,7 @@ class Project:
             mode = os.stat(real).st_mode
         except BadParamsError:
             raise
-        except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
+        except (OSError, ValueError) as error:  # ValueError means that the path contains a NUL
             reason = getattr(error, "strerror", None) or "invalid path"
             raise BadParamsError(f"cannot read {path}: {reason}") from None
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -83,25 +81,25 @@ class Project:
         return real
 
     def shown(self, path: str | Path) -> str:
-        """Return a path as shown in answers: relative to the project, with `/`."""
+        """Format a path for an answer: relative to the project if possible, with forward
+        slashes.
+        """
         real_root = Path(os.path.realpath(self.root))
         absolute = Path(path)
         inside = absolute.is_relative_to(real_root)
         return (absolute.relative_to(real_root) if inside else absolute).as_posix()
 
-    # -- the session ------------------------------------------------------------------------
-
     async def find_session(self, caller: Caller) -> FoundSession | None:
-        """Return the current state of the session of a call, or None if there is no session."""
+        """Return the session that made a call in its current state, or None if there is none."""
         billed = self._billed & {caller.agent}
         await self.services.agents.find_sessions(self.workspace, billed)
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, bool]:
-        """Return how full the context of a session is, with its cost and forecast.
+        """Return the context usage of a session, with its cost and forecast.
 
         Returns:
-            The usage, and whether all of the session's calls are recorded.
+            The usage, and whether it includes all calls of the session.
         """
         services, workspace = self.services, self.workspace
         is_complete = await self._read_calls(found.row.source)
@@ -116,7 +114,7 @@ class Project:
         spending = services.spending(workspace)
         try:
             spent = await services.workers.run(partial(spending.spent, session.id))
-        except SidecarError:  # the ledger is not readable
+        except SidecarError:  # the ledger cannot be read
             return sessions.usage(session), False
         services.show_sums(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))
@@ -136,8 +134,9 @@ class Project:
         return True
 
     async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:
-        """Return the tokens and the usable window of the caller's context. An unknown number is
-        None.
+        """Return the size of the caller's context and its usable window, both in tokens.
+
+        Either number is None if it is unknown.
         """
         found = await self.find_session(caller)
         session = self.services.sessions(self.workspace).find(found.row.id) if found else None

@@ -1,6 +1,6 @@
-"""Describes the tools to clients.
+"""Defines the names, descriptions and arguments of the tools.
 
-Every request of an agent contains these texts, so they are short.
+The descriptions are short because they are included in every request of an agent.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import msgspec
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of the arguments of tools."""
+    """Base class for the arguments of a tool."""
 
 
 class CountTokens(Arguments, frozen=True, kw_only=True):
-    """Arguments for counting a file, a folder or a text. Either `path` or `text` is required."""
+    """Counts the tokens in a file, folder or text. Either `path` or `text` is required."""
 
     path: str | None = None
     text: str | None = None
@@ -23,24 +23,24 @@ class CountTokens(Arguments, frozen=True, kw_only=True):
 
 
 class CheckBudgets(Arguments, frozen=True, kw_only=True):
-    """Arguments for checking files and folders against budgets; by default the whole project."""
+    """Checks files and folders against their budgets. By default, checks the whole project."""
 
     paths: list[str] = []
 
 
 class FitToBudget(Arguments, frozen=True, kw_only=True):
-    """Arguments for shortening the text of a file. The file itself does not change."""
+    """Shortens the text of a file without changing the file."""
 
     path: str
     max_tokens: int
 
 
 class ContextUsageArguments(Arguments, frozen=True, kw_only=True):
-    """Arguments for the context usage of the calling agent's session. There are none."""
+    """Reports the context usage of the agent's own session."""
 
 
 class TokenMap(Arguments, frozen=True, kw_only=True):
-    """Arguments for listing the tokens of a folder by subfolder and file."""
+    """Lists the token counts in a folder by subfolder and file."""
 
     folder: str = "."
     depth: int = 1
@@ -59,17 +59,17 @@ def _schema(required: tuple[str, ...] = (), **properties: dict[str, Any]) -> dic
 
 TOOLS: dict[ToolName, tuple[str, dict[str, Any], type[Arguments]]] = {
     "count_tokens": (
-        "Tokens of a file, folder or text, and the share of your context that reading it takes",
+        "Token count of a file, folder or text, and the share of your context that it would use",
         _schema(path=_STRING, text=_STRING, model=_STRING),
         CountTokens,
     ),
     "check_budgets": (
-        "Files over their token budget",
+        "Files that exceed their token budget",
         _schema(paths={"type": "array", "items": _STRING}),
         CheckBudgets,
     ),
     "fit_to_budget": (
-        "A file's text shortened to max_tokens; the file stays unchanged",
+        "A file's text, shortened to max_tokens. The file is not changed",
         _schema(("path", "max_tokens"), path=_STRING, max_tokens=_NUMBER),
         FitToBudget,
     ),
@@ -79,7 +79,7 @@ TOOLS: dict[ToolName, tuple[str, dict[str, Any], type[Arguments]]] = {
         ContextUsageArguments,
     ),
     "token_map": (
-        "Tokens by folder and file",
+        "Token counts by folder and file",
         _schema(folder=_STRING, depth=_NUMBER),
         TokenMap,
     ),
@@ -88,7 +88,7 @@ TOOLS: dict[ToolName, tuple[str, dict[str, Any], type[Arguments]]] = {
 
 
 def describe_tools() -> list[dict[str, Any]]:
-    """Return the names, descriptions and input schemas of all tools, for `mcp --schemas`."""
+    """Return the names, descriptions and input schemas of all tools. Used by `mcp --schemas`."""
     return [
         {"name": name, "description": description, "inputSchema": schema}
         for name, (description, schema, _) in TOOLS.items()

@@ -1,4 +1,4 @@
-"""Runs the MCP server on standard input and output. Only this module imports the MCP SDK."""
+"""Runs the MCP server on standard input and output. No other module imports the MCP SDK."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _ROOTS_SECONDS = 2.0
 
 
 def create_server(folder: Path) -> Server[Any]:
-    """Return an MCP server for the agent that works in a folder."""
+    """Create an MCP server for an agent that works in a folder."""
     opened: list[Tools] = []
 
     def tools() -> Tools:
-        """Open the project at the first call of a tool. Some clients only list the tools."""
+        """Open the project on the first call, since some clients only list the tools."""
         if not opened:
             from sidecar.mcp.project import Project
             from sidecar.mcp.tools import Tools
@@ -71,7 +71,7 @@ def create_server(folder: Path) -> Server[Any]:
 
 
 def run(folder: Path) -> None:
-    """Serve one client on standard input and output until it disconnects."""
+    """Serve a client on standard input and output until it disconnects."""
 
     async def serve() -> None:
         server = create_server(folder)
@@ -106,7 +106,7 @@ async def _call_tool(
         return _result_of(str(error), is_error=True)
     except Exception as error:
         log_defect(error, f"tool {params.name}")
-        return _result_of("token-sidecar failed; its log has the place.", is_error=True)
+        return _result_of("token-sidecar failed; see its log for details.", is_error=True)
     return _as_result(answer)
 
 
@@ -124,7 +124,7 @@ async def _client_roots(session: ServerSession) -> list[Path]:
         with anyio.fail_after(_ROOTS_SECONDS):
             listed = await session.send_request(types.ListRootsRequest(), types.ListRootsResult)
     except Exception as error:
-        _log.info("the client does not name its roots: %s", type(error).__name__)
+        _log.info("the client did not provide its roots: %s", type(error).__name__)
         return []
     paths = [path_of(str(root.uri)) for root in listed.roots]
     return [Path(path) for path in paths if path is not None]

@@ -1,7 +1,7 @@
-"""Implements the tools, each of which returns a short text for a model and the same as data.
+"""Implements the tools. Each answer consists of a short text and structured data.
 
-The numbers are those of the editor and the command line. An answer has at most 500 tokens, unless
-the caller asked for the text of a file, and says what it leaves out.
+The numbers match those in the editor and on the command line. An answer has at most 500 tokens,
+unless the text of a file was requested. If anything is omitted, the answer says so.
 """
 
 from __future__ import annotations
@@ -35,29 +35,27 @@ if TYPE_CHECKING:
     from sidecar.mcp.project import Project
 
 MAX_TOKENS = 400
-"""The largest number of tokens in the text of an answer. Its data lists the same entries."""
+"""The maximum number of tokens in an answer's text. The data lists the same entries."""
 _SHORT = 400
-"""The number of bytes up to which an answer is short enough without counting its tokens."""
+"""Texts up to this number of bytes are returned without counting their tokens."""
 _ANSWER_MODEL = "gpt-4o"
-"""The model whose tokens measure the length of answers."""
+"""The model whose tokenizer measures the length of answers."""
 _BATCH = 200
 _MAX_DEPTH = 8
-_UNCOUNTED = "Ask again for the cost: the session's calls are still being read."
+_UNCOUNTED = "The session's calls are still being read. Ask again later for the cost."
 
 
 class Answer(NamedTuple):
-    """The answer of a tool, as text and as data."""
+    """A tool's answer, both as text and as structured data."""
 
     text: str
     data: dict[str, Any]
 
 
 class Call(NamedTuple):
-    """A call of a tool."""
-
     caller: Caller
     roots: Sequence[Path] = ()
-    """The client's root folders, if it names them."""
+    """The client's root folders, if it provides any."""
     report_progress: Callable[[float, float], Awaitable[None]] | None = None
 
 
@@ -74,7 +72,7 @@ class Tools:
         self._project = project
 
     async def aclose(self) -> None:
-        """Stop the threads and close the files."""
+        """Stop the threads and close all files."""
         await self._project.aclose()
 
     async def run(self, name: str, arguments: dict[str, Any], call: Call) -> Answer:
@@ -82,11 +80,11 @@ class Tools:
 
         Raises:
             BadParamsError: The tool does not exist, or its arguments are invalid.
-            SidecarError: The tool failed.
+            SidecarError: The tool has failed.
         """
         tool = schemas.TOOLS.get(name)  # type: ignore[call-overload]
         if tool is None:
-            raise BadParamsError(f"there is no tool {name}")
+            raise BadParamsError(f"there is no tool named {name}")
         try:
             converted = typed.convert(arguments, tool[2])
         except msgspec.ValidationError as error:
@@ -124,7 +122,7 @@ class Tools:
             share = 100 * tokens / usable
             data["contextPercent"] = round(share, 2)
             now = f", which is {percent_text(100 * context / usable)} full" if context else ""
-            parts.append(f"Reading it takes {_share_text(share)} of your usable context{now}")
+            parts.append(f"Reading it uses {_share_text(share)} of your usable context{now}")
         lines, largest = [f"{'. '.join(parts)}."], list[dict[str, Any]]()
         if is_folder and counted_files:
             lines.append("Largest files:")
@@ -149,7 +147,7 @@ class Tools:
             for file, finding in findings
         ]
         unchecked = [
-            f"{project.shown(skipped.path)}: {skipped.reason}, its budget was not checked"
+            f"{project.shown(skipped.path)}: {skipped.reason}; budget not checked"
             for skipped in report.skipped
             if skipped.budget
         ]
@@ -196,7 +194,7 @@ class Tools:
         return Answer(
             fitted.text,
             {
-                "text": fitted.text,  # some agents give only the data to the model
+                "text": fitted.text,  # some agents pass only the data to the model
                 "tokens": fitted.tokens,
                 "removedTokens": fitted.removed_tokens,
                 "removedLines": fitted.removed_lines,
@@ -227,7 +225,7 @@ class Tools:
             others = counted(found.others, "other running session")
             notes.append(f"This is the newest session of {agent} here; there are {others}.")
         if agent == "opencode":
-            notes.append("The call that runs now is not included: opencode writes it later.")
+            notes.append("The current call is not included, because opencode has not saved it yet.")
         if not is_complete:
             notes.append(_UNCOUNTED)
         text = self._shorten([*lines, *notes])[0]
@@ -301,7 +299,7 @@ class Tools:
             if call.report_progress is not None:
                 await call.report_progress(start, len(files))
             found += await run(partial(count_batch, files[start : start + _BATCH]))
-            await asyncio.sleep(0)  # lets a cancelled call end
+            await asyncio.sleep(0)  # allow cancellation between batches
         return found
 
     def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
@@ -317,7 +315,7 @@ class Tools:
                 break
             kept.append(line)
         left = len(lines) - len(kept)
-        more = [f"({counted(left, 'more line')} left out; name a smaller folder)"] if left else []
+        more = [f"({counted(left, 'more line')} omitted; try a smaller folder)"] if left else []
         return "\n".join([*kept, *more]), len(kept)
 
 
@@ -351,7 +349,7 @@ def _list_files(path: Path) -> list[File]:
 
 def _read_text(path: Path, shown: str) -> str:
     if path.is_dir():
-        raise BadParamsError(f"{shown} is a folder; name a file")
+        raise BadParamsError(f"{shown} is a folder, not a file")
     content = decode(read_bytes(str(path)))
     if content is None:
         raise BadParamsError(f"{shown} is a binary file; only text can be shortened")

@@ -173,7 +173,7 @@ async def test_a_text_is_shortened_and_the_file_is_unchanged(project: Path) -> N
         ("fit_to_budget", {"path": "docs", "max_tokens": 3}, "is a folder"),
         ("fit_to_budget", {"path": "AGENTS.md", "max_tokens": -1}, "must not be negative"),
         ("token_map", {"depth": 99}, "depth must be between"),
-        ("nothing", {}, "there is no tool nothing"),
+        ("nothing", {}, "there is no tool named nothing"),
     ],
 )
 async def test_bad_calls_are_errors_and_the_server_keeps_running(
@@ -214,7 +214,7 @@ async def test_answers_are_short(project: Path) -> None:
             written = json.dumps(found.structured_content, separators=(",", ":"))
             assert tokens_of(written) <= 800, tool
         more = await client.call_tool("token_map", {"depth": 3})
-    assert "left out; name a smaller folder" in text_of(more)
+    assert "omitted; try a smaller folder" in text_of(more)
 
 
 async def test_the_context_of_a_growing_session_equals_that_of_usage(
