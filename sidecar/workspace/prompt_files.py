@@ -1,7 +1,7 @@
-"""Prompt files, which coding agents send with every request, and what they cost.
+"""Finds the prompt files that coding agents send with every request, and computes their cost.
 
-A repository's prompt files must be inside its root after links are resolved, and the user's own
-prompt files inside the agent's folder.
+Symbolic links are resolved first. A prompt file in a repository must be inside the root
+folder, and a user's own prompt file must be inside the agent's folder.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ if TYPE_CHECKING:
 OUTSIDE = "not read: it is outside the root folder"
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 500
-"""The most prompt files of one root, including imports."""
+"""Maximum number of prompt files per root, including imports."""
 _MOST_TEXT = 16 << 20
-"""The most characters of all prompt files of a root together."""
+"""Maximum combined size of a root's prompt files, in characters."""
 _MOST_IMPORTS = 1_000
-"""The most imports of one file."""
+"""Maximum number of imports in a file."""
 _DEPTH = 5
-"""How many levels of imports are followed, as in Claude Code."""
+"""Maximum depth of nested imports. Claude Code has the same limit."""
 
 
 class PromptFileRule(msgspec.Struct, frozen=True):
-    """A path pattern, the agents that send matching files, and the web page that documents it."""
+    """A path pattern, the agents that send matching files, and the page where this is
+    documented.
+    """
 
     pattern: str
-    """A path relative to a root. Its last part may be a glob."""
+    """A path relative to the root. The last part may be a glob."""
     agents: frozenset[str]
     source: str
 
@@ -82,16 +84,18 @@ RULES = (
     _make_rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
     _make_rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
 )
-"""The prompt files of repositories. Rules for a part of a repository count as always sent."""
+"""The prompt files of repositories. Files that apply to only part of a repository count as
+always sent.
+"""
 
 
 class UserFile(msgspec.Struct, frozen=True):
-    """A prompt file of the user, outside any repository, for one agent."""
+    """A prompt file of the user, sent by one agent in all repositories."""
 
     agent: str
     variable: str | None
     folder: str
-    """The path relative to the home folder."""
+    """The path of the folder, relative to the home folder."""
     name: str
 
 
@@ -109,7 +113,7 @@ MEMORIES = (
 
 
 class PromptFile(msgspec.Struct, frozen=True):
-    """A prompt file. If it could not be read, `text` is None and `note` says why."""
+    """A prompt file. If it could not be read, `text` is None and `note` explains why."""
 
     path: str
     agents: frozenset[str]
@@ -118,12 +122,12 @@ class PromptFile(msgspec.Struct, frozen=True):
 
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
-    """Return a root's prompt files.
+    """Return the prompt files of a root.
 
     Args:
         root: The root folder.
-        places: Where agents keep files. With None, imports and the user's own prompt files are
-            left out.
+        places: The folders used by agents. If None, imports and the user's own files are
+    skipped.
     """
     files: dict[str, PromptFile] = {}
     for rule in RULES:
@@ -146,7 +150,7 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
 
 
 def agents_of(root: Path, path: Path) -> frozenset[str]:
-    """Return the agents that send the file at a path."""
+    """Return the agents that send the file."""
     try:
         relative = path.relative_to(root).as_posix()
     except ValueError:
@@ -209,7 +213,7 @@ def _add_imports(files: dict[str, PromptFile], root: Path, file: PromptFile, hop
         if str(path) in files and "claude-code" in files[str(path)].agents:
             continue
         if inside and not path.is_file():
-            continue  # the text is only a mention, such as an e-mail address or a decorator
+            continue  # not an import, for example an e-mail address or a decorator
         imported = (
             _read_inside(root, path, claude)
             if inside
@@ -226,7 +230,7 @@ _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 
 
 def find_imports(text: str) -> Iterator[str]:
-    """Yield the paths of `@path` imports in Markdown, except those in code."""
+    """Yield the paths of `@path` imports in Markdown. Code is skipped."""
     for line in _lines_outside_code(text.splitlines()):
         for match in _IMPORT.finditer(_remove_code_spans(line)):
             yield match[1]
@@ -269,7 +273,7 @@ DAYS = 30
 async def file_costs(
     services: Services, workspace: Workspace, params: CostFilesParams
 ) -> list[FileCost]:
-    """Return the cost of each prompt file in a workspace, the most expensive first.
+    """Return the cost of each prompt file in a workspace, most expensive first.
 
     Raises:
         BadParamsError: `params.since` is invalid.
@@ -295,7 +299,7 @@ async def file_costs(
 
 
 def is_prompt_file(workspace: Workspace, path: Path) -> bool:
-    """Return whether agents send files with this path."""
+    """Return whether any agent sends the file."""
     return workspace.path is not None and bool(agents_of(workspace.path, path))
 
 

@@ -1,4 +1,4 @@
-"""The objects that the server's features use."""
+"""The objects shared by all features of the server."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class PinnedDocument:
     """A document as it was when a request arrived.
 
-    Ranges in the request refer to that text, even if the document is edited before the request
-    runs.
+    The positions in the request refer to this text, even if the document is edited later.
     """
 
     def __init__(self, document: TextDocument) -> None:
@@ -40,7 +39,7 @@ class PinnedDocument:
         return self._document is document
 
     async def document(self, workers: Workers) -> TextDocument:
-        """Return the document, or a copy with the pinned text if the document was edited."""
+        """Return the document. If it has been edited, return a copy with the pinned text."""
         if self._document.edition is self._edition:
             return self._document
         return await workers.run(self._before.document)
@@ -48,16 +47,16 @@ class PinnedDocument:
 
 @dataclass(eq=False, repr=False)
 class Services(SharedServices):
-    """All objects that the server's features use.
+    """The objects shared by all features of the server.
 
-    Budgets, conversations and agents are imported when they are first used.
+    The modules for budgets, conversations and agents are imported on first use.
     """
 
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
-    """An event that is set once the settings of every root have been read."""
+    """Set once the settings of all roots have been read."""
     parts: dict[str, PartCounts] = field(default_factory=dict)
-    """The last counts of each open document's parts."""
+    """The latest counts of the parts of each open document."""
 
     _sessions: dict[Workspace, SessionRegistry] = field(default_factory=dict)
     _conversations: dict[Workspace, Conversations] = field(default_factory=dict)
@@ -81,29 +80,32 @@ class Services(SharedServices):
         return SharedConversations(self.state.folder / "live", self.workers)
 
     def workspace(self, named: str | None) -> Workspace:
-        """Return the workspace that a request names by URI, path or open document.
+        """Return the workspace for a URI, a path or an open document.
 
         Raises:
-            BadParamsError: The name is missing although several roots are open, or is in no root.
+            BadParamsError: `named` is None but several roots are open, or it is not in any
+        root.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
     def find_workspace_or_first(self, named: str | None) -> Workspace:
-        """Return the workspace that a request names, by default the first root.
+        """Return the workspace for a URI, a path or an open document. Defaults to the first
+        root.
 
         Raises:
-            BadParamsError: The request names a workspace in no open root.
+            BadParamsError: `named` is not in any open root.
         """
         return self.roots.default if named is None else self.workspace(named)
 
     async def count_parts_of_document(self, uri: str) -> tuple[CountedPart, ...]:
-        """Return a document's sections or top-level blocks with their tokens, in order.
+        """Return a document's sections or top-level blocks in order, with their token counts.
 
-        The result is empty if the document is edited during the count. The client then asks again.
+        The result is empty if the document is edited during the count. The client should then
+        ask again.
 
         Raises:
-            RequestError: `unknownDocument`. The document is not open or out of sync.
+            RequestError: `unknownDocument`. The document is not open, or it is out of sync.
         """
         from sidecar.workspace.budgets import model_of
         from sidecar.workspace.counts import count_parts
@@ -121,7 +123,7 @@ class Services(SharedServices):
         return parts
 
     async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
-        """Wait until the settings are read, and return a pinned document."""
+        """Wait for the settings, then return the pinned document."""
         await self.configured.wait()
         return await pinned.document(self.workers)
 
@@ -130,14 +132,14 @@ class Services(SharedServices):
         self.parts.pop(uri, None)
 
     def tokenizers(self) -> list[Tokenizer]:
-        """Return the tokenizers of the roots' models."""
+        """Return the tokenizers for the default models of all roots."""
         return [
             self.counts.tokenizers(workspace.settings).for_model(workspace.model)
             for workspace in self.roots
         ]
 
     async def load_prices(self) -> None:
-        """Load context windows and prices on a worker. This takes most of a second."""
+        """Load context windows and prices on a worker thread. This takes almost a second."""
         await self.workers.run(catalogue.warm)
         self.windows.ready = True
         for workspace in self.roots:
@@ -148,7 +150,7 @@ class Services(SharedServices):
             self.show_sums(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
-        """Return a workspace's sessions, or None if it has not had any yet."""
+        """Return a workspace's sessions, or None if none have been created."""
         return self._sessions.get(workspace)
 
     def sessions(self, workspace: Workspace) -> SessionRegistry:
@@ -157,7 +159,7 @@ class Services(SharedServices):
         from sidecar.workspace.sessions import SessionRegistry
 
         sessions = SessionRegistry(self, workspace)
-        if workspace in self.roots:  # the root may have been closed meanwhile
+        if workspace in self.roots:  # the root may have been closed by now
             self._sessions[workspace] = sessions
         return sessions
 
@@ -172,18 +174,18 @@ class Services(SharedServices):
         return conversations
 
     def close_root(self, uri: str) -> None:
-        """Close a root folder and drop its conversations."""
+        """Close a root folder and forget its conversations."""
         workspace = self.roots.remove(uri)
         if workspace is not None:
             self.forget_conversations(workspace)
 
     def forget_conversations(self, workspace: Workspace) -> None:
-        """Drop a workspace's conversations. Saved ones can be restored later."""
+        """Forget a workspace's conversations. Saved conversations can be restored later."""
         self._sessions.pop(workspace, None)
         self._conversations.pop(workspace, None)
 
     async def aclose(self) -> None:
-        """Stop counting, close connections and save calibrations."""
+        """Stop all counts, close connections and save calibrations."""
         self.workers.stop()
         await self.counts.aclose()
         await self.shared_conversations.aclose()

@@ -1,8 +1,9 @@
-"""The index of coding agents' sessions, in tables of the ledger's database. Its functions block.
+"""Index of the agents' sessions, stored in the ledger's database. All functions block.
 
-The table `store` records how far each store has been read, and `agent_session` holds its
-sessions. Sessions, calls and the store's state are written in one transaction. Except for the
-calls, all data can be read from the stores again, so another schema version creates new tables.
+The table `store` records how much of each store has been read, and `agent_session` contains
+the sessions. A store's calls, sessions and reading position are written in one transaction.
+If the schema version changes, the tables are created again because all data except the calls
+can be read again.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _UPSERT = (
 
 
 class StoreRow(NamedTuple):
-    """A row of the table `store`: how far a store has been read."""
+    """A row of the table `store`."""
 
     id: int
     path: str
@@ -87,10 +88,10 @@ class StoreRow(NamedTuple):
     mtime_ns: int
     state: bytes
     previewed: bool = False
-    """Whether only the sessions of the store have been read, without recording its calls."""
+    """Whether only the sessions were read. If so, no calls have been recorded."""
 
     def is_current(self, store: Store, *, preview: bool = False) -> bool:
-        """Return whether everything in the store has been read."""
+        """Return whether the store has been read completely."""
         seen = (self.inode, self.size, self.mtime_ns)
         same = seen == (store.inode, store.size, store.mtime_ns)
         return same and (preview or not self.previewed)
@@ -102,26 +103,26 @@ class IngestResult(NamedTuple):
     calls: int = 0
     """Number of new calls in the ledger."""
     refused: int = 0
-    """Number of calls that were refused because of impossible values."""
+    """Number of calls rejected because of invalid values."""
     bytes_read: int = 0
     is_complete: bool = True
-    """Whether everything was read. False if reading was stopped."""
+    """Whether everything was read. False if reading was stopped early."""
     has_new_costs: bool = False
     """Whether any calls were recorded or changed."""
 
 
 class IngestControl(NamedTuple):
-    """Stops reading, limits its load and reports its progress."""
+    """Options for stopping, slowing down and monitoring a read."""
 
     stop: threading.Event
     rest: float = 0.0
-    """Seconds to pause for each second of work."""
+    """Seconds to pause per second of work."""
     progress: Callable[[float], None] = lambda _: None
-    """Called with the completed fraction, 0 to 1."""
+    """Called with the completed fraction, from 0 to 1."""
 
 
 class SessionIndex:
-    """The index of agents' sessions. Safe for several threads and processes."""
+    """The index of agents' sessions. Safe to use from several threads and processes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -129,11 +130,12 @@ class SessionIndex:
     def unread(
         self, readers: Sequence[StoreReader], stores: Iterable[Store], *, preview: bool = False
     ) -> list[Store]:
-        """Return the stores with unread contents, in the order to read them.
+        """Return the stores with unread contents, in reading order.
 
-        A copied call belongs to the session that made it, so older stores come first and stores
-        that began as copies come last. Main conversations come before their sub-agents. In a
-        preview, the newest stores come first. Paths that are not valid UTF-8 are left out.
+        Older stores come first and stores that began as a copy come last because a copied
+        call belongs to the original session. Main conversations come before their sub-agents.
+        For a preview, the newest stores come first. Stores whose path is not valid UTF-8 are
+        skipped.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -152,7 +154,7 @@ class SessionIndex:
         return sorted(found, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
 
     def has_unread(self, stores: Iterable[Store]) -> bool:
-        """Return whether any store has unread contents, without opening one.
+        """Return whether any store has unread contents, without opening a store.
 
         Raises LedgerError.
         """
@@ -184,12 +186,12 @@ class SessionIndex:
         """Read the new contents of some stores.
 
         Args:
-            readers: The readers of the stores' agents.
-            stores: The stores, in the order to read them.
-            control: Stops or slows down reading.
-            preview: Whether to save only sessions, without calls, of stores that were not read
-                before.
-            record: Records calls; by default `Ledger.record_many`.
+            readers: The readers for the stores' agents.
+            stores: The stores in reading order.
+            control: Options for stopping or slowing down.
+            preview: Whether to read only sessions if a store's calls have never been
+        recorded.
+            record: Records the calls. Defaults to `Ledger.record_many`.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -234,10 +236,7 @@ class SessionIndex:
         return done
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
-        """Remove the sessions of stores that were deleted.
-
-        Their calls are kept. Raises LedgerError.
-        """
+        """Remove the sessions of all deleted stores. Their calls are kept. Raises LedgerError."""
         agents = {one.agent for one in readers}
         with self._ledger.reader() as connection:
             rows = _store_rows(connection)
@@ -246,7 +245,7 @@ class SessionIndex:
         )
 
     def forget(self, paths: Collection[str]) -> None:
-        """Remove the sessions of those stores that no longer exist.
+        """Remove the sessions of the given stores if they have been deleted.
 
         Their calls are kept. Raises LedgerError.
         """
@@ -270,16 +269,17 @@ class SessionIndex:
         *,
         with_prompts: bool = False,
     ) -> list[StoredSession]:
-        """Return the sessions of the roots, each from its best store, newest first.
+        """Return the sessions of the roots, newest first.
 
-        Titles and first prompts are read from the stores.
+        A session in several stores is returned once. Titles and first prompts are read from
+        the stores.
 
         Args:
-            readers: The readers of the agents.
-            places: Where agents keep files.
+            readers: The readers for the agents.
+            places: The folders used by agents.
             roots: The workspace's folders.
-            since_ms: Leaves out older sessions, except the newest of each agent.
-            with_prompts: Whether to read the first prompts of sessions without a title.
+            since_ms: Older sessions are skipped, except for the newest session of each agent.
+            with_prompts: Whether to read the first prompt of sessions without a title.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -325,7 +325,7 @@ class _Reading(NamedTuple):
 
     @property
     def has_recorded_calls(self) -> bool:
-        """Whether the calls may already be recorded with other ids."""
+        """Whether the calls may already be in the ledger under other IDs."""
         return self.read.has_lost_state and self.before is not None and not self.before.previewed
 
 
@@ -351,9 +351,9 @@ def _read_stores(
             except OSError as error:
                 why = error.strerror or "damaged"
                 _log.info("cannot read a session file of %s: %s", store.agent, why)
-            except Exception as exc:  # an error in one store must not prevent reading the others
+            except Exception as exc:  # continue with the other stores
                 log_defect(exc, f"a session file of {store.agent}")
-                # Do not try again until the store changes.
+                # Do not retry until the store changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
                 yield _Reading(store, row, failed, preview and (row is None or row.previewed))
 
@@ -375,7 +375,7 @@ def _read_in_steps(
 
 
 def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
-    """Group readings into transactions: committing a small store takes longer than reading it."""
+    """Group readings into transactions. Separate commits for small stores would be slow."""
     some: list[_Reading] = []
     events = 0
     for one in readings:
@@ -389,8 +389,7 @@ def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
 
 
 def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
-    """Save the state and the sessions of a step, unless another process has read the store
-    meanwhile."""
+    """Save the state and sessions after a step, unless another process has updated the store."""
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
     expected = one.before.state if one.before else b""
@@ -419,7 +418,7 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
 
 
 def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
-    """Return a session without invalid names and numbers, which a hostile store may contain."""
+    """Return a session without invalid names and numbers, which may come from a hostile store."""
     return msgspec.structs.replace(
         session,
         first_folder=_text_or_none(session.first_folder),
@@ -529,7 +528,7 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
     if best.session.compacted or best.session.note == REWOUND:
-        # The other stores still contain the size before the compaction or rewind.
+        # Other stores still have the size before the compaction or rewind.
         size = best.session
 
     def first(field: str) -> Any:
@@ -572,7 +571,7 @@ def _updated_at(row: _Row) -> datetime:
 
 
 def _ask_reader(agent: str, ask: Callable[[], T], default: T) -> T:
-    """Call a function that reads a session file. Returns `default` if that fails."""
+    """Call a function that reads a session file. Returns `default` on failure."""
     try:
         return ask()
     except OSError:
@@ -601,7 +600,7 @@ def _first_prompt(rows: Sequence[_Row]) -> str | None:
 
 @lru_cache(maxsize=256)
 def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> str | None:
-    """Read a first prompt. The time is a key of the cache."""
+    """Read a session's first prompt. The time is part of the cache key."""
     from sidecar.agents.contents import first_prompt
     from sidecar.agents.registry import reader_of
 
@@ -621,7 +620,7 @@ def make_ledger_event(call: CallFinished, agent: str) -> LedgerEvent:
         tier=call.tier,
         category=call.category,
         reported_cost=call.cost_usd,
-        agent_cost=call.agent_cost_usd or None,  # agents write 0 if they do not know the price
+        agent_cost=call.agent_cost_usd or None,  # agents write 0 for an unknown price
         buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
     )
 
@@ -639,7 +638,7 @@ def _events_of(calls: Iterable[tuple[Any, str]]) -> tuple[list[LedgerEvent], int
         try:
             event = make_ledger_event(call, agent)
             check_event(event)
-        except (BadParamsError, TypeError):  # TypeError means that a value has another type
+        except (BadParamsError, TypeError):  # TypeError: a value has the wrong type
             refused += 1
         else:
             events.append(event)
@@ -650,7 +649,10 @@ LOCK_NAME = "agents.lock"
 
 
 def is_read(book: CostBook, sources: Sources) -> bool:
-    """Return whether all calls in the roots' session files are recorded. Raises LedgerError."""
+    """Return whether all calls in the roots' session files are in the ledger.
+
+    Raises LedgerError.
+    """
     return not SessionIndex(book.ledger).has_unread(sources.stores())
 
 
@@ -663,15 +665,15 @@ def ingest_all(
     rest: float = 0.0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> IngestResult:
-    """Read the new contents of agents' stores, unless another process is doing so.
+    """Read the new contents of agents' stores, unless another process is already reading.
 
     Args:
-        book: The ledger.
-        sources: Which agents' files to read.
-        mine: Whether to read only stores that may belong to the roots.
-        stop: Stops reading when set.
-        rest: Seconds to pause for each second of work.
-        progress: Called with the completed fraction, 0 to 1.
+        book: The ledger and its prices.
+        sources: The files to read.
+        mine: Whether to read only stores that may contain sessions of the roots.
+        stop: Set this event to stop reading.
+        rest: Seconds to pause per second of work.
+        progress: Called with the completed fraction, from 0 to 1.
 
     Raises:
         LedgerError: The ledger cannot be written.
@@ -684,14 +686,14 @@ def ingest_all(
             index.forget_missing(sources.readers, {store.path for store in stores})
         unread = index.unread(sources.readers, stores)
         control = IngestControl(stop or threading.Event(), rest, progress)
-        # `book.record_many` would export these old calls to a collector.
+        # Not `book.record_many`, which would export these old calls to a collector.
         return index.read(sources.readers, unread, control, record=book.ledger.record_many)
 
 
 def ingest_missed(book: CostBook, sources: Sources) -> IngestResult:
-    """Read the new contents of the roots' stores, even if another process reads them too.
+    """Read the new contents of the roots' stores, even if another process is reading them.
 
-    Each call is recorded once. Raises LedgerError.
+    No call is recorded twice. Raises LedgerError.
     """
     index = SessionIndex(book.ledger)
     unread = index.unread(sources.readers, sources.stores())
@@ -703,9 +705,9 @@ _here = threading.Lock()
 
 @contextmanager
 def _try_process_lock(ledger: Path) -> Iterator[bool]:
-    """Yield whether this process holds the lock for reading agents' stores. Raises LedgerError.
+    """Try to lock the stores against other processes. Yields whether that succeeded.
 
-    The operating system releases the lock when the process ends.
+    The operating system releases the lock when the process exits. Raises LedgerError.
     """
     if not _here.acquire(blocking=False):
         yield False

@@ -1,8 +1,7 @@
-"""The sessions of a workspace, which of them is shown, and how full its context is.
+"""Keeps track of a workspace's sessions and chooses which session to show.
 
-A session is a conversation that a client feeds, an agent's own session, or a conversation of
-another server. `conversations.py` changes conversations; it is not imported while there are only
-agents' sessions.
+A session belongs to a client of this server, to a coding agent, or to another server.
+`conversations.py` is imported only when a client creates a conversation.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
     from sidecar.workspace.shared import SharedServices
 
 DEFAULT_ID = "default"
-"""The id of the conversation that is created if the client names none."""
+"""The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""Note on an agent's session without a reply, whose model is unknown."""
+"""Note on an agent's session that has no reply. Its model is unknown."""
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
-"""How long a client's conversation is shown instead of newer agent sessions."""
+"""How long a client's conversation takes precedence over newer agent sessions."""
 _SHARED = 64
-"""How many conversations are shared with other processes. The newest are chosen."""
+"""Maximum number of conversations shared with other processes, newest first."""
 PROTOCOL = "protocol"
-"""The source of a conversation that a client feeds."""
+"""The source of conversations that belong to a client."""
 RECENT = timedelta(hours=24)
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-"""The update time of a session that must never be shown because it is the newest."""
+"""The update time of sessions that must never be chosen as the newest session."""
 
 
 def _conversation_label(session_id: str, updated_at: datetime) -> str:
@@ -59,7 +58,7 @@ def _local_time(at: datetime) -> str:
 
 
 class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of which only numbers are known: an agent's, or another server's conversation."""
+    """A session without messages. It belongs to an agent or to another server."""
 
     id: str
     source: str
@@ -69,29 +68,30 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     branch: str | None = None
     began_at: datetime | None = None
     first_prompt: str | None = None
-    """The first prompt of the user, if it may be shown."""
+    """The user's first prompt, if the settings allow it to be shown."""
     model: str | None = None
     tokens: int | None = None
     quality: Method = "exact"
-    """How the tokens were counted."""
+    """How the token count was obtained."""
     error_percent: float = 0.0
-    """Error band (±%) of the tokens."""
+    """Margin of error (±%) of the token count."""
     limit: int | None = None
     """The context window in tokens, if the agent reports it."""
     note: str | None = None
-    """Why a number is missing or inaccurate, for the user."""
+    """Why a number is missing or inaccurate. Shown to the user."""
     state: Literal["running", "idle", "ended"] = "idle"
     parent: str | None = None
     compacted: bool = False
     path: str | None = None
-    """The store of an agent's session."""
+    """Path of the store that contains an agent's session."""
     usage: ContextUsage | None = None
-    """The usage that another server computed, or None for an agent's session."""
+    """The usage computed by another server, or None for an agent's session."""
 
     @property
     def label(self) -> str:
-        """The session's name: its title, its first prompt, or its branch or agent with the start
-        time."""
+        """The session's title or first prompt. Without either, the branch or agent and the start
+        time.
+        """
         if self.source == PROTOCOL:
             return _conversation_label(self.id, self.updated_at)
         if named := self.title or self.first_prompt:
@@ -102,8 +102,7 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_remote_session(usage: ContextUsage) -> CountedSession | None:
-    """Return a session for another server's conversation, or None if its usage has no valid
-    session."""
+    """Return a session for another server's conversation, or None if its data is invalid."""
     info = usage.session
     if info is None:
         return None
@@ -118,47 +117,46 @@ def make_remote_session(usage: ContextUsage) -> CountedSession | None:
 
 @dataclass(eq=False)
 class ConversationState:
-    """State of a conversation besides its messages. Only `Conversations` changes it."""
+    """The state of a conversation besides its messages. Only `Conversations` may change it."""
 
     named_model: str | None = None
-    """The model that a client named for the conversation."""
+    """The model that a client has set for the conversation."""
     answered_model: str | None = None
-    """The model that the last reply named."""
+    """The model named in the last reply."""
     refused_limits: dict[str, int] = field(default_factory=dict)
-    """Context windows in tokens by model, which servers named when they refused a prompt as too
-    long."""
+    """Context windows in tokens by model, from servers' errors about overlong prompts."""
     calibration: ConversationCalibration | None = None
-    """The conversation's own calibration, or None before any usage was reported."""
+    """The conversation's own calibration, or None if no usage has been reported yet."""
     warned_level: int = 0
-    """How many thresholds were reached at the last check."""
+    """How many thresholds had been reached at the last check."""
     counted_layout: int | None = None
-    """The layout of the turns that an endpoint has counted."""
+    """The layout of the turns at the last endpoint count."""
     asking: int = 0
-    """The number of running requests to an endpoint for this conversation."""
+    """Number of endpoint requests in progress for this conversation."""
 
 
 class SessionRegistry:
-    """All sessions of one workspace, and which one is shown."""
+    """All sessions of a workspace, including which session is shown."""
 
     def __init__(self, services: SharedServices, workspace: Workspace) -> None:
         self._services, self._workspace = services, workspace
         self.conversations: OrderedDict[str, Conversation] = OrderedDict()
-        """Conversations by id, the least recently used first."""
+        """Conversations by ID, least recently used first."""
         self._states: dict[str, ConversationState] = {}
         self._agent_sessions: dict[str, CountedSession] = {}
         self._older_agent_sessions: dict[str, CountedSession] = {}
         """Agent sessions that are no longer updated."""
         self._remote_conversations: dict[str, CountedSession] = {}
         self.chosen_model: str | None = None
-        """The model that a client chose for the workspace without naming a session."""
+        """The model that a client has set for the whole workspace."""
         self.selected: str | None = None
         self._selected_had_ended = False
-        """Whether the selected session had ended before it was selected."""
+        """Whether the selected session had already ended when it was selected."""
         self._warned: dict[str, tuple[int, bool]] = {}
-        """The number of reached thresholds and whether it was compacted, for each agent session."""
+        """For each agent session, the number of reached thresholds and whether it was compacted."""
         self._shown: Conversation | CountedSession | None = None
         self._published_sessions: tuple[Any, ...] = ()
-        """Identifies the list of sessions that was published last."""
+        """Identifies the list of sessions that was last published."""
 
     def model_of(self, session_id: str) -> str:
         return self._named_model(session_id) or self._workspace.settings.model
@@ -168,14 +166,14 @@ class SessionRegistry:
         return state.named_model or state.answered_model or self.chosen_model
 
     def state_of(self, session_id: str) -> ConversationState:
-        """Return the state of a conversation, or a new state if the id is unknown."""
+        """Return the state of a conversation, or an empty state if the ID is unknown."""
         return self._states.get(session_id) or ConversationState()
 
     def put(self, conversation: Conversation, *, is_restored: bool = False) -> ConversationState:
-        """Add a conversation, or replace the one with its id. Returns its state.
+        """Add or replace a conversation, and return its state.
 
-        If there are too many conversations, the least recently used one is dropped. A restored
-        conversation counts as the least recently used.
+        If there are too many conversations, the least recently used one is dropped. A
+        restored conversation counts as least recently used.
         """
         self.conversations[conversation.id] = conversation
         self.conversations.move_to_end(conversation.id, last=not is_restored)
@@ -187,10 +185,10 @@ class SessionRegistry:
     # -- which session ----------------------------------------------------------------------
 
     def find(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """Return a session by id; by default the one to show.
+        """Return a session by ID, or else the session to show.
 
-        The session to show is the selected one, else one that a client has fed within the last
-        30 minutes, else the most recently updated one.
+        The selected session takes precedence. Next comes a client's conversation that was
+        updated within the last 30 minutes, and then the most recently updated session.
         """
         named = session_id or self._selected()
         if named is not None:
@@ -203,7 +201,7 @@ class SessionRegistry:
         return own if own.updated_at >= min(agents.updated_at, outranked_until) else agents
 
     def next_switch_at(self) -> datetime | None:
-        """Return when time alone will change the shown session, or None if it will not."""
+        """Return the time at which the shown session will change without an update, or None."""
         shown = self.find(None)
         if shown is None or self._selected() is not None:
             return None
@@ -216,7 +214,7 @@ class SessionRegistry:
         return min((at for at in ends if at > datetime.now(UTC)), default=None)
 
     def newest_conversation(self) -> Conversation | None:
-        """Return the most recently updated conversation of this server."""
+        """Return this server's most recently updated conversation."""
         return max(reversed(self.conversations.values()), key=_updated_at, default=None)
 
     def _newest_fed(self) -> Conversation | CountedSession | None:
@@ -239,11 +237,11 @@ class SessionRegistry:
         )
 
     def id_to_change(self, session_id: str | None) -> str:
-        """Return the id of the conversation that a request changes.
+        """Return the ID of the conversation to change.
 
         Args:
-            session_id: The id that the client named; by default the newest conversation's or a new
-                one.
+            session_id: The client's ID. Defaults to the newest conversation or else a new
+        one.
 
         Raises:
             BadParamsError: The session belongs to an agent.
@@ -258,13 +256,15 @@ class SessionRegistry:
         return session_id
 
     def id_to_bill(self, session_id: str | None) -> str | None:
-        """Return the id of the session that a recorded call belongs to, or None."""
+        """Return the ID of the session that a recorded call belongs to, or None."""
         if session_id is None and not self.conversations:
             return None
         return self.id_to_change(session_id)
 
     def sent_estimate(self, session_id: str) -> int | None:
-        """Return the estimated tokens of a conversation's last request, or None if unknown."""
+        """Return the estimated size of a conversation's last request in tokens, or None if
+        unknown.
+        """
         conversation = self.conversations.get(session_id)
         if conversation is None:
             return None
@@ -273,22 +273,22 @@ class SessionRegistry:
         return sent_estimate(conversation, self.calibration_of(conversation))
 
     def choose_model(self, model: str) -> bool:
-        """Count documents for this model.
+        """Set the model for the whole workspace.
 
         Returns:
-            Whether a client's conversation is shown. The conversation then uses the model too.
+            Whether a client's conversation is shown. The model then applies to it, too.
         """
         self.chosen_model = model
         shown = self.find(None)
         return shown is not None and not isinstance(shown, CountedSession)
 
     def select(self, session_id: str | None) -> None:
-        """Show a session until it ends, or with None the most recent session again.
+        """Show a session until it ends. None shows the most recent session again.
 
-        A session that has already ended is shown until another one is selected.
+        A session that has already ended is shown until another session is selected.
 
         Raises:
-            BadParamsError: There is no such session.
+            BadParamsError: The session does not exist.
         """
         session = None if session_id is None else self._by_id(session_id)
         if session_id is not None and session is None:
@@ -298,11 +298,11 @@ class SessionRegistry:
         self.publish()
 
     def set_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
-        """Replace the recent agent sessions, which are kept up to date."""
+        """Replace the recent agent sessions. These are kept up to date."""
         self._agent_sessions = {one.id: one for one in sessions}
         selected = self._agent_sessions.get(self.selected or "")
         if selected is not None and selected.state != "ended":
-            # The session was resumed, so it is shown until it ends again.
+            # The session has been resumed. Show it until it ends again.
             self._selected_had_ended = False
         self._warned = {
             name: warned for name, warned in self._warned.items() if name in self._agent_sessions
@@ -321,12 +321,14 @@ class SessionRegistry:
 
     @property
     def has_unfollowed_session(self) -> bool:
-        """Return whether a session of the last day is not kept up to date yet."""
+        """Return whether a session from the last day is not among the recent sessions yet."""
         since, older = datetime.now(UTC) - RECENT, self._older_agent_sessions.values()
         return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
 
     def rows(self, *, every: bool = False) -> list[SessionRow]:
-        """Return the sessions of the last day, newest first, or with `every` all sessions."""
+        """Return the sessions from the last day, or all sessions if `every` is set, newest
+        first.
+        """
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         agents = self._older_agent_sessions if every else {}
         own = {one.id: one for one in self._nonempty_conversations()}
@@ -335,8 +337,9 @@ class SessionRegistry:
         return [self._row_of(one) for one in newest_first if one.updated_at >= since]
 
     def conversation_usages(self) -> list[ContextUsage]:
-        """Return the usages of this server's newest conversations, to share with other
-        processes."""
+        """Return the usage of this server's newest conversations, for sharing with other
+        processes.
+        """
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)
@@ -371,7 +374,7 @@ class SessionRegistry:
         )
 
     def follows_document(self, uri: str) -> bool:
-        """Return whether a section of any conversation follows a document."""
+        """Return whether any section of a conversation follows the document."""
         return any(section.uri == uri for section in self._followed_sections(None))
 
     def _followed_sections(
@@ -390,13 +393,13 @@ class SessionRegistry:
 
     @property
     def context(self) -> ContextState:
-        """The context that was last published."""
+        """The most recently published context."""
         return self._workspace.context
 
     # -- numbers ----------------------------------------------------------------------------
 
     def usage(self, session: Conversation | CountedSession) -> ContextUsage:
-        """Return a session's context usage from its current counts."""
+        """Return a session's context usage, computed from the current counts."""
         warn_at = self._workspace.settings.context.warn_at
         cost = self._workspace.costs.sessions.get(session.id)
         if isinstance(session, CountedSession):
@@ -415,10 +418,7 @@ class SessionRegistry:
         )
 
     def shown_usage(self, conversation: Conversation) -> ContextUsage:
-        """Return a conversation's context usage.
-
-        If the conversation is shown, this is the published usage.
-        """
+        """Return a conversation's context usage, as published if the conversation is shown."""
         usage = self.context.usage
         if usage is None or self._shown is not conversation:
             return self.usage(conversation)
@@ -443,14 +443,11 @@ class SessionRegistry:
             note=session.note or (NO_REPLY if is_unanswered else None),
         )
         if limit is None or (is_unanswered and session.limit is None):
-            return usage  # showing no window is better than a guess or another model's window
+            return usage  # better than a guess or another model's window
         return in_window(usage, Window(limit, settings.context.reserve), warn_at)
 
     def window_of(self, conversation: Conversation) -> Window:
-        """Return a conversation's context window and reserve.
-
-        Its model must have been looked up.
-        """
+        """Return a conversation's context window and reserve. Its window must already be loaded."""
         settings = self._workspace.settings.context
         limit = self._limit(conversation.model, self._named_limits(conversation))
         reserve = settings.reserve if conversation.reserve is None else conversation.reserve
@@ -465,10 +462,7 @@ class SessionRegistry:
         return find_window(model, settings, counts.add_reported_window(model, settings, named))
 
     def calibration_of(self, conversation: Conversation) -> ConversationCalibration:
-        """Return a conversation's calibration for its current model.
-
-        The caller must not change it.
-        """
+        """Return a conversation's calibration for its current model. Callers must not modify it."""
         calibration = self.state_of(conversation.id).calibration
         tokenizer = conversation.counter.tokenizer
         if calibration is None:
@@ -480,7 +474,7 @@ class SessionRegistry:
     # -- publishing -------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Compute the context to show, and publish it if it has changed."""
+        """Update the shown context, and publish it if it has changed."""
         shown, before = self.find(None), self.context
         if isinstance(shown, CountedSession) and not self._is_recent_or_selected(shown):
             shown = None
@@ -507,9 +501,9 @@ class SessionRegistry:
         return self.context.revision + has_changed
 
     def _warn_of_agent_session(self, session: CountedSession, usage: ContextUsage) -> None:
-        """Warn once when an agent's session crosses a threshold or is compacted.
+        """Warn once if an agent's session crosses a threshold or is compacted.
 
-        The first check of a session that is not running never warns.
+        The first check of a session only warns if the session is running.
         """
         if usage.usable is None:
             return

@@ -1,4 +1,4 @@
-"""The objects that all workspaces of a process share, in the server and on the command line."""
+"""Objects shared by all workspaces of a process, both in the server and on the command line."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class SharedServices:
-    """The roots, open documents, counts, context windows, state and threads of a process."""
+    """The objects shared by all workspaces of a process."""
 
     roots: Workspaces = field(default_factory=Workspaces)
     documents: Documents = field(default_factory=Documents)
     state: State = field(default_factory=State)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     client: str = ""
-    """The editor's name, as sent in `initialize`."""
+    """The name of the editor from the `initialize` request."""
 
     def __post_init__(self) -> None:
         self.workers = Workers()
@@ -45,12 +45,12 @@ class SharedServices:
         )
 
     def spending(self, workspace: Workspace) -> Spending:
-        """Return a workspace's view of the ledger. This function blocks."""
+        """Return access to the ledger for a workspace. This function blocks."""
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
 
     def show_sums(self, workspace: Workspace, spent: SpendingSums | None) -> None:
-        """Update a workspace's costs with newly read sums, and publish them."""
+        """Update a workspace's costs with new sums from the ledger, and publish them."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))
 

@@ -1,4 +1,4 @@
-"""A workspace's spending: recorded calls, caps, and the sums in the status. Its functions block."""
+"""Records a workspace's calls, checks spending caps and sums up costs. All functions block."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers all reads of ledgers in the order in which they start."""
+"""Numbers all reads of ledgers by start time."""
 
 
 class SpendingSums(NamedTuple):
-    """Sums read from the ledger, in USD."""
+    """Sums from the ledger, in USD."""
 
     session: str
     session_usd: float | None
     today: Decimal | None
-    """USD spent in all workspaces since local midnight, or None if this workspace has no calls."""
+    """Spending in all workspaces since local midnight, or None if this workspace has no calls."""
     workspace: Decimal
     severity: Severity
     sessions: Mapping[str, float | None] = MappingProxyType({})
-    """USD by session. Empty if not requested."""
+    """Cost by session. Empty unless requested."""
     read_number: int = 0
-    """Increases with each read, so that later sums replace earlier ones."""
+    """Increases with each read. Sums from later reads replace earlier sums."""
 
 
 class TeamSpent(NamedTuple):
-    """USD of the team in this month, as last read from its store."""
+    """The team's spending this month in USD, as last read from the team's store."""
 
     usd: Decimal
     severity: Severity
@@ -72,34 +72,34 @@ class Costs:
     severity: Severity = "ok"
     sessions: dict[str, float | None] = field(default_factory=dict)
     read: bool = False
-    """Whether the calls in agents' session files are recorded in the ledger."""
+    """Whether all calls in agents' session files are in the ledger."""
     reading: bool = True
     """Whether this process records agents' calls automatically."""
     team: TeamSpent | None = None
-    """None without caps for the team, and until its store was read."""
+    """None if the team has no caps or the team's store has not been read yet."""
     over_cap: bool = False
-    """Whether the last preflight crossed a cap."""
+    """Whether the last preflight exceeded a cap."""
     _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
     def set_history(self, *, read: bool, reading: bool = True) -> None:
-        """Set whether agents' calls are in the ledger, and whether this process records them."""
+        """Set whether the ledger is complete, and whether this process records agents' calls."""
         self.read, self.reading = read, reading
 
     def update_cap_state(self, *, is_over: bool) -> bool:
-        """Record whether a spending cap is crossed. Returns whether this is new."""
+        """Record whether a spending cap is exceeded. Returns true if it was not exceeded before."""
         is_new = is_over and not self.over_cap
         self.over_cap = is_over
         return is_new
 
     def set_team(self, spent: TeamSpent | None) -> bool:
-        """Set what the team has spent. Returns whether that is new."""
+        """Set the team's spending. Returns whether it has changed."""
         is_new = spent != self.team
         self.team = spent
         return is_new
 
     def update(self, spent: SpendingSums | None) -> None:
-        """Replace the sums, unless the current ones were read later."""
+        """Replace the sums, unless the current sums are from a later read."""
         if spent is None:
             return
         if spent.read_number >= self._read_number:
@@ -117,7 +117,7 @@ _SEVERITIES: Mapping[str, Severity] = MappingProxyType(
 
 
 def read_team(settings: Settings) -> TeamSpent | None:
-    """Read the team's spend of this month, if caps for it are set.
+    """Read the team's spending this month, or return None if the team has no caps.
 
     Raises:
         TeamStoreError: The team's store cannot be read.
@@ -134,7 +134,7 @@ def read_team(settings: Settings) -> TeamSpent | None:
 
 
 class Spending:
-    """One workspace's view of the user's ledger. Thread-safe."""
+    """Access to the user's ledger for one workspace. Thread-safe."""
 
     def __init__(
         self,
@@ -164,11 +164,11 @@ class Spending:
 
         Args:
             params: The call.
-            reply: The parsed reply; its usage replaces that of the params.
-            raw: The vendor's object from which the reply was parsed.
+            reply: The parsed reply. Its usage replaces the usage in `params`.
+            raw: The vendor's object that the reply was parsed from.
 
         Raises:
-            BadParamsError: The call has no usage, or the usage has an unknown format.
+            BadParamsError: The call has no usage, or its usage is in an unknown format.
             LedgerError: The ledger cannot be written.
         """
         call = msgspec.structs.replace(params, workspace=self._uri)
@@ -183,7 +183,7 @@ class Spending:
     def detail(
         self, params: CostDetailParams, cancelled: Cancelled, progress: Progress
     ) -> CostReport:
-        """Return rows, totals and a text about this workspace's costs.
+        """Return a report about this workspace's costs.
 
         Raises:
             BadParamsError: The params are invalid.
@@ -196,13 +196,13 @@ class Spending:
         )
 
     def scope(self) -> Scope:
-        """Return the scope of this workspace's calls."""
+        """Return a filter for this workspace's calls."""
         from sidecar.cost.protocol import CostDetailParams
 
         return self.book.scope(CostDetailParams(workspace=self._uri or None), folders=self._folders)
 
     def recent_models(self) -> list[str]:
-        """Return the models of the last 30 days' calls, the most called first.
+        """Return the models used in the last 30 days, most frequently called first.
 
         The result is empty if the ledger cannot be read.
         """
@@ -236,7 +236,11 @@ class Spending:
         return found
 
     def prompt_file_calls(self, since: str, sizes: Iterable[int]) -> list[CallGroup]:
-        """Return this workspace's calls, grouped for prompt files of the given sizes.
+        """Return this workspace's calls, grouped for computing the costs of prompt files.
+
+        Args:
+            since: Earlier calls are skipped.
+            sizes: The prompt files' sizes in tokens.
 
         Raises:
             BadParamsError: `since` is not a valid time.
@@ -252,7 +256,7 @@ class Spending:
     def preflight(
         self, model: str, prompt_tokens: int, output_tokens: int, session: str
     ) -> CostVerdict:
-        """Return what a call would cost, and whether the caps allow it."""
+        """Return the expected cost of a call and whether the caps allow the call."""
         caps = self._settings.cost
         return self.book.preflight(
             caps,
@@ -265,7 +269,7 @@ class Spending:
         )
 
     def spent(self, session: str, *, every: bool = False) -> SpendingSums:
-        """Return the sums that the status shows. With `every`, include those of each session.
+        """Return the sums for the status. If `every` is set, include the cost of each session.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -275,7 +279,7 @@ class Spending:
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
-        # No call is pending, so only past calls are judged.
+        # There is no pending call to include.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         return SpendingSums(
             session,
@@ -288,7 +292,7 @@ class Spending:
         )
 
     def stored_sums(self) -> SpendingSums | None:
-        """Return the sums from earlier runs, or None if there is no readable ledger."""
+        """Return the sums from the existing ledger, or None if it is missing or unreadable."""
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()
@@ -297,6 +301,8 @@ class Spending:
     def _spent_or_none(self, session: str, *, every: bool = False) -> SpendingSums | None:
         from sidecar.cost.ledger import LedgerError
 
-        with contextlib.suppress(LedgerError):  # the call is recorded; only the status is outdated
+        with contextlib.suppress(
+            LedgerError
+        ):  # the call is recorded; only the status stays outdated
             return self.spent(session, every=every)
         return None

@@ -1,8 +1,8 @@
-"""The user's state folder: the ledger, saved conversations and shared conversations.
+"""The user's state folder, with the ledger and with saved and shared conversations.
 
-Each server shares the context usage of its conversations with other processes in one file per
-workspace, which contains counts, ids, models and times, but no text. The server locks its files
-while it runs; files of servers without a lock are ignored.
+Servers share the context usage of their conversations through files, one per server and
+workspace. The files contain counts, IDs, models and times, but no text. A server holds a lock
+while it runs. Files from a server that no longer holds its lock are ignored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OpenBooks:
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
 
     def get(self, folder: Path, prices: tuple[Price, ...], otel_endpoint: str | None) -> CostBook:
-        """Return the ledger in a state folder, opening it if necessary."""
+        """Return the ledger in a state folder. Opens the ledger if necessary."""
         key = prices, otel_endpoint
         with self._lock:
             book = self._books.get(key)
@@ -70,19 +70,19 @@ class OpenBooks:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The user's state folder. It is frozen, so threads can share it."""
+    """The user's state folder. Immutable, and therefore safe to share between threads."""
 
     folder: Path = field(default_factory=state_dir)
     books: OpenBooks = field(default_factory=OpenBooks)
 
     def book(self, settings: Settings) -> CostBook:
-        """Return the ledger with the user's own prices."""
+        """Return the ledger, with the user's prices from the settings."""
         ledger = settings.ledger
         signals = ledger.otel_endpoint if ledger.otel_signals else None
         return self.books.get(self.folder, settings.prices, signals)
 
     def sessions(self, workspace: str) -> list[SavedSession]:
-        """Return the saved conversations of a workspace, newest first. Never raises."""
+        """Return a workspace's saved conversations, newest first. Never raises."""
         from sidecar.context.persist import from_json
 
         path = self._sessions_file(workspace)
@@ -100,13 +100,12 @@ class State:
     def save_sessions(
         self, workspace: str, sessions: Sequence[SavedSession], own_ids: set[str]
     ) -> None:
-        """Save this server's conversations without changing those of other servers.
+        """Save this server's conversations. Conversations saved by other servers are kept.
 
         Args:
-            workspace: URI of the workspace.
+            workspace: The URI of the workspace.
             sessions: The conversations to save.
-            own_ids: This server's ids. Saved conversations with such an id that are missing from
-                `sessions` are removed.
+            own_ids: This server's IDs. Those that are missing from `sessions` are deleted.
 
         Raises:
             OSError: The file cannot be written.
@@ -138,7 +137,7 @@ class State:
 
 _SHARING_LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
-"""How long a new server may take to lock the files that it has created."""
+"""Maximum time between a server's start and its lock, in seconds."""
 _MOST_SHARED_BYTES = 1 << 22
 
 
@@ -147,7 +146,7 @@ class SharedConversations:
 
     def __init__(self, folder: Path, workers: Workers) -> None:
         self.folder = folder
-        """The folder in which all running servers write their conversations."""
+        """The folder that all running servers write their conversations to."""
         import asyncio
         import secrets
 
@@ -155,7 +154,7 @@ class SharedConversations:
         self._name = secrets.token_hex(8)
         self._process_lock: contextlib.ExitStack | None = None
         self._written: dict[str, bytes | None] = {}
-        """The written content by workspace, or None while a write runs or after it failed."""
+        """The written content by workspace, or None during a write and after a failed write."""
         self._writing = asyncio.Lock()
 
     async def write(self, workspace: str, sessions: Sequence[ContextUsage]) -> None:
@@ -190,7 +189,7 @@ class SharedConversations:
 
 
 def read_shared_conversations(folder: Path, workspace: str) -> list[ContextUsage]:
-    """Return the conversations of all running servers in a workspace. Never raises."""
+    """Return all running servers' conversations in a workspace. Never raises."""
     usages: list[ContextUsage] = []
     for path in folder.glob(f"*.{_name_digest(workspace)}.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
@@ -201,7 +200,10 @@ def read_shared_conversations(folder: Path, workspace: str) -> list[ContextUsage
 
 
 def _lock_files(folder: Path, lock: Path) -> contextlib.ExitStack:
-    """Remove the files of ended processes and lock this process's files. Raises OSError."""
+    """Remove the files of processes that have exited, and lock this process's files.
+
+    Raises OSError.
+    """
     make_folder(folder)
     for path in folder.glob("*.lock"):
         with contextlib.suppress(OSError):
@@ -234,7 +236,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def _is_held(lock: Path) -> bool:
-    """Return whether the process that created a lock file still runs. Raises OSError."""
+    """Return whether the process that created a lock file is still running. Raises OSError."""
     if not lock.exists():
         return False
     with locked(lock, 0.0) as is_free:

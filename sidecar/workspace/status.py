@@ -1,4 +1,4 @@
-"""The status line and its tooltips, which are the same in every editor."""
+"""The status line and its tooltips. Editors show these texts unchanged."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 API_PRICES = "at API prices"
-"""Added to the costs of agents, because no file says what a subscription bills."""
+"""Appended to agents' costs. The actual price is unknown for users with a subscription."""
 _DOCUMENT_ROWS = 4
-"""Most rows of a document's tooltip. The tooltips of all parts have at most eight rows."""
+"""Maximum number of rows in a document's tooltip. All tooltips together have up to eight."""
 
 _METHODS: dict[Method, str] = {
     "exact": "exact, by the model's own tokenizer",
@@ -43,10 +43,7 @@ _METHODS: dict[Method, str] = {
 
 
 class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The part of the status about the document.
-
-    `percent` refers to its budget, or else to the usable window.
-    """
+    """The status of a document. `percent` refers to the budget or else to the usable window."""
 
     tokens: int
     method: Method
@@ -55,11 +52,11 @@ class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: str
     tooltip: str
     severity: Severity = "ok"
-    """The worst severity of the document's budgets, its sections' included."""
+    """The worst severity of the budgets of the document and its sections."""
 
 
 class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The part of the status about the conversation. `percent` refers to the usable window."""
+    """The status of a conversation. `percent` refers to the usable window."""
 
     tokens: int | None
     percent: int | None
@@ -69,14 +66,15 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     source: str = ""
     """`protocol`, or the agent of the shown session."""
     sessions: int = 0
-    """A number that changes whenever the result of `context/sessions` may have changed."""
+    """A counter that changes whenever `context/sessions` may return a different result."""
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The part of the status about costs in USD.
+    """Costs in USD.
 
-    It has the cost of the shown agent session, or else today's cost in all workspaces, which
-    `text` marks with `today`. The tooltip has both and the workspace's total.
+    `text` shows the cost of the shown agent session, or else today's cost in all workspaces.
+    In the latter case, the text ends in `today`. The tooltip shows both, and the workspace's
+    total.
     """
 
     cost_usd: float | None
@@ -86,9 +84,9 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params of `status/update`. `text` is the line to show, and null parts are unknown.
+    """Params of `status/update`. `text` is the status line. Unknown parts are null.
 
-    If an edit could not be applied, the document's part of `text` is `?`.
+    `text` shows `?` for a document that is out of sync with the editor.
     """
 
     workspace: str | None
@@ -102,7 +100,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def document_severity(tokens: int, budget: int | None) -> Severity:
-    """Return `warning` for a document over its budget, and `error` from twice its budget on."""
+    """Return `warning` for a document over its budget, or `error` at twice the budget or more."""
     if budget is None or not tokens:
         return "ok"
     severity = severity_of(tokens, budget)
@@ -110,12 +108,12 @@ def document_severity(tokens: int, budget: int | None) -> Severity:
 
 
 def document_status(count: Count, budget: int | None, loaded: Loaded) -> DocumentStatus:
-    """Return the part of the status about a document.
+    """Return the status of a document.
 
     Args:
         count: The document's count.
         budget: The lowest budget that applies, in tokens.
-        loaded: The configuration, whose errors the tooltip shows.
+        loaded: The configuration. The tooltip shows its errors.
     """
     percent = count.percent if budget is None else percent_of(count.tokens, budget)
     return DocumentStatus(
@@ -205,7 +203,7 @@ def status_update(
     document: DocumentStatus | None,
     severity: Severity,
 ) -> StatusUpdate:
-    """Return the whole status: its parts about the document, the conversation and costs."""
+    """Return the complete status of a document, a conversation and costs."""
     status = workspace.settings.status
     state = workspace.context
     context = context_status(state.usage, status.show, state.revision)
@@ -229,7 +227,7 @@ def status_update(
 def context_status(
     usage: ContextUsage | None, show: Show, sessions: int = 0
 ) -> ContextStatus | None:
-    """Return the part of the status about a conversation, or None if it has no content."""
+    """Return the status of a conversation, or None if there is nothing to show."""
     if usage is None or (usage.tokens is None and usage.note is None):
         return None
     return ContextStatus(
@@ -244,9 +242,9 @@ def context_status(
 
 
 def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
-    """Return the part of the status about costs, or None without recorded calls.
+    """Return the costs to show, or None if no calls are recorded.
 
-    It shows the agent session's own cost if that is known, else today's cost.
+    This is the cost of the agent's session if known, or else today's cost.
     """
     session = usage.session if usage else None
     is_agent = session is not None and session.source != "protocol"

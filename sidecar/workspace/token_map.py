@@ -1,4 +1,4 @@
-"""The token map: a folder's tokens by subfolder and file."""
+"""The token map, which shows a folder's tokens by subfolder and file."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import msgspec
 
 
 class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
-    """A file or folder with its tokens. Those of a folder include all of its contents."""
+    """A file or folder and its token count. A folder's count includes all of its contents."""
 
     path: str
-    """The path relative to the top, with `/` as separator. The path of a folder ends in `/`."""
+    """The path relative to the top folder, with `/` as the separator. Folder paths end in `/`."""
     tokens: int = 0
     files: int = 0
     children: list[MapEntry] = []
-    """The entries of a folder, largest first. Empty below the requested depth."""
+    """The contents of a folder, largest entry first. Empty below the requested depth."""
 
 
 def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
     """Return the token map of a folder.
 
     Args:
-        counts: Each file's path relative to the folder, and its tokens.
-        depth: How many levels of entries to include.
+        counts: Each file's path relative to the folder, and its token count.
+        depth: Maximum number of levels.
     """
     top = MapEntry(path="")
     listed: dict[str, MapEntry] = {"": top}
@@ -44,16 +44,13 @@ def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
 
 
 def parent_of(name: str) -> str:
-    """Return the path of the folder that contains an entry, or "" at the top."""
+    """Return the path of the parent folder, or "" at the top level."""
     folder = name.rstrip("/").rpartition("/")[0]
     return f"{folder}/" if folder else ""
 
 
 def flatten(entry: MapEntry, level: int = 0) -> Iterator[tuple[int, MapEntry]]:
-    """Yield all entries below an entry with their levels.
-
-    Each folder comes before its contents.
-    """
+    """Yield all entries below an entry with their levels. Folders come before their contents."""
     for child in entry.children:
         yield level, child
         yield from flatten(child, level + 1)

@@ -1,4 +1,4 @@
-"""What `context/usage` adds to a usage: a forecast, and what fills an agent's context."""
+"""Adds a forecast and a breakdown of the context to the result of `context/usage`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def add_forecast(
     session: Conversation | CountedSession,
     usage: ContextUsage,
 ) -> ContextUsage:
-    """Add a forecast to a usage, if the ledger contains calls of its session."""
+    """Add a forecast to the usage if the ledger contains calls of the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
     book, state = services.spending(workspace).book, services.state.folder
@@ -49,10 +49,10 @@ async def add_forecast(
 def read_limits(
     usage: ContextUsage, path: str | None, state: Path, now: datetime | None = None
 ) -> list[PlanLimit]:
-    """Return the current limits of the subscription to a session's agent. This function blocks.
+    """Return the current subscription limits of a session's agent. This function blocks.
 
-    Claude Code reports them to its status line, and Codex writes them to its files. Limits whose
-    period is over are left out.
+    Claude Code reports the limits to its status line, and Codex writes them to its files.
+    Limits that have already been reset are skipped.
     """
     from sidecar.agents.registry import reader_of
     from sidecar.workspace.claude_statusline import load
@@ -81,7 +81,7 @@ def forecast(
     now: datetime | None = None,
     limits: Sequence[PlanLimit] = (),
 ) -> Forecast | None:
-    """Return a forecast for a session, or None without recorded calls. This function blocks.
+    """Return a forecast for a session, or None if it has no recorded calls. Blocks.
 
     Args:
         book: The ledger and its prices.
@@ -151,7 +151,7 @@ def _as_float(amount: object) -> float | None:
 
 
 TOOLS_NAMED = 4
-"""How many tools are listed with their results. The results of other tools are added up."""
+"""How many tools are listed separately. All other tools share one entry."""
 _LABELS = {
     "system": "System prompt and tools",
     "instructions": "Instructions",
@@ -166,7 +166,7 @@ _LABELS = {
 async def add_contents(
     services: SharedServices, session: Conversation | CountedSession, usage: ContextUsage
 ) -> ContextUsage:
-    """Add what fills the context of an agent's session, if its store contains this."""
+    """Add a breakdown of the context if the agent's session file contains the messages."""
     if not isinstance(session, CountedSession) or session.path is None or usage.tokens is None:
         return usage
     found = await services.workers.run(
@@ -178,7 +178,8 @@ async def add_contents(
 def read_contents(agent: str, path: str, session: str, tokens: int) -> list[ContextPart]:
     """Return the estimated parts of an agent's context, largest first. This function blocks.
 
-    The parts add up to `tokens`. There are none if the store cannot be read or does not show them.
+    The parts add up to `tokens`. The result is empty if the store is unreadable or
+    incomplete.
     """
     from sidecar.agents.contents import ContextContents
     from sidecar.agents.registry import reader_of

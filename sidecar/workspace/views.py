@@ -1,4 +1,4 @@
-"""Texts that several surfaces show: contexts, lists of sessions, comparisons and results."""
+"""Texts shown by both the editors and the command line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _COMPARED = ("model", "tokens", "of window", "input cost", "method")
 
 
 def describe_unknown_model(similar: Sequence[str]) -> str:
-    """Return a text that a model is unknown, with the most similar known models."""
+    """Return a text that says the model is unknown and suggests similar models."""
     if similar:
         return f"not a known model; did you mean {' or '.join(similar)}?"
     return "not a known model; its tokens are a general estimate"
 
 
 def format_comparison(counts: Iterable[Count]) -> str:
-    """Format the counts of a text for several models as a table, fewest tokens first."""
+    """Format a text's token counts for several models as a table, fewest tokens first."""
     rows = [
         [printable(cell) for cell in _comparison_cells(count)]
         for count in sorted(counts, key=lambda count: count.tokens)
@@ -41,7 +41,7 @@ def format_comparison(counts: Iterable[Count]) -> str:
 
 
 def format_comparison_as_markdown(title: str, counts: Sequence[Count]) -> str:
-    """Format the counts of a text for several models as a Markdown table."""
+    """Format a text's token counts for several models as a Markdown table."""
     lines = [f"**{markdown(title)}**\n", _markdown_row(_COMPARED), "|---|---:|---:|---:|---|"]
     for count in counts:
         model, *numbers = _comparison_cells(count)
@@ -80,7 +80,7 @@ NO_ENDPOINTS = (
 
 
 def format_fit_result(plan: FitResult) -> str:
-    """Return a text about a pruning plan. Its first line is a summary."""
+    """Describe a pruning plan. The first line is a summary."""
     if not plan.removed:
         return plan.reason or f"Nothing to remove: {plan.tokens_before:,} tokens already fit."
     verdict = "" if plan.fits else f"; {plan.reason or 'it still does not fit'}"
@@ -93,7 +93,7 @@ def format_fit_result(plan: FitResult) -> str:
 
 
 def format_undo_result(usage: ContextUsage, undone: bool) -> str:
-    """Return the message after `context/undo`."""
+    """Return the message shown after `context/undo`."""
     if not undone:
         return "Nothing to undo: no plan has been applied since the last undo."
     size = tokens_text(usage.tokens or 0, usage.method or "exact")
@@ -101,7 +101,7 @@ def format_undo_result(usage: ContextUsage, undone: bool) -> str:
 
 
 def format_reset_result(agent: str | None, *, is_reset: bool) -> str:
-    """Return the message after `context/reset`.
+    """Return the message shown after `context/reset`.
 
     Args:
         agent: The agent of the shown session, or None for a conversation of this server.
@@ -120,22 +120,21 @@ def _removed_text(turn: Removed) -> str:
 
 
 BEING_READ = "being read"
-"""Shown as the cost of a session whose calls are still being read."""
+"""Shown as the cost of a session while its calls are being read."""
 NOT_READ = "not read yet"
 """Shown as the cost by commands that do not record agents' calls."""
 AT_LEAST = "≥"
-"""Marks a cost that may not include all calls."""
+"""Precedes a cost that may not include all calls."""
 
 _BAR = 10
-"""Width of a gauge in a terminal, in cells."""
+"""Width of gauges in a terminal, in characters."""
 _LABEL = 32
-"""Length of the longest label in a terminal, in characters."""
+"""Maximum length of labels in a terminal, in characters."""
 _SHORT_ID = 8
-"""How many characters of a session's id are shown."""
 
 
 def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
-    """Return a session's cost such as `$1.92` or `≥$1.92`, or why it is unknown."""
+    """Return a session's cost, such as `$1.92` or `≥$1.92`, or the reason why it is unknown."""
     if session is None:
         return ""
     if session.id in costs.sessions:
@@ -151,7 +150,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
 def add_view_to_usage(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
-    """Return a usage with the rows and the text that show it."""
+    """Add the rows and the text for display to a usage."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = format_age(session.updated_at, now) if session else ""
@@ -160,7 +159,7 @@ def add_view_to_usage(
 
 
 def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -> Page:
-    """Return a usage as a page."""
+    """Return a page about the usage."""
     from sidecar.context.page import context_page
 
     now = now or datetime.now(UTC)
@@ -172,8 +171,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Return the sessions with the texts that show them: a detail for a tree, a line for a
-    terminal."""
+    """Add the texts for display to sessions: `detail` for a tree, `text` for a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)
@@ -211,17 +209,17 @@ def session_rows(
 
 
 class RowCells(NamedTuple):
-    """The texts of a session in a list, besides its label and size."""
+    """The texts of a session in a list, except for its label and size."""
 
     cost: str
     age: str
     model: str
     state: str
-    """`running`, `pinned`, both or empty."""
+    """`running`, `pinned`, both, or empty."""
 
 
 def row_cells(row: SessionRow, costs: Costs, now: datetime) -> RowCells:
-    """Return the texts of a session."""
+    """Return the texts of a session in a list."""
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     states = ("running" if row.state == "running" else "", "pinned" if row.pinned else "")
     return RowCells(
@@ -247,7 +245,7 @@ def _short_label(row: SessionRow) -> str:
 
 
 def size_text(row: SessionRow, width: int = 0) -> str:
-    """Return a session's share of the window with a gauge, or a note why it is unknown."""
+    """Return a session's share of the window with a gauge, or a note if the size is unknown."""
     if row.tokens is None or row.method is None:
         return row.note or "size unknown"
     if row.percent is None:
@@ -260,8 +258,7 @@ def size_text(row: SessionRow, width: int = 0) -> str:
 
 
 def format_age(updated_at: str, now: datetime) -> str:
-    """Return how long ago a time was, such as `just now`, `3 min ago`, `2 h ago` or `5 days
-    ago`."""
+    """Return the time since an update, such as `just now`, `3 min ago` or `5 days ago`."""
     if not updated_at:
         return ""
     passed = now - datetime.fromisoformat(updated_at)

@@ -1,7 +1,7 @@
 """Context windows and prices by model.
 
-Only `load_window_and_price` waits until the model lists are loaded. Until then, windows and prices
-are None.
+All windows and prices are None until the model lists are loaded. Only `load_window_and_price`
+waits for that.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _MODELS_KEPT = 4_096
 
 
 def load_window_and_price(state: State, model: str, settings: Settings) -> None:
-    """Load a model's window and price. Blocking; the first call takes most of a second."""
+    """Load a model's window and price. Blocks; the first call takes almost a second."""
     similar_models(model, settings)
     catalogue.window_of(model)
     state.book(settings).estimate(model, 1)
 
 
 class Windows:
-    """Records the models whose windows and prices are loaded, and adds them to counts."""
+    """Keeps track of loaded windows and prices, and adds them to counts."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.ready = False
-        """Whether the price list is loaded, so that looking up another model is fast."""
+        """Whether the price list is loaded. If so, loading another model is fast."""
         self._loaded: set[tuple[str, tuple[Price, ...]]] = set()
 
     def is_loaded(self, model: str, settings: Settings) -> bool:
@@ -41,13 +41,12 @@ class Windows:
         return (model, settings.prices) in self._loaded
 
     def mark_loaded(self, model: str, settings: Settings) -> None:
-        if len(self._loaded) > _MODELS_KEPT:  # clients may name any number of models
+        if len(self._loaded) > _MODELS_KEPT:  # clients can send any number of model names
             self._loaded.clear()
         self._loaded.add((model, settings.prices))
 
     def price(self, model: str, tokens: int, settings: Settings) -> float | None:
-        """Return the price of uncached input tokens in USD, or None if it is unknown or not
-        loaded."""
+        """Return the price of uncached input in USD, or None if it is unknown or not loaded."""
         if not self.is_loaded(model, settings):
             return None
         cost = self.state.book(settings).estimate(model, tokens)
@@ -63,7 +62,7 @@ class Windows:
         named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
         note: str | None = None,
     ) -> Count:
-        """Return a full count: a measure with the window, price and similar names of its model."""
+        """Combine a measured count with the model's window, price and similar model names."""
         limit = find_window(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(
@@ -83,15 +82,15 @@ class Windows:
 
 
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return the known models that are most similar to an unknown one. This function blocks.
+    """Return the known models that are most similar to an unknown model. Blocks.
 
-    Returns None for a known model, which a model list, a model family or the settings name.
+    Returns None if the model is in a model list, a model family or the settings.
     """
     return None if _is_named(model, settings) else catalogue.similar_models(model)
 
 
 def loaded_similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return the result of `similar_models` if it is already computed, else None."""
+    """Return the result of `similar_models`, or None if it has not been computed yet."""
     return None if _is_named(model, settings) else catalogue.similar_if_known(model)
 
 
@@ -109,7 +108,7 @@ def find_window(
 ) -> Limit | None:
     """Return a model's window and its source, without waiting.
 
-    Returns None while the model list is not loaded, unless another source names a window.
+    Returns None if the model list is not loaded and no other source provides a window.
     """
     if not catalogue.loaded() and named == NamedLimits():
         return None

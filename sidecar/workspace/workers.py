@@ -1,4 +1,4 @@
-"""Runs blocking work on threads. Counting has its own threads."""
+"""Runs blocking work on threads. Long counts have a separate thread pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Runs blocking work for the event loop. The work gets frozen values and returns values."""
+    """Runs blocking work for the event loop. Work receives immutable values and returns its
+    result.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
@@ -24,32 +26,31 @@ class Workers:
         self._closing = threading.Event()
 
     def stop(self) -> None:
-        """Stop running counts, which then raise `WorkStoppedError`."""
+        """Stop all counts in progress. They raise `WorkStoppedError`."""
         self._closing.set()
 
     def close(self) -> None:
-        """Stop running counts and cancel waiting work."""
+        """Stop all counts in progress and cancel pending work."""
         self.stop()
         for pool in (self._pool, self._giant_pool, self._blocking_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run blocking work on a thread. Long texts are counted by `run_count` instead."""
+        """Run blocking work on a thread. Use `run_count` for counting long texts."""
         return await asyncio.get_running_loop().run_in_executor(self._blocking_pool, work)
 
     def start(self, work: Callable[[], object]) -> None:
-        """Run blocking work on a thread, without waiting for its end."""
+        """Run blocking work on a thread without waiting for it to finish."""
         self._blocking_pool.submit(work)
 
     async def run_count(
         self, count: Callable[[Callable[[], bool]], T], *, is_giant: bool = False
     ) -> T:
-        """Run a count until it is done, its caller is cancelled, or the server stops.
+        """Count on a thread. Cancelling the caller or stopping the server stops the count.
 
         Args:
-            count: Counts until its argument, a function, returns true.
-            is_giant: Whether a part of the count may take long without being interruptible. Such
-                counts have a thread of their own, so that they do not delay others.
+            count: Counts until the function that it is given returns true.
+            is_giant: Whether the count may run for long without being interruptible.
         """
         cancelled, closing = threading.Event(), self._closing
 

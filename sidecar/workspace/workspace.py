@@ -1,4 +1,4 @@
-"""Root folders with their settings, costs and shown context, and the events of changes."""
+"""Root folders with their settings, costs and shown context, and events about changes."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ if TYPE_CHECKING:
 
 
 class ContextState(NamedTuple):
-    """The context that a workspace shows. It is published after each change."""
+    """The context shown for a workspace. Published after each change."""
 
     model: str | None = None
     """The model of the shown session."""
     limits: NamedLimits = NamedLimits()
-    """The context windows that the shown session names for its model."""
+    """The context windows known from the shown session."""
     usage: ContextUsage | None = None
     chosen: str | None = None
-    """The model that a client chose."""
+    """The model set by a client."""
     revision: int = 0
-    """A number that increases with each change of any session."""
+    """A counter that increases whenever any session changes."""
     followed: tuple[FollowedSection, ...] = ()
     """All sections of conversations that follow a document."""
 
 
 class SettingsChange(NamedTuple):
-    """New settings of a root. A part that is None stays unchanged."""
+    """New settings of a root. Fields set to None leave the old value unchanged."""
 
     editor: Mapping[str, Any] | None = None
-    """The editor's section `tokenSidecar`."""
+    """The `tokenSidecar` section of the editor's settings."""
     read: tuple[Loaded, Rules] | None = None
-    """The options of all layers, and the budget rules that result from them."""
+    """The merged settings and the resulting budget rules."""
 
 
 @dataclass(eq=False, repr=False)
 class Workspace:
-    """A root folder. `uri` and `path` are None for documents outside every root."""
+    """A root folder. `uri` and `path` are None for documents outside all roots."""
 
     uri: str | None
     path: Path | None
     loaded: Loaded = field(default_factory=lambda: Loaded(Settings(), (), {}))
     rules: Rules = field(default_factory=lambda: Rules(Settings()))
     editor: Mapping[str, Any] = field(default_factory=dict)
-    """The editor's section `tokenSidecar`, as last received."""
+    """The `tokenSidecar` section of the editor's settings, as last received."""
     costs: Costs = field(default_factory=Costs)
 
     context: ContextState = field(default_factory=ContextState)
-    """The shown context. Only `SessionRegistry` replaces it."""
+    """The shown context. Only `SessionRegistry` may replace it."""
 
     def limits_for(self, model: str) -> NamedLimits:
-        """Return the context windows that the shown session names for a model."""
+        """Return the context windows of the shown session if it uses the model."""
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
@@ -81,14 +81,15 @@ class Workspace:
 
     @property
     def model(self) -> str:
-        """The default model: that of the shown session, else that of the settings."""
+        """The default model. The shown session takes precedence over the settings."""
         return self.context.model or self.settings.model
 
     @property
     def budget_model(self) -> str:
-        """The model for budgets that name none: the client's choice, else that of the settings.
+        """The model for budgets that do not specify one.
 
-        Agents' sessions have no influence, so that budgets agree with `check`.
+        This is the model set by the client, or else the model from the settings. Agents'
+        sessions are ignored, as in the `check` command.
         """
         return self.context.chosen or self.settings.model
 
@@ -99,15 +100,15 @@ EventKind = Literal[
     "model",
     "context",
     "ledger",
-    "endpoint",  # an endpoint's count or a calibration has changed counts
-    "missed",  # an endpoint gave no count, but may give one later
-    "learned",  # a calibration has changed and is not written yet
+    "endpoint",  # a count by an endpoint or a calibration has changed
+    "missed",  # an endpoint failed to count, but may be asked again
+    "learned",  # a calibration has changed and needs to be written
     "warning",
 ]
 
 
 class MissedCount(NamedTuple):
-    """A request to count a text that an endpoint did not answer."""
+    """A failed request to an endpoint for a count."""
 
     model: str
     settings: Settings
@@ -115,11 +116,11 @@ class MissedCount(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A change of state. `SidecarServer.on_event` updates everything that depends on it."""
+    """A change of state, handled by `SidecarServer.on_event`."""
 
     what: EventKind
     workspace: Workspace | None = None
-    """The changed workspace, or None if all may have changed."""
+    """The affected workspace, or None for all workspaces."""
     uri: str | None = None
     """The document that was opened, edited or closed."""
     warning: ContextWarning | None = None
@@ -127,7 +128,7 @@ class Event(NamedTuple):
 
     @property
     def shows(self) -> bool:
-        """Whether the event may change a shown number."""
+        """Whether a number on the screen may have changed."""
         return self.what not in ("missed", "learned", "warning")
 
     def concerns(self, workspace: Workspace) -> bool:
@@ -136,8 +137,7 @@ class Event(NamedTuple):
 
 
 def path_of(uri: str) -> PurePath | None:
-    """Return the local path of a `file:` URI, or None for another URI, without accessing the
-    disk."""
+    """Return the local path of a `file:` URI, or None for other URIs. Does no file access."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -161,14 +161,14 @@ def _as_uri(workspace: str) -> str:
 class Workspaces:
     """The workspaces of this process.
 
-    Documents outside every root share a workspace without a root.
+    Documents outside all roots share one workspace that has no root.
     """
 
     def __init__(self) -> None:
         self._by_uri: dict[str, Workspace] = {}
         self.outside = Workspace(uri=None, path=None)
         self._by_document: dict[str, Workspace] = {}
-        """The workspaces of documents, which each edit looks up several times."""
+        """Caches the workspaces of documents because every edit looks them up several times."""
 
     def __iter__(self) -> Iterator[Workspace]:
         return iter([*self._by_uri.values(), self.outside])
@@ -179,7 +179,7 @@ class Workspaces:
         return next(iter(self))
 
     def add(self, uri: str) -> Workspace:
-        """Open a root, unless it is open already."""
+        """Open a root if it is not open yet."""
         self._by_document.clear()
         key = uri.rstrip("/") or uri
         if key not in self._by_uri:
@@ -188,12 +188,14 @@ class Workspaces:
         return self._by_uri[key]
 
     def remove(self, uri: str) -> Workspace | None:
-        """Close a root. Returns its workspace, or None if it was not open."""
+        """Close a root. Returns its workspace, or None if the root was not open."""
         self._by_document.clear()
         return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
-        """Return the innermost root that contains a document, or the workspace without a root."""
+        """Return the innermost root that contains a document, or else the workspace without a
+        root.
+        """
         owner = self._by_document.get(uri)
         if owner is None:
             if len(self._by_document) > _DOCUMENTS_KEPT:
@@ -210,15 +212,16 @@ class Workspaces:
             if best.path is None or len(workspace.path.parts) > len(best.path.parts):
                 best = workspace
         if best is self.outside and len(self._by_uri) == 1 and path is None:
-            # An unsaved buffer belongs to the only root.
+            # If there is only one root, unsaved buffers belong to it.
             return next(iter(self._by_uri.values()))
         return best
 
     def find(self, workspace: str | None) -> Workspace:
-        """Return the workspace that a request names by URI or path, by default the only one.
+        """Return the workspace with the given URI or path. Defaults to the only root.
 
         Raises:
-            BadParamsError: The name is missing although several roots are open, or is in no root.
+            BadParamsError: Several roots are open but none is given, or it is not in any open
+        root.
         """
         if workspace is None:
             return self._only_root()
