@@ -365,7 +365,8 @@ class Conversations:
             raise BadParamsError(missing)
         if isinstance(session, CountedSession):
             raise RequestError(
-                "noText", "this session belongs to a coding agent: only its token counts are known"
+                "noText",
+                "this session belongs to a coding agent, so only its token counts are known",
             )
         return session.id
 

@@ -191,7 +191,7 @@ class Documents(dict[str, TextDocument]):
         if document is None:
             raise RequestError("unknownDocument", "the document is not open in this server")
         if not document.is_synced:
-            message = "the document is out of step until the editor sends its whole text"
+            message = "the document is out of sync until the editor sends its full text"
             raise RequestError("unknownDocument", message)
         return document
 

@@ -329,12 +329,12 @@ class _Watches:
         self._has_failed = True
         limit = _LIMITS.get(error.errno or 0) if IS_LINUX else None
         logger.warning(
-            "cannot watch files for changes: %s. Settings and other single files are checked "
-            "every %.0f s instead, folders every %.0f s.%s",
+            "cannot watch files for changes: %s. Settings and other single files are now "
+            "checked every %.0f s, and folders every %.0f s.%s",
             error.strerror or type(error).__name__,
             TICK_SECONDS,
             POLL_SECONDS,
-            f" To see changes at once, raise {limit} with sysctl." if limit else "",
+            f" To fix this, increase {limit} with sysctl." if limit else "",
         )
 
     def _running_observer(self) -> BaseObserver:

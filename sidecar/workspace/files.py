@@ -328,8 +328,8 @@ def _reason_of(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-OUTSIDE = "not followed: the link leads out of the project"
-LINKED_FOLDER = "not followed: the link leads to a folder"
+OUTSIDE = "not followed: the link points outside the project"
+LINKED_FOLDER = "not followed: the link points to a folder"
 IRREGULAR = "not a regular file"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
-OUTSIDE = "not read: it is outside the root folder"
+OUTSIDE = "skipped: outside the root folder"
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 500
 """Maximum number of prompt files per root, including imports."""
@@ -194,7 +194,7 @@ def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
     try:
         if not real.is_file() or real.stat().st_size > _MOST_BYTES:
             return PromptFile(
-                str(path), agents, None, "not read: it is not a text file of at most 1 MB"
+                str(path), agents, None, "skipped: not a regular file, or larger than 1 MB"
             )
         return PromptFile(str(path), agents, real.read_text("utf-8-sig", "replace"))
     except OSError as error:

@@ -232,7 +232,7 @@ class SessionIndex:
                 return done._replace(is_complete=False)
             began = time.monotonic()
         if done.refused:
-            _log.warning("ignored %d calls with impossible numbers in session files", done.refused)
+            _log.warning("ignored %d calls with invalid numbers in session files", done.refused)
         return done
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:

@@ -92,7 +92,7 @@ class State:
             return []
         kept = [saved for line in lines if (saved := from_json(line)) is not None]
         if len(kept) < len(lines):
-            set_aside(path, "it contains a session that is damaged or has another version")
+            set_aside(path, "it contains a session that is damaged or from another version")
             with contextlib.suppress(OSError):
                 self._write_sessions(path, kept)
         return kept

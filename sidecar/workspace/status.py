@@ -35,7 +35,7 @@ _DOCUMENT_ROWS = 4
 """Maximum number of rows in a document's tooltip. All tooltips together have up to eight."""
 
 _METHODS: dict[Method, str] = {
-    "exact": "exact, by the model's own tokenizer",
+    "exact": "exact, counted with the model's tokenizer",
     "endpoint": "counted by the endpoint",
     "calibrated": "estimate, corrected by calibration",
     "estimate": "estimate",

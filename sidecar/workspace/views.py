@@ -28,7 +28,7 @@ def describe_unknown_model(similar: Sequence[str]) -> str:
     """Return a text that says the model is unknown and suggests similar models."""
     if similar:
         return f"not a known model; did you mean {' or '.join(similar)}?"
-    return "not a known model; its tokens are a general estimate"
+    return "not a known model; the count is a rough estimate"
 
 
 def format_comparison(counts: Iterable[Count]) -> str:
@@ -64,18 +64,18 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 NO_CONTEXT = (
-    "No conversation found for this workspace yet. Coding agents are picked up automatically; chat "
-    "plugins report theirs with `context/append`."
+    "No conversation found for this workspace yet. Coding agents are detected automatically; chat "
+    "plugins must call `context/append`."
 )
 NO_COST = (
-    "No calls recorded for this workspace yet. Coding agents are picked up automatically; plugins "
-    "report theirs with `cost/record`."
+    "No calls recorded for this workspace yet. Coding agents are detected automatically; plugins "
+    "must call `cost/record`."
 )
 NO_BUDGETS = (
-    "No budgets are configured; `token-sidecar config init` creates a sample .token-sidecar.toml."
+    "No budgets are configured. `token-sidecar config init` creates a sample .token-sidecar.toml."
 )
 NO_ENDPOINTS = (
-    "None configured; `token-sidecar config init --user` creates a sample with [[endpoint]]."
+    "None configured. `token-sidecar config init --user` creates a sample with [[endpoint]]."
 )
 
 

@@ -185,7 +185,7 @@ def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: P
     write(tmp_path / "secret", "a secret " * 50)
     (project / "AGENTS.md").symlink_to("../secret")
     (project / "no-budget.txt").symlink_to("../secret")
-    line = "AGENTS.md: not followed: the link leads out of the project, not counted although it has a budget"
+    line = "AGENTS.md: not followed: the link points outside the project, not counted although it has a budget"
     for arguments in (["."], ["AGENTS.md"], ["."]):
         done = check(*arguments)
         assert (done.returncode, line in done.stderr) == (1, True)
@@ -270,7 +270,7 @@ def test_linked_folder_does_not_lead_out_of_the_root(project: Path) -> None:
     (project / "d").symlink_to("../outside")
     done = check("--json", ".")
     assert "d/AGENTS.md" not in found(done)
-    assert "d/AGENTS.md: not followed: the link leads out of the project" in done.stderr
+    assert "d/AGENTS.md: not followed: the link points outside the project" in done.stderr
     assert done.returncode == 1
 
 

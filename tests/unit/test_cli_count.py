@@ -119,7 +119,7 @@ def test_a_new_member_of_a_known_family_is_not_reported(model: str, folder: Path
 
 def test_a_name_like_no_known_model_is_reported_as_unknown(folder: Path) -> None:
     result = run("a.md", "--model", "zzyzx", "--json")
-    told = "token-sidecar: zzyzx is not a known model; its tokens are a general estimate\n"
+    told = "token-sidecar: zzyzx is not a known model; the count is a rough estimate\n"
     assert result.stderr == told
     assert json.loads(result.stdout)["files"][0]["similarModels"] == []
 
