@@ -1,3 +1,3 @@
-"""token-sidecar: token counts, context usage and cost beside the editor."""
+"""token-sidecar: token counts, context usage and costs in your editor."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The console script `token-sidecar`, also run by `python -P -m sidecar`."""
+"""The `token-sidecar` command. Also runs as `python -P -m sidecar`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import warnings
 
 
 def start() -> None:
-    """Run the command line. Starting a server skips the import of click, which takes 20 ms."""
-    # watchdog adds a folder twice if it is created while its parent is read, which is harmless.
+    """Run the command line. The server starts without click, whose import takes 20 ms."""
+    # watchdog may watch a new folder twice. This is harmless.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
     if sys.argv[1:] in (["serve"], ["serve", "--stdio"]):
         from sidecar.server.run import run

@@ -1,4 +1,7 @@
-"""Logs unexpected exceptions by type and place, without their messages, which may quote text."""
+"""Logs the types and locations of unexpected exceptions, but not their messages.
+
+The messages may quote text from documents.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _PLACES = 6
 
 
 def log_defect(exc: BaseException, job: str = "") -> None:
-    """Log an unexpected exception. `job` names the background job that it ended."""
+    """Log an unexpected exception. `job` is the name of the background job that failed."""
     places = []
     trace = exc.__traceback__
     while trace is not None:

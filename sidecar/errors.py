@@ -1,4 +1,4 @@
-"""The base classes of all errors of this package, and the error kinds of the protocol."""
+"""Base classes for the errors of this package, and the error kinds of the protocol."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 
 
 class SidecarError(Exception):
-    """The base class of this package's errors. Messages are for users and quote no text.
+    """Base class for all errors of this package.
 
-    Clients receive `kind` and `retryable` (see `sidecar.server.protocol`).
+    The messages are shown to users and never quote text from documents. Clients receive
+    `kind` and `retryable` (see `sidecar.server.protocol`).
     """
 
     kind: ErrorKind = "internal"
@@ -38,7 +39,7 @@ class SidecarError(Exception):
 
 
 class RequestError(SidecarError):
-    """Raised for a request that cannot be carried out."""
+    """Raised if a request cannot be carried out."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
@@ -46,17 +47,17 @@ class RequestError(SidecarError):
 
 
 class BadParamsError(SidecarError, ValueError):
-    """Raised for an argument that is invalid, or names something that does not exist."""
+    """Raised if an argument is invalid or names something that does not exist."""
 
     kind = "badParams"
 
 
 class VendorFormatError(BadParamsError):
-    """Raised for a reply or a usage object that is in no known vendor's format.
+    """Raised if a reply or usage object is not in a known vendor's format.
 
-    The message names the wrong field and quotes no text.
+    The message names the invalid field but does not quote its value.
     """
 
 
 class WorkStoppedError(SidecarError):
-    """Raised on a worker whose result is no longer needed. It is never shown to users."""
+    """Raised on a worker thread whose result is no longer needed. Never shown to users."""

@@ -1,7 +1,7 @@
-"""Everything that differs between Linux, macOS and Windows.
+"""All differences between Linux, macOS and Windows.
 
-No other module asks which system it runs on or calls a function that only some systems have. mypy
-checks this module for all three: `mypy --platform win32`.
+No other module checks the operating system or uses functions that not all systems provide.
+Run `mypy --platform win32` to check this module for another system.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ IS_MACOS = sys.platform == "darwin"
 IS_WINDOWS = sys.platform == "win32"
 
 HOME_VARIABLE = "USERPROFILE" if IS_WINDOWS else "HOME"
-"""The environment variable with the user's home folder."""
+"""The environment variable that contains the user's home folder."""
 PROGRAM_SUFFIX = ".exe" if IS_WINDOWS else ""
 NO_WINDOW = 0x08000000 if IS_WINDOWS else 0
-"""`creationflags` of a process that opens no console window (CREATE_NO_WINDOW)."""
+"""`creationflags` value that prevents a console window (CREATE_NO_WINDOW)."""
 NO_ATIME: int = getattr(os, "O_NOATIME", 0)
-"""Flag of `open_to_read`: leave the file's access time. Only the file's owner may use it."""
+"""Flag for `open_to_read`: do not update the access time. Requires ownership of the file."""
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-"""Flag of `open_to_read`: refuse a symbolic link."""
+"""Flag for `open_to_read`: fail if the file is a symbolic link."""
 _REPLACE_SECONDS = 1.0
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores available to this process."""
     get_affinity = getattr(os, "sched_getaffinity", None)
     return len(get_affinity(0)) if get_affinity else os.cpu_count() or 1
 
@@ -49,19 +49,20 @@ def windows_path(host: str, path: str) -> PureWindowsPath:
 
 
 def use_utf8(stream: TextIOWrapper) -> None:
-    """Write UTF-8 and `\\n` to a pipe or file on Windows, as programs that read it expect.
+    """Use UTF-8 and `\\n` for output to pipes and files on Windows, as other programs expect.
 
-    Python would use the system's code page and `\\r\\n`. The console and PYTHONIOENCODING keep
-    their encoding.
+    Otherwise, Python would use the system's code page and `\\r\\n`. Output to a console is not
+    changed. PYTHONIOENCODING takes precedence.
     """
     if IS_WINDOWS and not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
         stream.reconfigure(encoding="utf-8", newline="\n")
 
 
 def replace_file(source: str, target: Path) -> None:
-    """Rename a file over another one, atomically. Blocking. Raises OSError.
+    """Atomically rename a file, replacing the target. Blocks. Raises OSError.
 
-    On Windows that fails while another process reads the target, so it is tried for a second.
+    On Windows, this fails while another process is reading the target. The rename is retried
+    for a second.
     """
     until = time.monotonic() + _REPLACE_SECONDS
     while True:
@@ -78,26 +79,28 @@ def replace_file(source: str, target: Path) -> None:
 if sys.platform == "linux":
 
     def call_libc(name: str, *arguments: int) -> None:
-        """Call a function of glibc. Does nothing on other systems or if libc lacks it."""
+        """Call a glibc function. Does nothing if libc does not have the function."""
         import ctypes
 
-        with suppress(AttributeError, OSError):  # musl lacks mallopt and malloc_trim
+        with suppress(AttributeError, OSError):  # musl has no mallopt or malloc_trim
             getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ssize_t, arguments))
 
     def open_process(process_id: int) -> int | None:
-        """Return a descriptor that becomes readable when a process ends, or None if unsupported."""
+        """Return a descriptor that becomes readable when a process exits, or None if
+        unsupported.
+        """
         try:
             return os.pidfd_open(process_id)
-        except OSError:  # an old kernel, or a sandbox that forbids it
+        except OSError:  # an old kernel or a sandbox
             return None
 
 else:
 
     def call_libc(name: str, *arguments: int) -> None:
-        """Do nothing: only glibc keeps freed memory."""
+        """Do nothing. Only glibc needs these calls."""
 
     def open_process(process_id: int) -> int | None:
-        """Return None: the caller polls with `is_alive`."""
+        """Return None. The caller polls with `is_alive` instead."""
         return None
 
 
@@ -106,7 +109,7 @@ if sys.platform == "win32":
     import msvcrt
 
     SURE_WRITE_BYTES = 0
-    """How many bytes `write` accepts without blocking if `is_writable` returns True."""
+    """Number of bytes that can be written without blocking if `is_writable` returns True."""
     _GENERIC_READ = 0x80000000
     _SHARE_ALL = 0x1 | 0x2 | 0x4  # FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_SHARE_DELETE
     _SYNCHRONIZE = 0x00100000
@@ -114,14 +117,14 @@ if sys.platform == "win32":
     _WAIT_TIMEOUT = 0x102
 
     def is_writable(descriptor: int, seconds: float = 0.0) -> bool:
-        """Wait, and return False: Windows cannot tell whether a pipe has room."""
+        """Wait, then return False. Windows cannot tell whether a pipe is writable."""
         time.sleep(seconds)
         return False
 
     def open_to_read(path: str | Path, flags: int = 0) -> int:
-        """Open a file and let other programs write, rename and delete it meanwhile.
+        """Open a file for reading. Other programs can still write, rename and delete the file.
 
-        `os.open` would make an agent fail that renames its file while it is read.
+        With `os.open`, an agent could not rename its file while this process is reading it.
         """
         handle = _winapi.CreateFile(
             str(path), _GENERIC_READ, _SHARE_ALL, 0, _winapi.OPEN_EXISTING, 0, 0
@@ -129,10 +132,10 @@ if sys.platform == "win32":
         return msvcrt.open_osfhandle(handle, os.O_RDONLY | os.O_BINARY | flags)
 
     def restrict_folder(folder: Path) -> None:
-        """Do nothing: folders in the user's profile are private."""
+        """Do nothing. Folders in the user's profile are private already."""
 
     def is_alive(process_id: int) -> bool:
-        """Return whether a process runs. `os.kill` would end it: Windows has no signal 0."""
+        """Return whether a process is running. `os.kill` would terminate it on Windows."""
         if process_id <= 0:
             return False
         try:
@@ -150,17 +153,17 @@ else:
     _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO would block
 
     def is_writable(descriptor: int, seconds: float = 0.0) -> bool:
-        """Wait for room in a pipe. Writing to a closed pipe fails at once."""
+        """Wait until a pipe is writable or closed. Returns False on a timeout."""
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         return bool(poll.poll(seconds * 1000))
 
     def open_to_read(path: str | Path, flags: int = 0) -> int:
-        """Open a file without blocking on a FIFO. Raises OSError."""
+        """Open a file for reading. Does not block on a FIFO. Raises OSError."""
         return os.open(path, _READ_FLAGS | flags)
 
     def restrict_folder(folder: Path) -> None:
-        """Remove others' access to a folder, unless it is a shared one such as /tmp."""
+        """Make a folder private, unless it is a shared folder such as /tmp."""
         status = folder.stat()
         is_shared = status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX
         if status.st_mode & 0o077 and not is_shared:

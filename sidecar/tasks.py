@@ -1,8 +1,8 @@
 """Tasks and timers on the event loop: scheduled jobs, shared work, fallbacks and backoff.
 
 Jobs with the same key never run at the same time. A key is a tuple that starts with the job's
-name, such as `("status", uri)`; errors are logged under that name. With few exceptions, no other
-module starts tasks or timers.
+name, such as `("status", uri)`. The name is used when errors are logged. With few exceptions,
+other modules do not create tasks or timers themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sidecar.errors import WorkStoppedError
 
 JobKey = tuple[Hashable, ...]
 Work = Callable[[], Awaitable[None] | None]
-"""Called when a job is due. If it returns an awaitable, a task awaits it."""
+"""Called when a job is due. An awaitable result is run as a task."""
 
 
 @dataclass(eq=False)
@@ -26,21 +26,20 @@ class _Job:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Future[None] | None = None
     next: tuple[float, Work] | None = None
-    """The delay and the work that were scheduled while the task ran.
-
-    The delay starts when the task ends.
+    """The delay and work scheduled while the task is running. The delay starts when the task
+    ends.
     """
 
 
 class Scheduler:
-    """Runs jobs after a delay. Use it from one event loop only."""
+    """Runs jobs after a delay. May only be used on one event loop."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
         self._closed = False
 
     def schedule(self, key: JobKey, seconds: float, work: Work) -> None:
-        """Run `work` after `seconds`, unless a job with this key is pending.
+        """Run `work` after `seconds`, unless a job with this key is already pending.
 
         If a job with this key is running, the delay starts when that job ends.
         """
@@ -54,9 +53,9 @@ class Scheduler:
             job.timer = loop.call_later(seconds, self._start, key, job, work)
 
     def run_now(self, key: JobKey, work: Work) -> None:
-        """Run `work` at once, or after the running job with this key.
+        """Run `work` now, or right after the job that is running with this key.
 
-        A pending job is replaced.
+        Replaces a pending job.
         """
         if self._closed:
             return
@@ -84,7 +83,7 @@ class Scheduler:
             job.task.cancel()
 
     def close(self) -> None:
-        """Cancel all jobs and ignore new ones. Call it while the event loop runs."""
+        """Cancel all jobs and reject new ones. Must be called while the event loop is running."""
         self._closed = True
         for key in tuple(self._jobs):
             self.cancel(key)
@@ -93,7 +92,7 @@ class Scheduler:
         job.timer = None
         try:
             awaitable = work()
-        except Exception as exc:  # a timer callback has no caller that could handle the error
+        except Exception as exc:  # there is no caller to handle the error
             log_defect(exc, str(key[0]))
             awaitable = None
         if awaitable is None:
@@ -114,7 +113,7 @@ class Scheduler:
         if self._jobs.get(key) is not job:
             return  # the job was cancelled; the key may belong to a newer job
         if job.timer is not None:
-            return  # the job has scheduled itself again
+            return  # the job has rescheduled itself
         if job.next is None:
             del self._jobs[key]
             return
@@ -126,12 +125,12 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.3
-"""How long an endpoint may take before an estimate is shown, in seconds."""
+"""Time to wait for an endpoint before an estimate is shown."""
 _MOST_DOUBLINGS = 10
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """Return the delay before the next attempt, which doubles with each failure in a row."""
+    """Return the delay before the next attempt. Doubles with each consecutive failure."""
     return min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
 
 
@@ -140,7 +139,7 @@ async def wait_or_fall_back(
     fall_back: Callable[[], Awaitable[None] | None],
     seconds: float = PATIENCE_SECONDS,
 ) -> T:
-    """Await an answer. If it takes longer than `seconds`, also call `fall_back` once."""
+    """Await an answer. If this takes longer than `seconds`, call `fall_back` in between."""
     task = asyncio.ensure_future(answer)
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -164,8 +163,8 @@ class SharedTasks(Generic[K, T]):
         """Create the shared tasks.
 
         Args:
-            name: Name of the work in log messages.
-            outlives_waiters: Whether the work continues after its last waiter is cancelled.
+            name: The name of the work in log messages.
+            outlives_waiters: Whether the work continues if all waiting callers are cancelled.
         """
         self._name, self._outlives_waiters = name, outlives_waiters
         self._running: dict[K, _Shared] = {}
@@ -174,12 +173,12 @@ class SharedTasks(Generic[K, T]):
         return len(self._running)
 
     def waiting(self, key: K) -> int:
-        """Return how many callers wait for the work of a key."""
+        """Return the number of callers waiting for this key's work."""
         found = self._running.get(key)
         return 0 if found is None else found.waiting
 
     async def aclose(self) -> None:
-        """Cancel all running work, and wait until it has ended."""
+        """Cancel all work in progress, and wait until it has stopped."""
         tasks = [one.task for one in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -188,11 +187,11 @@ class SharedTasks(Generic[K, T]):
     async def run(
         self, key: K, start: Callable[[], Awaitable[T]], seconds: float | None = None
     ) -> T:
-        """Return the result of a key's running work, or start the work.
+        """Return the result of the work in progress for a key, or start the work.
 
         Raises:
-            TimeoutError: The work takes longer than `seconds`. If it outlives its waiters, it
-                continues.
+            TimeoutError: The work takes longer than `seconds`. It continues if
+        `outlives_waiters`.
         """
         shared = self._running.get(key)
         if shared is None:

@@ -1,8 +1,8 @@
-"""Typed decoding with msgspec. All other modules decode through these functions.
+"""Typed decoding with msgspec. Other modules must use these functions.
 
-msgspec prepares a Struct type when the type is first used, which is not thread-safe: two threads
-that do so at the same time may crash the process (0.22, see tests/unit/test_typed.py). These
-functions prepare each type under a lock.
+msgspec prepares a Struct type on first use, and this is not thread-safe. In version 0.22, the
+process can crash if two threads do this at the same time (see tests/unit/test_typed.py).
+These functions therefore use a lock.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Json = bytes | bytearray | memoryview | str | msgspec.Raw
 
 _LOCK = threading.Lock()
 _NO_JSON = (RecursionError, UnicodeDecodeError)
-"""Further errors that msgspec raises for text that is nested too deep or not UTF-8."""
+"""Raised by msgspec in addition to its own errors, for deeply nested text or invalid UTF-8."""
 _READY: set[Any] = set()
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """Convert builtin types to `kind`.
+    """Convert a value of built-in types to `kind`.
 
     Raises:
-        msgspec.ValidationError: The value does not fit the type.
+        msgspec.ValidationError: The value does not match the type.
     """
     _prepare(kind)
     return msgspec.convert(value, kind, strict=strict)
@@ -38,7 +38,8 @@ def decode(data: Json, kind: type[T]) -> T:
     """Decode JSON to `kind`.
 
     Raises:
-        msgspec.DecodeError: The text is not JSON, or its value does not fit (`ValidationError`).
+        msgspec.DecodeError: The text is not valid JSON.
+        msgspec.ValidationError: The value does not match the type.
     """
     _prepare(kind)
     try:
@@ -51,7 +52,7 @@ def unpack(data: bytes | msgspec.Raw, kind: type[T]) -> T:
     """Decode MessagePack to `kind`.
 
     Raises:
-        msgspec.DecodeError: The bytes are not MessagePack, or their value does not fit.
+        msgspec.DecodeError: The data is not valid MessagePack, or does not match the type.
     """
     _prepare(kind)
     return msgspec.msgpack.decode(data, type=kind)

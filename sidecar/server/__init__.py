@@ -1,1 +1,1 @@
-"""The LSP server: the only package that imports pygls and lsprotocol."""
+"""The LSP server. No other package imports pygls or lsprotocol."""

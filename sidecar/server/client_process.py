@@ -1,4 +1,4 @@
-"""Stops the server when the client's process ends, even if its pipe stays open."""
+"""Stops the server when the client process exits, even if the pipe stays open."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ POLL_SECONDS = 3.0
 
 
 def watch_process(process_id: int | None, ended: Callable[[], None], scheduler: Scheduler) -> None:
-    """Call `ended` on the event loop when the process has ended.
+    """Call `ended` on the event loop when the process has exited.
 
-    A process that does not exist is not watched, because it may be on another machine or in a
-    container.
+    A process that is not found is not watched, because the client may run on another machine
+    or in a container.
     """
     if process_id is None or not is_alive(process_id):
         return

@@ -1,9 +1,9 @@
-"""All custom messages: params, result and description.
+"""Declares all custom messages, with their params, results and descriptions.
 
-The source of docs/reference/protocol.md, of `token-sidecar schema` and of both shims' types.
-Results are defined in the packages that produce them; this module has the params and the table. It
-imports neither pygls nor lsprotocol, so that the command line can print the schema without a
-server.
+docs/reference/protocol.md, the output of `token-sidecar schema` and the editors' types are
+generated from this module. Result types are defined in the packages that produce them. The
+module does not import pygls or lsprotocol because the command line needs the schema without
+the server.
 """
 
 from __future__ import annotations
@@ -24,89 +24,91 @@ PROTOCOL_VERSION = 1
 
 
 class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params; members unknown to this version are ignored."""
+    """Base class of all params. Unknown members are ignored."""
 
 
 class TextDocumentIdentifier(Params, frozen=True, kw_only=True):
-    """A document that the client has opened."""
+    """A document opened by the client."""
 
     uri: str
 
 
 class CountParams(Params, frozen=True, kw_only=True):
-    """One of `textDocument`, `text` and `messages` to count, and the models to count it for."""
+    """What to count: exactly one of `textDocument`, `text` and `messages`."""
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
-    """A chat in a vendor's message form; the model's chat format is counted too."""
+    """A chat in any vendor's format. The tokens of the model's chat format are included."""
     tools: list[dict[str, Any]] | None = None
-    """Tool schemas sent with `messages`."""
+    """Tool schemas sent along with `messages`."""
     range: Range | None = None
-    """Count only this part of the document."""
+    """Count only this range of the document."""
     ranges: list[Range] | None = None
-    """Also count these parts, each on its own."""
+    """Also count each of these ranges separately."""
     model: str | None = None
     models: list[str] | None = None
     """Also count for each of these models."""
 
 
 class FitTextParams(Params, frozen=True, kw_only=True):
-    """A text, a document or a part of it to shorten to a number of tokens."""
+    """A text, document or range to shorten to `maxTokens` tokens."""
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
     range: Range | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
     mode: Mode = "middle"
-    """The part to keep: the start, both ends (`middle`) or the end."""
+    """Which part to keep: the start, both the start and the end (`middle`), or the end."""
     model: str | None = None
     marker: str = MARKER
-    """Inserted in `middle` for the removed text; it is counted."""
+    """Replaces the removed text if `mode` is `middle`. Its tokens are included in the count."""
 
 
 class ModelsParams(Params, frozen=True, kw_only=True):
-    """The models to list: those whose `provider/id` contains every word of `query`."""
+    """List the models whose `provider/id` contains every word of `query`."""
 
     workspace: str | None = None
-    """With `choices`: the workspace whose models come first; the first root by default."""
+    """List this workspace's models first if `choices` is set. Defaults to the first root."""
     query: str | None = None
     choices: bool = False
-    """List each model name that requests accept once, for a picker."""
+    """List each accepted model name once, for use in a picker."""
 
 
 class CapabilitiesParams(Params, frozen=True, kw_only=True):
-    """Known capabilities of the endpoints; sends no request."""
+    """List the known capabilities of the endpoints. Sends no request to them."""
 
     workspace: str | None = None
-    """A root, a path in it or an open document, for its settings; the first root by default."""
+    """A root, a path in a root or an open document. Its settings are used. Defaults to the first
+    root.
+    """
     text_document: TextDocumentIdentifier | None = None
-    """The document for its settings, if no workspace is given."""
+    """A document whose workspace is used if `workspace` is missing."""
 
 
 class ProbeParams(Params, frozen=True, kw_only=True):
-    """The endpoint to probe, or all endpoints."""
+    """Probe one endpoint, or all endpoints if `endpoint` is missing."""
 
     endpoint: str | None = None
     model: str | None = None
-    """The workspace's model by default."""
+    """Defaults to the workspace's model."""
     workspace: str | None = None
-    """For settings and model, as in `capabilities/list`."""
+    """A root, a path in a root or an open document. Defaults to the first root."""
     text_document: TextDocumentIdentifier | None = None
 
 
 class CountResult(Count, frozen=True, rename="camel", kw_only=True):
-    """A count, with the version of the counted document."""
+    """A count, with the version of the document if one was counted."""
 
     version: int | None = None
     ranges: list[Count] | None = None
     models: list[Count] | None = None
     text: str = ""
-    """A plain table of the models, fewest tokens first; empty without `models`."""
+    """A plain-text table of the models, fewest tokens first. Empty unless `models` was sent."""
 
 
 class FitTextResult(FitResult, frozen=True, rename="camel", kw_only=True):
-    """A fitted text, what was removed, and how it was counted."""
+    """The shortened text, what was removed, and how the tokens were counted."""
 
     model: str
     method: Method
@@ -115,9 +117,7 @@ class FitTextResult(FitResult, frozen=True, rename="camel", kw_only=True):
 
 
 class CustomRequest(msgspec.Struct, frozen=True):
-    """A custom request. Types are named (`module:Class`) and imported at first use, to keep the
-    server's start short.
-    """
+    """A custom request. Its types are given as `module:Class` and imported on first use."""
 
     params_at: str
     result_at: str
@@ -127,12 +127,10 @@ class CustomRequest(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> type[msgspec.Struct]:
-        """The class of the params."""
         return _load_params_type(self.params_at)
 
     @property
     def result(self) -> Any:
-        """The type of the result."""
         loaded: Any = _load_params_type(self.result_at)
         return list[loaded] if self.many else loaded
 
@@ -145,7 +143,6 @@ class Notification(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> type[msgspec.Struct]:
-        """The class of the params."""
         return _load_params_type(self.params_at)
 
 
@@ -159,7 +156,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "tokens/count": CustomRequest(
         "sidecar.server.methods:CountParams",
         "sidecar.server.methods:CountResult",
-        "Count a text, a chat, a document or parts of it, for one model or several.",
+        "Count the tokens of a text, a chat or a document for one or more models.",
     ),
     "tokens/fit": CustomRequest(
         "sidecar.server.methods:FitTextParams",
@@ -169,7 +166,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "models/list": CustomRequest(
         "sidecar.server.methods:ModelsParams",
         "sidecar.counting.model_list:ModelInfo",
-        "List the models of the catalogue, with their windows and tokenizers.",
+        "List the known models, with their context windows and tokenizers.",
         many=True,
     ),
     "context/set": CustomRequest(
@@ -180,7 +177,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "context/append": CustomRequest(
         "sidecar.context.protocol:AppendParams",
         "sidecar.context.protocol:ContextUsage",
-        "Add turns; a given usage sets the context's size and is not billed.",
+        "Add turns. A usage object sets the context's size but is not recorded as a cost.",
     ),
     "context/usage": CustomRequest(
         "sidecar.context.protocol:UsageParams",
@@ -190,48 +187,48 @@ REQUESTS: dict[str, CustomRequest] = {
     "context/page": CustomRequest(
         "sidecar.context.protocol:UsageParams",
         "sidecar.text.pages:Page",
-        "Return the context view as a page: what fills the window, and what comes next.",
+        "Return the context view as a page, with the window's contents and a forecast.",
     ),
     "context/sessions": CustomRequest(
         "sidecar.context.protocol:SessionsParams",
         "sidecar.context.protocol:SessionRow",
-        "List the sessions of a workspace, of chats and agents, newest first.",
+        "List the chat and agent sessions of a workspace, newest first.",
         many=True,
     ),
     "context/select": CustomRequest(
         "sidecar.context.protocol:SelectParams",
         "sidecar.context.protocol:ContextUsage",
-        "Choose the session that the status shows until it ends; null: automatically.",
+        "Select the session to show until it ends. Null selects automatically.",
     ),
     "context/reset": CustomRequest(
         "sidecar.context.protocol:ResetParams",
         "sidecar.context.protocol:ContextUsage",
-        "Reset the conversation, except its model.",
+        "Reset the conversation. Its model is kept.",
     ),
     "context/fit": CustomRequest(
         "sidecar.context.protocol:FitParams",
         "sidecar.context.protocol:FitResult",
-        "Plan which turns to remove so that the conversation fits; optionally apply it.",
+        "Plan which turns to remove to make the conversation fit. Optionally apply the plan.",
     ),
     "context/undo": CustomRequest(
         "sidecar.context.protocol:UndoParams",
         "sidecar.context.protocol:ContextUsage",
-        "Undo the last applied plan, once.",
+        "Undo the last applied plan. Earlier plans cannot be undone.",
     ),
     "context/assemble": CustomRequest(
         "sidecar.context.protocol:AssembleParams",
         "sidecar.context.protocol:AssembleResult",
-        "Assemble a request under a limit, with a byte-identical prefix for identical inputs.",
+        "Assemble a request within a limit. Identical inputs produce an identical prefix.",
     ),
     "context/response": CustomRequest(
         "sidecar.context.protocol:ResponseParams",
         "sidecar.context.protocol:ResponseResult",
-        "Clean a vendor's reply of cut-off tool calls, and record its usage once.",
+        "Remove truncated tool calls from a vendor's reply, and record its usage once.",
     ),
     "context/preflight": CustomRequest(
         "sidecar.context.protocol:PreflightParams",
         "sidecar.context.protocol:PreflightResult",
-        "Check a request before sending: whether it fits, its cost, and the spending caps.",
+        "Check whether a request fits the window and the caps, and estimate its cost.",
     ),
     "cost/record": CustomRequest(
         "sidecar.cost.protocol:CostRecordParams",
@@ -241,12 +238,12 @@ REQUESTS: dict[str, CustomRequest] = {
     "cost/detail": CustomRequest(
         "sidecar.cost.protocol:CostDetailParams",
         "sidecar.cost.protocol:CostReport",
-        "Report costs of recorded calls, by model, category, session, day …",
+        "Report the costs of recorded calls by model, category, session, day and more.",
     ),
     "cost/page": CustomRequest(
         "sidecar.cost.protocol:CostPageParams",
         "sidecar.text.pages:Page",
-        "Report costs as a page with charts, for an editor's panel.",
+        "Return a cost report as a page with charts, for a panel in the editor.",
     ),
     "cost/files": CustomRequest(
         "sidecar.cost.protocol:CostFilesParams",
@@ -257,13 +254,13 @@ REQUESTS: dict[str, CustomRequest] = {
     "capabilities/list": CustomRequest(
         "sidecar.server.methods:CapabilitiesParams",
         "sidecar.endpoints.outcome:Capability",
-        "List the known capabilities of the endpoints; sends nothing.",
+        "List the known capabilities of the endpoints. Sends no requests.",
         many=True,
     ),
     "capabilities/probe": CustomRequest(
         "sidecar.server.methods:ProbeParams",
         "sidecar.endpoints.outcome:Capability",
-        "Probe the endpoints again; sends nothing while `use-endpoint` is off.",
+        "Probe the endpoints again. Sends no requests while `use-endpoint` is off.",
         many=True,
     ),
 }
@@ -271,10 +268,10 @@ REQUESTS: dict[str, CustomRequest] = {
 NOTIFICATIONS: dict[str, Notification] = {
     "status/update": Notification(
         "sidecar.workspace.status:StatusUpdate",
-        "The status of a document: sent when it is opened, then whenever it changes.",
+        "The status of a document. Sent when it is opened and whenever the status changes.",
     ),
     "context/warning": Notification(
         "sidecar.context.protocol:ContextWarning",
-        "A threshold, a cap or a window was crossed; sent once per crossing.",
+        "A threshold, a cap or the window has been exceeded. Sent once each time.",
     ),
 }

@@ -1,4 +1,4 @@
-"""Shows work-done progress in the editor for work that takes more than half a second."""
+"""Shows progress in the editor for work that takes longer than half a second."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _numbers = itertools.count(1)
 async def progress(
     server: SidecarServer, title: str, stop: Event | None = None
 ) -> AsyncIterator[Callable[[str, float], None]]:
-    """Show a progress bar while the block runs.
+    """Show a progress bar while the block is running.
 
-    Yields `report(message, share)`, which any thread may call. `share` is from 0 to 1.
+    Yields `report(message, share)`, which may be called from any thread. `share` ranges from
+    0 to 1.
 
     Args:
-        server: The server whose client shows the bar.
-        title: The bar's title.
-        stop: Set when the user cancels. Without it, the bar has no cancel button.
+        server: The server whose client shows the progress bar.
+        title: The title of the progress bar.
+        stop: Set when the user cancels. If None, the progress bar has no cancel button.
     """
     bar = _ProgressBar(server, title, stop)
     loop, key = asyncio.get_running_loop(), ("progress", bar)
@@ -53,14 +54,14 @@ class _ProgressBar:
         self.is_supported = bool(window and window.work_done_progress)
         self._progress, self._title, self._stop = server.work_done_progress, title, stop
         self._token: str | None = None
-        """The token of the progress bar, or None while the bar is not shown."""
+        """The token of the progress bar, or None while no progress bar is shown."""
 
     async def begin(self) -> None:
-        """Show the progress bar, unless the client refuses it."""
+        """Show the progress bar, unless the client rejects it."""
         token = f"token-sidecar/{next(_numbers)}"
         try:
             await self._progress.create_async(token)
-        except Exception:  # the client refused the progress bar
+        except Exception:  # the client rejected the progress bar
             return
         stop, self._token = self._stop, token
         begin = types.WorkDoneProgressBegin(self._title, cancellable=stop is not None, percentage=0)

@@ -1,8 +1,9 @@
-"""Parses, dispatches and answers messages. Every request is answered exactly once.
+"""Parses and dispatches messages. Every request gets exactly one answer.
 
-The protocol class works around defects of pygls 2.1 (see docs/explanation/architecture.md): it
-answers malformed requests, keeps tracebacks and text out of errors and logs, exits with the right
-codes, separates the ids of client and server requests, and validates custom messages.
+The protocol class works around problems in pygls 2.1 (see docs/explanation/architecture.md).
+It answers malformed requests, exits with the correct code, tracks client and server requests
+separately, and validates custom messages. Error messages and logs contain neither tracebacks
+nor text from documents.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _BAD_PARAMS = ("badParams", "unknownDocument")
 def error_for_exception(exc: BaseException) -> dict[str, Any]:
     """Return a JSON-RPC error object for an exception.
 
-    Defects are logged without their message.
+    Unexpected exceptions are logged without their message.
     """
     if isinstance(exc, SidecarError):
         code = INVALID_PARAMS if exc.kind in _BAD_PARAMS else REQUEST_FAILED
@@ -70,14 +71,14 @@ def error_for_exception(exc: BaseException) -> dict[str, Any]:
         return make_error(exc.code or REQUEST_FAILED, exc.message or "failed", "badParams")
     log_defect(exc)
     return make_error(
-        REQUEST_FAILED, f"internal error ({type(exc).__name__}); see the server's log", "internal"
+        REQUEST_FAILED, f"internal error ({type(exc).__name__}); see the server log", "internal"
     )
 
 
 def make_error(
     code: int, message: str, kind: str | None, *, retryable: bool = False
 ) -> dict[str, Any]:
-    """Return a JSON-RPC error object, without data if `kind` is None."""
+    """Return a JSON-RPC error object. If `kind` is None, the error has no data."""
     body: dict[str, Any] = {"code": code, "message": printable(message)}
     if kind is not None:
         body["data"] = {"kind": kind, "retryable": retryable}
@@ -85,17 +86,17 @@ def make_error(
 
 
 class Commitment:
-    """Decides whether a request is committed or cancelled. Thread-safe."""
+    """Keeps track of whether a request is committed or cancelled. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_committed = self._is_cancelled = False
 
     def commit(self) -> None:
-        """Commit the request, so that it can no longer be cancelled.
+        """Commit the request. It can no longer be cancelled after that.
 
         Raises:
-            WorkStoppedError: The request is already cancelled.
+            WorkStoppedError: The request has already been cancelled.
         """
         with self._lock:
             if self._is_cancelled:
@@ -113,7 +114,7 @@ _commitments: WeakKeyDictionary[asyncio.Future[Any], Commitment] = WeakKeyDictio
 
 
 def create_request_commitment() -> Commitment:
-    """Return a new commitment for the request of the current task."""
+    """Create a commitment for the request that is handled by the current task."""
     commitment = Commitment()
     task = asyncio.current_task()
     if task is not None:
@@ -133,9 +134,9 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
 class InvalidBodyError(BadParamsError):
-    """Raised for a body that cannot be parsed. The message quotes nothing of the body.
+    """Raised if a message body cannot be parsed. The error message contains no part of the body.
 
-    `outline` contains the members that can be read, so that a request can be answered by its id.
+    `outline` contains the readable top-level members, including the ID needed for an answer.
     """
 
     def __init__(self, reason: str, outline: dict[str, Any]) -> None:
@@ -146,10 +147,9 @@ class InvalidBodyError(BadParamsError):
 def parse(body: Body) -> Any:
     """Parse the body of a message.
 
-    It must be JSON with finite numbers, nested at most `MAX_DEPTH` levels deep.
-
     Raises:
-        InvalidBodyError: The body is not such JSON.
+        InvalidBodyError: The body is not valid JSON, contains a number that is not finite, or
+    is nested more than `MAX_DEPTH` levels deep.
     """
     try:
         value = _decode(body)
@@ -157,7 +157,7 @@ def parse(body: Body) -> Any:
         raise InvalidBodyError("the body is not UTF-8", _decode_leniently(body)) from None
     except (ValueError, RecursionError):
         raise InvalidBodyError("the body is not valid JSON", _read_outline(body)) from None
-    # A long body is mostly one string, so walking its value is faster than scanning the body.
+    # Long bodies mostly consist of one string, so walking the value is faster than a scan.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
         raise InvalidBodyError(
@@ -167,9 +167,9 @@ def parse(body: Body) -> Any:
 
 
 def _decode(body: Body) -> Any:
-    """Decode a body with msgspec, which is two to four times as fast as `json`.
+    """Decode a body with msgspec, or with `json` if that fails.
 
-    msgspec refuses lone surrogates, so `json` tries what msgspec refuses.
+    msgspec is two to four times as fast but rejects lone surrogates.
     """
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode(body)
@@ -232,11 +232,12 @@ def _decode_leniently(body: Body) -> dict[str, Any]:
 
 
 def dump(message: Any, converter: Converter) -> bytes:
-    """Encode a message as a frame. Lone surrogates are escaped, so that any text can be sent.
+    """Encode a message as a frame. Lone surrogates are escaped, because UTF-8 cannot encode
+    them.
 
     Raises:
         ValueError: The message contains a number that is not finite.
-        TypeError, RecursionError: The message is not JSON.
+        TypeError, RecursionError: The message cannot be encoded as JSON.
     """
     body = json.dumps(
         message,
@@ -248,10 +249,10 @@ def dump(message: Any, converter: Converter) -> bytes:
 
 
 def strict_converter() -> Converter:
-    """Return lsprotocol's converter with strict types.
+    """Return lsprotocol's converter with strict type checks.
 
-    Unknown enum values are dropped from lists and count as absent in optional members, as LSP
-    requires.
+    As required by LSP, unknown enum values are dropped from lists, and optional members with
+    an unknown enum value are treated as missing.
     """
     converter: Converter = default_converter()  # type: ignore[no-untyped-call]
     for kind in (str, int, bool):
@@ -292,7 +293,7 @@ def _enum_member_or_none(kind: type[Enum], value: Any) -> Enum | None:
 
 def _check_type(value: Any, kind: type[Any]) -> Any:
     if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)  # some languages have only one number type
+        return int(value)  # some languages have a single number type
     if kind in (str, int, bool) and type(value) is not kind:
         raise TypeError
     return kind(value)
@@ -307,16 +308,16 @@ def plain(value: Any, converter: Converter) -> Any:
 
 
 def convert_custom_params(params: Any, kind: type[msgspec.Struct]) -> Any:
-    """Convert the params of a custom message, with strict types.
+    """Convert the params of a custom message, with strict type checks.
 
     Raises:
-        BadParamsError: A member has a wrong type. The error names the member.
+        BadParamsError: A member has the wrong type. The message names the member.
     """
     try:
         return typed.convert({} if params is None else params, kind, strict=True)
     except msgspec.ValidationError as exc:
         raise BadParamsError(str(exc)) from None
-    except UnicodeEncodeError:  # msgspec raises this for a lone surrogate in an unexpected string
+    except UnicodeEncodeError:  # raised by msgspec for a lone surrogate in an unexpected string
         raise BadParamsError("the params are invalid") from None
 
 
@@ -324,8 +325,8 @@ def convert_lsp_message(message: dict[str, Any], kind: type[Any], converter: Con
     """Convert a standard LSP message.
 
     Raises:
-        BadParamsError: The message is malformed. The error only names the method, because messages
-            of cattrs quote contents.
+        BadParamsError: The message is malformed. The error names only the method because
+    error messages from cattrs quote the contents.
     """
     try:
         return converter.structure(message, kind)
@@ -335,7 +336,7 @@ def convert_lsp_message(message: dict[str, Any], kind: type[Any], converter: Con
 
 
 def find_line_span(span: types.Range) -> tuple[int, int]:
-    """Return the first and last line of a range, even if its ends are reversed."""
+    """Return the first and last line of a range, even if start and end are swapped."""
     lines = span.start.line, span.end.line
     return min(lines), max(lines)
 
@@ -348,7 +349,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
 
-# The handlers of pygls that are used. Its other handlers would store documents a second time.
+# Only these pygls handlers are used. The others would store a second copy of each document.
 _BUILT_IN = (
     types.INITIALIZE,
     types.INITIALIZED,
@@ -360,7 +361,7 @@ _BUILT_IN = (
 
 
 class SidecarProtocol(LanguageServerProtocol):
-    """Dispatches parsed messages. Handlers are functions that may return an awaitable."""
+    """Dispatches parsed messages to handlers. Handlers may be async."""
 
     _server: SidecarServer
 
@@ -369,29 +370,27 @@ class SidecarProtocol(LanguageServerProtocol):
         self.state: str = "new"
         self._exit_code: asyncio.Future[int] | None = None
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
-        """Handlers of malformed notifications, by method.
-
-        They get the params, or None if unreadable.
-        """
+        """Called for malformed notifications, by method, with the params or None if unreadable."""
         self._running: dict[int | str, asyncio.Future[Any]] = {}
-        """The client's running requests by id. pygls' `_request_futures` has requests to the
-        client."""
+        """Requests from the client by ID. pygls keeps requests to the client in
+        `_request_futures`.
+        """
         super().__init__(server, converter)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        """Start a session. Returns a future of the process's exit code."""
+        """Start a session. Returns a future for the exit code of the process."""
         self._exit_code = loop.create_future()
         return self._exit_code
 
     def end(self, code: int) -> None:
-        """End the session with 0 after an orderly `shutdown`, else with `code`."""
+        """End the session with exit code 0 after a `shutdown` request, or else with `code`."""
         if self._exit_code is not None and not self._exit_code.done():
             self._exit_code.set_result(0 if self.state == "shutdown" else code)
 
     # -- incoming ---------------------------------------------------------------------------
 
     def receive(self, frame: Body | InvalidFrame) -> None:
-        """Handle one frame. Never raises, so that later frames are handled too."""
+        """Handle a frame. Never raises, so errors do not affect later frames."""
         if self._exit_code is not None and self._exit_code.done():
             return
         try:
@@ -419,9 +418,9 @@ class SidecarProtocol(LanguageServerProtocol):
             self._refuse(None, INVALID_REQUEST, "a message must be a JSON object")
 
     def _refuse_body(self, refused: InvalidBodyError) -> None:
-        """Answer a body that cannot be parsed, unless it is a notification or a response."""
+        """Answer a body that cannot be parsed. Notifications and responses get no answer."""
         msg_id, method = refused.outline.get("id"), refused.outline.get("method")
-        logger.warning("refused a message: %s", refused)
+        logger.warning("rejected a message: %s", refused)
         if method is None and self._receive_response({"id": msg_id, "error": {}}):
             return
         self._report_malformed(method, refused.outline.get("params"))
@@ -453,7 +452,7 @@ class SidecarProtocol(LanguageServerProtocol):
             return
         try:
             result = _call_handler(handler, self._structure_params(method, message))
-        except BaseException as exc:  # Panics in Rust libraries are not Exceptions
+        except BaseException as exc:  # panics in Rust libraries are BaseExceptions
             self._send_error(msg_id, error_for_exception(exc))
             return
         if not inspect.isawaitable(result):
@@ -466,7 +465,7 @@ class SidecarProtocol(LanguageServerProtocol):
         del self._running[msg_id]
         try:
             result = task.result()
-        except BaseException as exc:  # this includes cancellation
+        except BaseException as exc:  # includes cancellation
             self._send_error(msg_id, error_for_exception(exc))
             return
         self._send_result(msg_id, result)
@@ -525,7 +524,7 @@ class SidecarProtocol(LanguageServerProtocol):
         if future.done():
             return True
         if message.get("error") is not None:
-            future.set_exception(RequestError("internal", "the client refused the request"))
+            future.set_exception(RequestError("internal", "the client rejected the request"))
             return True
         try:
             answer = convert_lsp_message(message, kind, self._converter) if kind else None
@@ -535,7 +534,7 @@ class SidecarProtocol(LanguageServerProtocol):
         return True
 
     def _find_handler(self, method: str, *, is_request: bool) -> Handler | None:
-        """Return a method's handler, or None if there is no handler of this kind."""
+        """Return the handler of a request or notification, or None if there is none."""
         if method in self.custom:
             return self.custom[method] if is_request else None
         _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
@@ -606,12 +605,12 @@ class SidecarProtocol(LanguageServerProtocol):
         return result
 
     def _client_ended(self) -> None:
-        logger.error("the client's process has ended; stopping")
+        logger.error("the client process has exited; stopping")
         self.end(1)
 
     @lsp_method(types.SHUTDOWN)
     def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]
-        """Cancel all running requests. Afterwards only `exit` is accepted."""
+        """Cancel all requests in progress. From now on, only `exit` is accepted."""
         for request in list(self._request_futures.values()):
             request.cancel()
         for task in list(self._running.values()):
@@ -620,7 +619,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)
     def lsp_workspace__execute_command(self, params: types.ExecuteCommandParams) -> Any:
-        """Run a command, which validates its own arguments.
+        """Run a command. Commands validate their own arguments.
 
         Raises:
             BadParamsError: The command does not exist.

@@ -1,4 +1,4 @@
-"""The custom messages as JSON Schema, and the reference page generated from it."""
+"""Returns the custom messages as a JSON Schema or as a Markdown reference page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema of all custom messages, with their types under `$defs`."""
+    """Return a JSON Schema of all custom messages. Types are defined under `$defs`."""
     kinds = [kind for _, kind in _message_types()]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
     by_slot = {slot: ref for (slot, _), ref in zip(_message_types(), refs, strict=True)}

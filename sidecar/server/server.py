@@ -1,4 +1,4 @@
-"""The server class and its factory. The module creates no server when imported."""
+"""The server class and a factory function. Importing this module does not create a server."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Event
 
 WATCH_SECONDS = 0.5
-"""Delay before files are watched, so that importing the watcher does not delay the first count."""
+"""Delay before files are watched. Importing the watcher would slow down the first count."""
 
 FEATURES = (configuration, documents, counting, sections, diagnostics)
 
 
 class SidecarServer(LanguageServer):
-    """A pygls server with the services that features use."""
+    """A pygls server with the services used by the features."""
 
     protocol: SidecarProtocol
 
@@ -77,14 +77,13 @@ class SidecarServer(LanguageServer):
         services.listeners.append(self.on_event)
         self.configuration = SettingsLoader(self)
         self.loading: dict[str, asyncio.Event] = {}
-        """The features that are being imported, each with an event that is set when it is ready."""
+        """Features being imported, by name. The event is set when the import is done."""
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Do nothing, because errors are already logged and answered and must not pop up in the
-        editor."""
+        """Do nothing. pygls would show a popup, but errors are already logged and answered."""
 
     def on_event(self, event: Event) -> None:
-        """Trigger everything that depends on an event. No other code does this."""
+        """Update everything that depends on an event. Events are handled only here."""
         what, workspace = event.what, event.workspace
         if event.warning is not None:
             self.protocol.push("context/warning", event.warning)
@@ -121,7 +120,7 @@ class SidecarServer(LanguageServer):
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
     ) -> Subscription:
-        """Watch files like `FileWatcher.subscribe`, but call `notify` on the event loop."""
+        """Watch files as `FileWatcher.subscribe` does, but call `notify` on the event loop."""
         loop = asyncio.get_running_loop()
 
         def deliver(changes: Changes) -> None:
@@ -135,7 +134,7 @@ class SidecarServer(LanguageServer):
         return subscription
 
     def loading_features(self) -> Callable[[], object]:
-        """Return a function that imports all remaining features. It must run on a worker."""
+        """Return a function that imports all remaining features. Call it on a worker thread."""
         unloaded = [method for method in REQUESTS if _is_unloaded(self, method)]
         return lambda: [feature_of(method) for method in unloaded]
 
@@ -156,7 +155,7 @@ def create_server() -> SidecarServer:
 
 
 async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
-    """Import a method's feature at the first call, register it, and forward the call.
+    """Import a method's feature on the first call, register the feature, and forward the call.
 
     Calls that wait for the same feature run in order, before any later call.
     """
@@ -171,14 +170,14 @@ async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
 
 
 async def _import_feature(server: SidecarServer, method: str) -> None:
-    """Import a feature in its own task, so that cancelling one call does not affect others."""
+    """Import a feature. Runs as a separate task, so cancelling a call does not stop the import."""
     loaded = server.loading[_feature_name(method)]
     try:
         feature = await server.services.workers.run(partial(feature_of, method))
         feature.register(server)
     finally:
         loaded.set()
-        if _is_unloaded(server, method):  # the import failed, so the next call tries again
+        if _is_unloaded(server, method):  # the import failed; retry on the next call
             del server.loading[_feature_name(method)]
 
 
@@ -188,7 +187,7 @@ def _is_unloaded(server: SidecarServer, method: str) -> bool:
 
 
 def feature_of(method: str) -> Any:
-    """Import and return the module for a method, such as `features.context` for `context/set`."""
+    """Import the module for a method, such as `features.context` for `context/set`."""
     return import_module(f"sidecar.server.features.{_feature_name(method)}")
 
 
@@ -197,7 +196,7 @@ def _feature_name(method: str) -> str:
 
 
 def _silence_libraries() -> None:
-    """Silence the loggers of libraries, because their messages quote contents of documents."""
+    """Silence the loggers of libraries. Their messages may quote text from documents."""
     for name in ("pygls", "asyncio", "httpx", "httpcore", "watchdog"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)

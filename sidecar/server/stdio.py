@@ -1,7 +1,7 @@
-"""Reads and writes the frames of the LSP base protocol on stdio without blocking the event loop.
+"""Reads and writes LSP frames on stdio without blocking the event loop.
 
-It replaces pygls' own loop, whose reads wait for a free worker thread and whose writes block. A
-simple request takes two to three times as long there.
+This replaces the event loop integration of pygls, whose reads wait for a free worker thread
+and whose writes block. Simple requests take two to three times as long with pygls.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from sidecar.tasks import Scheduler
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the session, so that no client can exhaust memory."""
+"""A larger frame ends the session. This prevents clients from exhausting memory."""
 
 MAX_DEPTH = 200
-"""The deepest nesting of objects and arrays that is accepted, so that parsing can recurse."""
+"""Maximum nesting depth of objects and arrays, low enough for recursive parsing."""
 
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""How many bytes at the end of a line are searched for a header that follows garbage."""
+"""How many bytes at the end of a line are searched for a header after garbage."""
 
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
-"""Matches the header in the form that nearly all clients use."""
+"""Matches the header as written by almost all clients."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class InvalidFrame:
-    """Bytes that are no frame, or a frame that is too large."""
+    """Bytes that are not a frame, or a frame that is too large."""
 
     reason: str
     fatal: bool = False
-    """Whether no further frame can be read."""
+    """Whether reading must stop."""
 
 
 Body = bytes | bytearray
@@ -67,7 +67,7 @@ class Framer:
     _has_ended: bool = False
 
     def feed(self, data: bytes) -> list[Body | InvalidFrame]:
-        """Return the frames that `data` completes, in order. The last one may be fatal."""
+        """Return the frames completed by `data`, in order. The last frame may be fatal."""
         self._buffer += data
         out: list[Body | InvalidFrame] = []
         while not self._has_ended and (item := self._next_frame()) is not None:
@@ -82,7 +82,7 @@ class Framer:
         if self._length is None or len(self._buffer) < self._length:
             return None
         length, self._length = self._length, None
-        if len(self._buffer) == length:  # this avoids copying a long body
+        if len(self._buffer) == length:  # avoids copying a long body
             body, self._buffer = self._buffer, bytearray()
             return body
         short = bytes(memoryview(self._buffer)[:length])
@@ -93,7 +93,7 @@ class Framer:
         if plain := _PLAIN.match(self._buffer):
             length = int(plain[1])
             end = plain.end()
-            del plain  # a match object would prevent resizing the buffer
+            del plain  # the buffer cannot be resized while a match refers to it
             del self._buffer[:end]
             return self._start_body(length)
         return self._read_lines()
@@ -109,7 +109,7 @@ class Framer:
             del self._buffer[: end + 1]
             if not line and length is not None:
                 return self._start_body(length)
-            # If a body is longer than announced, its rest shares a line with the next header.
+            # A body longer than announced leaves garbage in front of the next header.
             if match := _LENGTH.match(line) or _LENGTH.search(line[-MAX_LENGTH_LINE:]):
                 length = self._parse_length(match[1])
                 line = line[: -len(match[0])]
@@ -123,7 +123,7 @@ class Framer:
         return int(digits) if len(digits) < 19 else self.max_bytes + 1
 
     def _restore_header(self, length: int | None) -> None:
-        # The header is incomplete, so it is kept for the next call.
+        # Put the header back, because it is still incomplete.
         if length is not None:
             self._buffer[:0] = b"Content-Length: %d\r\n" % length
 
@@ -151,27 +151,27 @@ def _is_header(line: bytes) -> bool:
 
 
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""If the client leaves more output than this unread, the server stops reading input."""
+"""If the client leaves more output unread, the server stops reading input."""
 ROOM_SECONDS = 0.05
 EXIT_SECONDS = 1.5
-"""How long the process may take to save calibrations and stop its threads."""
+"""Time allowed for saving calibrations and stopping threads on exit."""
 _READ_BYTES = 1 << 18
 
 
 class Writer:
-    """Writes frames in order. A thread writes those that the pipe does not accept at once."""
+    """Writes frames in order. A thread takes over when the pipe is full."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._waiting = 0  # the number of bytes in the queue
+        self._waiting = 0  # number of bytes in the queue
         self._lock = threading.Lock()
         self._closed = False
 
     @property
     def full(self) -> bool:
-        """Whether so much output is unread that reading input should stop."""
+        """Whether reading must pause because the client has left too much output unread."""
         return self._waiting > MAX_UNREAD_BYTES and not self._closed
 
     def write(self, data: bytes) -> None:
@@ -188,7 +188,7 @@ class Writer:
         self._queue.put(data)
 
     def close(self) -> None:
-        """Write the queued frames for at most a second, and drop the rest."""
+        """Write the queued frames for up to a second, and drop the rest."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -214,11 +214,11 @@ class Writer:
                 except BlockingIOError:  # the client made the pipe non-blocking
                     is_writable(self._fd, ROOM_SECONDS)
         except OSError:
-            self._closed = True  # the client has ended; the reader will notice the end of input
+            self._closed = True  # the client has exited; the reader will notice
 
 
 def redirect_stdio() -> tuple[int, int]:
-    """Return file descriptors for messages, and redirect other uses of stdin and stdout."""
+    """Return file descriptors for messages. Redirects all other use of stdin and stdout."""
     stdin, stdout = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
@@ -229,13 +229,13 @@ def redirect_stdio() -> tuple[int, int]:
 
 
 Frames = list[Body | InvalidFrame] | None
-"""The frames that one read has completed, or None at the end of input."""
+"""The frames completed by one read, or None at the end of the input."""
 
 
 def _read_frames(
     fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer
 ) -> None:
-    """Read stdin until its end, on a thread of its own. This function blocks."""
+    """Read stdin until it ends. Runs on a separate thread and blocks."""
     try:
         while data := os.read(fd, _READ_BYTES):
             while writer.full:
@@ -254,9 +254,10 @@ def _read_on_loop(
     writer: Writer,
     framer: Framer | None = None,
 ) -> bool:
-    """Let the event loop read stdin, which is faster than a thread.
+    """Read stdin on the event loop, which is faster than using a thread.
 
-    Returns False if the loop cannot watch the descriptor, as on Windows or for a regular file.
+    Returns False if the loop cannot watch stdin, for example on Windows or if stdin is a
+    file.
     """
     loop, framer = asyncio.get_running_loop(), framer or Framer()
 
@@ -274,7 +275,7 @@ def _read_on_loop(
         try:
             frames = _read_some(fd, framer)
         except BlockingIOError:
-            return  # this was a spurious wake-up of a pipe that the client made non-blocking
+            return  # nothing to read; the client made the pipe non-blocking
         except OSError:
             frames = None
         if frames is None:
@@ -330,15 +331,17 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """End the process after some seconds, even if a worker is blocked, for example by a broken
-    disk."""
+    """Exit after some seconds, even if a worker thread is blocked."""
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()
 
 
 def serve_stdio(server: SidecarServer) -> int:
-    """Serve on stdio until `exit` or the end of input. Returns the exit code that LSP requires."""
+    """Serve on stdio until `exit` or the end of the input.
+
+    Returns the exit code required by LSP.
+    """
     stdin, stdout = redirect_stdio()
     writer = Writer(stdout)
     try:

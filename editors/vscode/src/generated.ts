@@ -95,7 +95,7 @@ export interface CalibrationInfo {
 }
 
 /**
- * Known capabilities of the endpoints; sends no request.
+ * List the known capabilities of the endpoints. Sends no request to them.
  */
 export interface CapabilitiesParams {
   workspace?: string | null;
@@ -134,7 +134,7 @@ export interface ContextPart {
 }
 
 /**
- * The part of the status about the conversation. `percent` refers to the usable window.
+ * The status of a conversation. `percent` refers to the usable window.
  */
 export interface ContextStatus {
   tokens: number | null;
@@ -312,10 +312,11 @@ export interface CostRow {
 }
 
 /**
- * The part of the status about costs in USD.
+ * Costs in USD.
  *
- *     It has the cost of the shown agent session, or else today's cost in all workspaces, which
- *     `text` marks with `today`. The tooltip has both and the workspace's total.
+ *     `text` shows the cost of the shown agent session, or else today's cost in all workspaces.
+ *     In the latter case, the text ends in `today`. The tooltip shows both, and the workspace's
+ *     total.
  */
 export interface CostStatus {
   costUsd: number | null;
@@ -368,7 +369,7 @@ export interface Count {
 }
 
 /**
- * One of `textDocument`, `text` and `messages` to count, and the models to count it for.
+ * What to count: exactly one of `textDocument`, `text` and `messages`.
  */
 export interface CountParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -382,7 +383,7 @@ export interface CountParams {
 }
 
 /**
- * A count, with the version of the counted document.
+ * A count, with the version of the document if one was counted.
  */
 export interface CountResult {
   tokens: number;
@@ -404,9 +405,7 @@ export interface CountResult {
 }
 
 /**
- * The part of the status about the document.
- *
- *     `percent` refers to its budget, or else to the usable window.
+ * The status of a document. `percent` refers to the budget or else to the usable window.
  */
 export interface DocumentStatus {
   tokens: number;
@@ -470,7 +469,7 @@ export interface FitResult {
 }
 
 /**
- * A text, a document or a part of it to shorten to a number of tokens.
+ * A text, document or range to shorten to `maxTokens` tokens.
  */
 export interface FitTextParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -483,7 +482,7 @@ export interface FitTextParams {
 }
 
 /**
- * A fitted text, what was removed, and how it was counted.
+ * The shortened text, what was removed, and how the tokens were counted.
  */
 export interface FitTextResult {
   text: string;
@@ -524,7 +523,7 @@ export interface ModelInfo {
 }
 
 /**
- * The models to list: those whose `provider/id` contains every word of `query`.
+ * List the models whose `provider/id` contains every word of `query`.
  */
 export interface ModelsParams {
   workspace?: string | null;
@@ -603,7 +602,7 @@ export interface PreflightResult {
 }
 
 /**
- * The endpoint to probe, or all endpoints.
+ * Probe one endpoint, or all endpoints if `endpoint` is missing.
  */
 export interface ProbeParams {
   endpoint?: string | null;
@@ -767,9 +766,9 @@ export interface SetParams {
 }
 
 /**
- * Params of `status/update`. `text` is the line to show, and null parts are unknown.
+ * Params of `status/update`. `text` is the status line. Unknown parts are null.
  *
- *     If an edit could not be applied, the document's part of `text` is `?`.
+ *     `text` shows `?` for a document that is out of sync with the editor.
  */
 export interface StatusUpdate {
   workspace: string | null;
@@ -783,7 +782,7 @@ export interface StatusUpdate {
 }
 
 /**
- * A document that the client has opened.
+ * A document opened by the client.
  */
 export interface TextDocumentIdentifier {
   uri: string;

@@ -1,1 +1,1 @@
-"""The server's features, one module per area. Each has a function `register(server)`."""
+"""The features of the server, one module per area. Each module has a `register` function."""

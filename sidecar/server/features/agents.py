@@ -1,9 +1,9 @@
-"""Follows coding agents' sessions in the open roots, and records their calls in the ledger.
+"""Follows the sessions of coding agents in open roots, and records their calls in the ledger.
 
-Sessions are read when a root is opened, and again when their files change. Recording of past calls
-starts when costs are requested, when an agent's session is shown, or after a minute without edits.
-The requested workspace comes first. All others follow at low priority, with progress and
-cancellation.
+Sessions are read when a root is opened, and read again when their files change. Past calls
+are recorded when the user asks for costs, when an agent's session is shown, or after a minute
+without edits. The requested workspace comes first. Other workspaces are read at low priority,
+with a progress bar that allows the user to cancel.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class _WatchedRoots(NamedTuple):
 
 
 class AgentSessionWatcher:
-    """Reads each workspace's agent sessions, and reads them again when their files change."""
+    """Reads the agent sessions of each workspace, and reads them again when their files change."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
-        """The files that have to be read again. An empty set means all files."""
+        """Files that need to be read, by workspace. An empty set means all files."""
         self._watches: list[tuple[_WatchedRoots, Subscription]] = []
         self._idle = asyncio.Event()
-        """An event that is set while no file has to be read."""
+        """Set while there are no files to read."""
 
     def on_settings_changed(self) -> None:
-        """Read all sessions again and watch their files, with the current settings and roots."""
+        """Read all sessions again, and watch their files with the current settings."""
         self.read_all()
         self._watch()
 
@@ -61,7 +61,7 @@ class AgentSessionWatcher:
             self._read_soon(workspace, None)
 
     async def wait_until_read(self, timeout_seconds: float) -> None:
-        """Wait until all pending files are read, or until the timeout."""
+        """Wait until all changed files have been read, or until the timeout."""
         if self._changed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), timeout_seconds)
@@ -133,19 +133,19 @@ def _paths_to_watch(roots: _WatchedRoots) -> tuple[str, ...]:
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0
-"""How long after the last edit recording starts by itself."""
+"""Time without edits after which recording starts automatically."""
 SHOWN_SECONDS = 2.0
 """Delay between showing an agent's session and recording its calls."""
 RETRY_SECONDS = 60.0
-"""Delay before the next attempt if another process is recording the same sessions."""
+"""Delay before a retry if another process is recording the same sessions."""
 SUM_SECONDS = 0.5
-"""Delay between a change of the ledger or a session file and adding up costs."""
+"""Delay between a change to the ledger or to a session file and adding up costs."""
 PAUSE_RATIO = 1.0
-"""Seconds to pause for each second of work in the background."""
+"""Seconds to pause per second of background work."""
 
 
 class HistoryRecorder:
-    """Records the agents' past calls and adds up their costs."""
+    """Records the past calls of agents and adds up their costs."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
@@ -153,9 +153,9 @@ class HistoryRecorder:
         self._stop = threading.Event()
         self._is_background = False
         self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Workspaces whose past calls are recorded, with the settings that were used."""
+        """Workspaces whose past calls are recorded, with the settings used at that time."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
-        """The session that was shown when costs were last added up, by workspace."""
+        """For each workspace, the session that was shown when costs were last added up."""
         self._complete = False
         self._watch: Subscription | None = None
         self._edited_at = 0.0
@@ -171,9 +171,9 @@ class HistoryRecorder:
         self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
 
     def context_changed(self, workspace: Workspace) -> None:
-        """Record the calls of a newly shown agent session.
+        """Record the calls of an agent's session that is now shown.
 
-        If they are recorded, add up its costs.
+        If the agent's calls are already recorded, add up the costs instead.
         """
         usage = workspace.context.usage
         if usage is None or usage.session is None or usage.session.source == "protocol":
@@ -184,13 +184,13 @@ class HistoryRecorder:
             self.add_up_soon(workspace)
 
     def record_soon(self, workspace: Workspace) -> None:
-        """Schedule recording of a workspace's sessions at low priority."""
+        """Schedule low-priority recording of a workspace's sessions."""
         if workspace.path is not None and not self._is_recorded(workspace):
             work = partial(self._read_costs, workspace)
             self._server.scheduler.schedule(("costs", workspace), SHOWN_SECONDS, work)
 
     def close(self) -> None:
-        """Stop recording. The next process continues from there."""
+        """Stop recording. The next process continues where this one stopped."""
         self._stop.set()
 
     async def ensure_recorded(
@@ -198,7 +198,7 @@ class HistoryRecorder:
         workspace: Workspace,
         report: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """Record the calls in a workspace's session files, as far as the files can be read."""
+        """Record all calls found in a workspace's session files."""
         if workspace.path is None:
             return
         if not self._is_recorded(workspace):
@@ -210,7 +210,7 @@ class HistoryRecorder:
         if not self._is_recorded(workspace):
             await self._read(workspace, lambda _: None, pause_ratio=PAUSE_RATIO)
         if not self._is_recorded(workspace) and workspace.settings.agents.enabled:
-            # Another process is recording them, or a request for costs has interrupted this one.
+            # Another process is recording the calls, or a cost request has interrupted this task.
             work = partial(self._read_costs, workspace)
             self._server.scheduler.schedule(("costs", workspace), RETRY_SECONDS, work)
 
@@ -233,15 +233,15 @@ class HistoryRecorder:
                 raise
             finally:
                 self._is_background = False
-        # Otherwise costs that are not recorded yet would be shown as $0.00.
+        # Before that, unrecorded costs would be shown as $0.00.
         if self._is_recorded(workspace):
             await self.refresh(workspace)
 
     def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
-        """Return the agents whose new calls are recorded at once.
+        """Return the agents whose new calls are recorded immediately.
 
-        These are all agents once past calls are recorded, and before that the agents that may
-        delete calls.
+        These are all agents if past calls have been recorded. Otherwise, they are the agents
+        that delete old calls from their files.
         """
         from sidecar.agents.registry import DELETING_AGENTS
 
@@ -268,19 +268,19 @@ class HistoryRecorder:
         return self._recorded.get(workspace) == workspace.settings.agents
 
     async def refresh(self, workspace: Workspace) -> None:
-        """Add up and publish the costs of all sessions in a workspace."""
+        """Add up the costs of all sessions in a workspace, and publish them."""
         usage = workspace.context.usage
         session = usage.session.id if usage and usage.session else ""
         self._summed[workspace] = session
         spending = self._services.spending(workspace)
         try:
             spent = await self._services.workers.run(partial(spending.spent, session, every=True))
-        except SidecarError:  # a request for costs will report the error
+        except SidecarError:  # requests for costs report this error
             return
         self._services.show_sums(workspace, spent)
 
     def watch_ledger(self) -> None:
-        """Watch the ledger for calls that other processes record."""
+        """Watch the ledger for calls recorded by other processes."""
         if self._watch is None:
             folder = self._services.state.folder
             paths = tuple(str(folder / name) for name in LEDGER_FILES)
@@ -294,11 +294,11 @@ class HistoryRecorder:
 
     async def _refresh_changed(self) -> None:
         if not self._services.windows.ready:
-            return  # `Services.load_prices` reads all sums once prices are loaded
+            return  # `Services.load_prices` will read all sums
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
         try:
             changed = await self._services.workers.run(partial(_has_changed, spendings))
-        except SidecarError:  # a request for costs will report the error
+        except SidecarError:  # requests for costs report this error
             return
         for workspace in tuple(self._services.roots) if changed else ():
             await self.refresh(workspace)
@@ -364,8 +364,8 @@ class HistoryRecorder:
 
 
 def _has_changed(spendings: list[Spending]) -> bool:
-    """Return whether another process has written to a ledger. Raises LedgerError."""
+    """Return whether another process has written to any of the ledgers. Raises LedgerError."""
     ledgers = {spending.book.ledger for spending in spendings}
-    # Every ledger must be asked, because asking resets its state.
+    # Check all ledgers, because each check resets the ledger's state.
     changed = [ledger.changed_elsewhere() for ledger in ledgers]
     return any(changed)

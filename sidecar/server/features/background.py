@@ -1,4 +1,4 @@
-"""Background work that events trigger. `SidecarServer.on_event` maps events to it."""
+"""Background work triggered by events. `SidecarServer.on_event` selects the work to do."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ logger = logging.getLogger(__name__)
 CONTEXT_SECONDS = 0.075
 """Delay between a change and the update of contexts."""
 SHARE_SECONDS = 0.5
-"""Delay between a change of a conversation and sharing its usage with other processes."""
+"""Delay between a change to a conversation and sharing its usage with other processes."""
 SAVE_SECONDS = 1.0
-"""Delay before calibrations are written, because endpoints may change them often."""
+"""Delay before calibrations are written. Endpoints may change them frequently."""
 GRACE_SECONDS = 0.05
-"""Added to delays, so that timers never fire too early."""
+"""Added to delays to make sure that timers do not fire too early."""
 SHIP_SECONDS = 15.0
-"""Delay between two times that recorded calls are sent to a collector."""
+"""Interval at which recorded calls are sent to a collector."""
 LONGEST_SHIP_SECONDS = 900.0
-"""Longest delay after failures."""
+"""Maximum delay after failed attempts to send calls."""
 TEAM_FIRST_SECONDS = 5.0
 TEAM_SECONDS = 300.0
-"""Delays before the first and before each further reading of the team's store."""
+"""Delay before the first read of the team's store, and the interval between later reads."""
 SHIP_BATCH = 100
 SHIP_PAUSE_SECONDS = 1.0
-"""Calls per request, and the pause between requests, so that a backlog does not slow typing."""
+"""Calls per request, and the pause between requests. A large backlog must not slow down typing."""
 ROUND_SECONDS = 60.0
-"""If a retry fails within this time, the next delay is longer."""
+"""A failure within this time after a retry increases the delay before the next retry."""
 
 
 class ContextUpdates:
-    """Updates contexts after documents, settings, endpoints or the ledger have changed."""
+    """Updates contexts after changes to documents, settings, endpoints or the ledger."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
 
     def update_soon(self, event: Event) -> None:
-        """Schedule an update of the contexts that an event affects."""
+        """Schedule an update of the contexts affected by an event."""
         for workspace in self._services.roots:
             sessions = self._services.known_sessions(workspace)
             if sessions is None or not event.concerns(workspace):
                 continue
             if event.uri is None or sessions.follows_document(event.uri):
-                # Agents' sessions need no counting, so the modules for counting are not imported.
+                # Agents' sessions need no counting. Avoid importing the modules for that.
                 has_conversations = bool(sessions.conversations)
                 conversations = self._services.conversations
                 work = conversations(workspace).refresh if has_conversations else sessions.publish
@@ -77,14 +77,14 @@ class _Round(NamedTuple):
 
 
 class EndpointRetries:
-    """Asks unavailable or late endpoints again, as long as documents or conversations need them."""
+    """Retries unavailable or slow endpoints while a document or conversation uses them."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
         self._rounds: dict[JobKey, _Round] = {}
 
     def close_unused_soon(self) -> None:
-        """Schedule closing the endpoints that no settings declare any more."""
+        """Schedule closing the endpoints that have been removed from all settings."""
         self._scheduler.schedule(("endpoints-closed",), 0.0, self._close_unused)
 
     async def _close_unused(self) -> None:
@@ -94,9 +94,9 @@ class EndpointRetries:
         await self._services.counts.close_unused_endpoints(used)
 
     def retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
-        """Schedule another request to an endpoint if it may succeed.
+        """Schedule a retry, unless the failure is permanent.
 
-        The delay grows with each failure in a row.
+        The delay increases with each consecutive failure.
         """
         key: JobKey = ("endpoint", model, settings.endpoints)
         last = self._rounds.get(key, _Round())
@@ -149,7 +149,9 @@ class EndpointRetries:
 
 
 class ConversationSharing:
-    """Shares the usage of conversations with `token-sidecar usage` and `statusline`."""
+    """Shares the usage of conversations with `token-sidecar usage` and `token-sidecar
+    statusline`.
+    """
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
@@ -179,12 +181,12 @@ class ConversationSharing:
     async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
         try:
             await self._services.shared_conversations.write(uri, usages)
-        except OSError as exc:  # the disk may be full; the next change tries again
+        except OSError as exc:  # the disk may be full; retried after the next change
             logger.warning("cannot write conversations for other processes: %s", type(exc).__name__)
 
 
 class CalibrationSync:
-    """Writes this process's calibrations and reads those of other processes."""
+    """Writes this process's calibrations, and reads those from other processes."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
@@ -205,7 +207,7 @@ class CalibrationSync:
         calibrations = self._services.calibrations
         try:
             synced = await self._services.workers.run(calibrations.begin_sync())
-        except OSError as exc:  # the disk may be full; the next change tries again
+        except OSError as exc:  # the disk may be full; retried after the next change
             calibrations.changed()
             logger.warning("cannot write calibrations: %s", type(exc).__name__)
             return
@@ -214,7 +216,9 @@ class CalibrationSync:
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:
-        """Return whether an open document is too long for endpoints and needs calibration."""
+        """Return whether an open document is too long for endpoints and therefore needs
+        calibration.
+        """
         are_used = any(
             has_enabled_endpoints(workspace.settings) for workspace in self._services.roots
         )
@@ -230,7 +234,7 @@ class CallShipping:
         self._failures = 0
 
     def ship_soon(self) -> None:
-        """Schedule shipping, if the settings name a collector."""
+        """Schedule sending of calls if a collector is configured."""
         if self._workspace() is not None:
             self._scheduler.schedule(("shipping",), SHIP_SECONDS, self._ship)
 
@@ -249,7 +253,7 @@ class CallShipping:
         except SidecarError as error:
             self._failures += 1
             if self._failures == 1:
-                logger.warning("calls are not shipped: %s", error)
+                logger.warning("cannot send calls to the collector: %s", error)
             delay += backoff(self._failures, SHIP_SECONDS, LONGEST_SHIP_SECONDS)
             delay = max(delay, getattr(error, "retry_after", 0.0))
         self._scheduler.schedule(("shipping",), delay, self._ship)
@@ -267,14 +271,14 @@ class CallShipping:
 
 
 class TeamSpending:
-    """Reads what the team has spent this month, if the settings have caps for it."""
+    """Reads the team's spending this month if the team has caps."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
         self._is_reported = False
 
     def read_soon(self) -> None:
-        """Schedule reading the team's store, if caps for the team are set or were set."""
+        """Schedule a read of the team's store if the team has caps, or had caps before."""
         if any(_has_team_caps(root) or root.costs.team for root in self._services.roots):
             self._scheduler.schedule(("team",), TEAM_FIRST_SECONDS, self._read)
 
@@ -282,10 +286,10 @@ class TeamSpending:
         for workspace in tuple(self._services.roots):
             try:
                 spent = await self._services.workers.run(partial(read_team, workspace.settings))
-            except SidecarError as error:  # the last amount stays
+            except SidecarError as error:  # keep the last amount
                 if not self._is_reported:
                     self._is_reported = True
-                    logger.warning("the team's costs are not shown: %s", error)
+                    logger.warning("cannot read the team's costs: %s", error)
                 continue
             self._is_reported = False
             if workspace.costs.set_team(spent):
@@ -300,20 +304,20 @@ def _has_team_caps(workspace: Workspace) -> bool:
 
 
 class TimedUpdates:
-    """Resets today's costs at midnight, and stops showing sessions that are too old."""
+    """Resets today's costs at midnight, and hides sessions that are too old."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
 
     def await_midnight(self) -> None:
-        """Schedule an update of costs at midnight, if any workspace shows today's."""
+        """Schedule an update at midnight if any workspace shows today's costs."""
         if not self._server.scheduler.is_due(("midnight",)) and self._spending_workspaces():
             now = datetime.now().astimezone()
             seconds = (_next_midnight(now) - now).total_seconds() + GRACE_SECONDS
             self._server.scheduler.schedule(("midnight",), seconds, self._begin_day)
 
     def await_session_change(self, workspace: Workspace) -> None:
-        """Schedule an update for when the shown session becomes too old."""
+        """Schedule an update for the time when the shown session becomes too old."""
         key = "session age", workspace
         self._server.scheduler.cancel(key)
         sessions = self._services.known_sessions(workspace)

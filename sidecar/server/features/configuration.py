@@ -1,4 +1,4 @@
-"""Loads settings from files and from the editor, watches the files, and opens root folders."""
+"""Loads settings from files and from the editor, and opens root folders."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ logger = logging.getLogger(__name__)
 
 SECTION = "tokenSidecar"
 CLIENT_SECONDS = 3.0
-"""Timeout of the request for the editor's settings."""
+"""Time limit for the editor to answer a request for its settings."""
 READ_SECONDS = 5.0
-"""How long counts wait for settings files. Settings that arrive later still apply."""
+"""Maximum time that counts wait for settings. Settings read later are still applied."""
 SESSIONS_SECONDS = 0.25
-"""How long the first count waits for agents' sessions."""
+"""Maximum time that the first count waits for agents' sessions."""
 CATALOGUE_SECONDS = 0.5
-"""Delay before windows and prices are loaded, to keep the first count fast."""
+"""Delay before windows and prices are loaded. Keeps the first count fast."""
 
 
 class SettingsLoader:
-    """Updates each workspace's settings from files and from the editor."""
+    """Updates the settings of each workspace from files and from the editor."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -56,13 +56,13 @@ class SettingsLoader:
         self._initialized = asyncio.Event()
         self._reloads = 0
         self._running: object = None
-        """Identifies the running reload. None while no reload is running."""
+        """Identifies the reload in progress, or None if there is none."""
         self._reading: SharedTasks[object, None]
         self._reading = SharedTasks("configuration", outlives_waiters=True)
         self._modification_times: dict[Path, Stamp | None] = {}
 
     def initialized(self) -> None:
-        """Allow requests to the client, which LSP forbids before its `initialized`."""
+        """Allow requests to the client. LSP forbids them before the `initialized` notification."""
         self._initialized.set()
 
     def reload(self) -> None:
@@ -75,10 +75,10 @@ class SettingsLoader:
         paths = {path for root in roots for path in settings_files(root.path)}
         try:
             await self._read_all(roots, paths)
-        except Exception as exc:  # a defect here must not prevent counting
+        except Exception as exc:  # errors here must not prevent counting
             log_defect(exc, "configuration")
         self._running = None
-        # Otherwise the next reload reads the settings of the added roots.
+        # If roots were added, the next reload reads their settings.
         if roots >= set(services.roots):
             services.configured.set()
         services.publish(Event("settings"))
@@ -89,10 +89,10 @@ class SettingsLoader:
         self._server.calibration_sync.watch()
 
     async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
-        # Times are read before contents, so that a change in between triggers another reload.
+        # Read the times before the contents. A change in between then triggers another reload.
         await self._load_settings(partial(self._read_times, paths))
         await asyncio.gather(*(self._load(workspace) for workspace in roots))
-        # Sessions need no tokenizers, and loading tokenizers blocks all threads.
+        # Read sessions before loading tokenizers, which blocks all threads.
         self._server.agent_sessions.read_all()
         await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
         await self._load_settings(self._read_calibrations)
@@ -105,7 +105,7 @@ class SettingsLoader:
             await self._reading.run(object(), work, READ_SECONDS)
         except TimeoutError:
             logger.error("configuration: reading the settings takes longer than %g s", READ_SECONDS)
-        except Exception as exc:  # a defect here must not prevent counting
+        except Exception as exc:  # errors here must not prevent counting
             log_defect(exc, "configuration")
 
     async def _read_times(self, paths: set[Path]) -> None:
@@ -119,7 +119,7 @@ class SettingsLoader:
             calibrations.finish_sync(await self._services.workers.run(calibrations.begin_sync()))
 
     async def _register_providers(self) -> None:
-        await self._initialized.wait()  # LSP forbids requests to the client before that
+        await self._initialized.wait()  # LSP forbids requests to the client before this
         if self._server.protocol.state == "running":
             self._server.providers.on_settings_changed()
 
@@ -141,10 +141,10 @@ class SettingsLoader:
         )
 
     async def _read_settings(self, workspace: Workspace, *, running: object, reloads: int) -> None:
-        """Read and apply a root's settings.
+        """Read and apply the settings of a root.
 
-        If the disk is slow and the reload has ended meanwhile, the settings are published here,
-        unless a newer reload has started.
+        On a slow disk, the reload may have ended by the time the settings are read. In that
+        case, the settings are published here, unless another reload has started.
         """
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
         loaded, rules = await self._services.workers.run(work)
@@ -169,7 +169,7 @@ class SettingsLoader:
                 answer = await self._server.workspace_configuration_async(
                     types.ConfigurationParams([item])
                 )
-        except Exception:  # the client refused the request or did not answer in time
+        except Exception:  # the client rejected the request or did not answer in time
             return workspace.editor
         section = answer[0] if answer else None
         return section if isinstance(section, dict) else {}
@@ -199,7 +199,7 @@ def _modification_times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
 
 def _load_settings(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
     if not editor and LIMIT_VARIABLE not in os.environ and not _has_file(path):
-        # Without any settings, the reader is not imported, because that would delay the start.
+        # Without any settings, skip the import of the loader to speed up the start.
         return Loaded(Settings(), (), {}), Rules(Settings())
     from sidecar.config.load import load
 
@@ -250,7 +250,7 @@ def _register_roots(server: SidecarServer) -> None:
             added = services.roots.add(folder.uri)
             if not added.editor:
                 added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
-        services.configured.clear()  # counts wait until the settings of new roots are read
+        services.configured.clear()  # counts wait for the settings of new roots
         server.configuration.reload()
 
 

@@ -1,4 +1,4 @@
-"""`context/*`: the conversations of a workspace."""
+"""Handles `context/*` requests for the conversations of a workspace."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
         makes_current=not params.is_choice
         or conversations.sessions.choose_model(params.model or ""),
         params=params,
-        # Only the event loop may read documents, so this cannot be left to the worker.
+        # Documents may only be read on the event loop, not on the worker thread.
         documents={
             id(spec): documents.follow(spec.text_document.uri, spec.range)
             for spec in params.sections or ()

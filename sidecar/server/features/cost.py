@@ -1,4 +1,4 @@
-"""`cost/*`: records calls and reports costs on workers, with progress and cancellation."""
+"""Handles `cost/*` requests on worker threads, with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_TEAM = "The team's store has no such calls."
 INCOMPLETE = "Session files of agents are still being read; this report is incomplete."
 
 MAIN = "main"
-"""The category of a conversation's own calls."""
+"""The category of calls made directly by a conversation."""
 
 
 async def describe_prompt_file_cost(server: SidecarServer, uri: str) -> str:
@@ -53,7 +53,7 @@ async def describe_prompt_file_cost(server: SidecarServer, uri: str) -> str:
         return ""
     try:
         rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
-    except SidecarError:  # cost reports show errors of the ledger
+    except SidecarError:  # cost reports show ledger errors
         return ""
     return rows[0].text if rows else ""
 

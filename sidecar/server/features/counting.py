@@ -1,4 +1,4 @@
-"""`tokens/*`, `models/list` and `capabilities/*`: counts, models and endpoints."""
+"""Handles requests for counts, models and the capabilities of endpoints."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _check_fit(params: FitTextParams) -> None:
 
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
-    """Return a copy of the requested document that later edits do not change.
+    """Return a copy of the document that is not affected by later edits.
 
     Returns None if the document is not open.
     """
@@ -149,7 +149,7 @@ async def _read_text(
 
 
 def _count_now(services: Services, params: CountParams) -> CountResult | None:
-    """Count a document if that needs neither a worker nor an endpoint. Returns None otherwise."""
+    """Return the document's count, or None if it needs a worker thread or an endpoint."""
     uri = _uri_of(params)
     if uri is None or params.range or params.ranges is not None or params.models is not None:
         return None
@@ -169,7 +169,7 @@ async def _count_text(
     snapshot, parts, workspace = await _read_text(services, params, pinned)
 
     async def count_for(text: Snapshot, model: str | None) -> Count:
-        await asyncio.sleep(0)  # other messages are handled between many small counts
+        await asyncio.sleep(0)  # let other messages through between many small counts
         return await services.counts.count(text, model, workspace)
 
     count = await count_for(snapshot, params.model)

@@ -1,8 +1,9 @@
-"""Diagnostics and quick fixes for exceeded budgets, and diagnostics of configuration errors.
+"""Diagnostics and quick fixes for exceeded budgets, and diagnostics for configuration errors.
 
-Diagnostics are pushed, or pulled by clients that only support pulling. Budgets are evaluated for
-the edited document and, for budgets over several files, for the other open documents. Each quick
-fix is one `WorkspaceEdit`, which one undo reverts.
+Diagnostics are pushed to the client, or pulled if the client only supports that. An edit
+updates the diagnostics of the edited document. If a budget covers several files, the
+diagnostics of all open documents are updated. Each quick fix is a single `WorkspaceEdit` that
+can be undone in one step.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SEVERITIES = {
 
 
 class DiagnosticsPublisher:
-    """Updates each open document's diagnostics after edits and changed settings."""
+    """Updates the diagnostics of open documents after edits and settings changes."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -48,7 +49,7 @@ class DiagnosticsPublisher:
         self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
         self.pull = False
-        """Whether the client requests diagnostics instead of receiving them."""
+        """Whether the client pulls diagnostics."""
         self.choose: Callable[[types.ClientCapabilities], None] = lambda _: None
 
     def changed(self, uri: str) -> None:
@@ -93,11 +94,11 @@ class DiagnosticsPublisher:
                 self.changed(other)
 
     def severity_of(self, uri: str) -> Severity:
-        """Return the worst severity of the document's exceeded budgets."""
+        """Return the worst severity among the document's exceeded budgets."""
         return self._severities.get(uri, "ok")
 
     async def diagnose(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
-        """Return the version of a document and its diagnostics."""
+        """Return the document's version and diagnostics."""
         subject, findings = await self.findings(uri)
         work = partial(_diagnostics, subject, findings)
         diagnostics = await self._services.workers.run(work) if findings else []
@@ -109,7 +110,7 @@ class DiagnosticsPublisher:
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """Return a document's findings, and the subject that was evaluated."""
+        """Return the subject that was checked, and its findings."""
         services = self._services
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
@@ -140,7 +141,7 @@ class DiagnosticsPublisher:
         self._server.text_document_publish_diagnostics(params)
 
     def _publish_problems(self) -> None:
-        """Publish problems of configuration files as diagnostics of those files."""
+        """Publish problems in configuration files as diagnostics of these files."""
         by_uri: dict[str, list[types.Diagnostic]] = {uri: [] for uri in self._problem_files}
         for problem in [row for root in self._services.roots for row in root.loaded.problems]:
             if problem.file is not None and not problem.refused:
@@ -169,7 +170,7 @@ def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
         code=finding.code,
         code_description=types.CodeDescription(f"{DOCUMENTATION}#{finding.code}"),
         source=SOURCE,
-        # Clients send this back when they request code actions.
+        # Clients send this data back when they request code actions.
         data={name: getattr(finding, name) for name in _DATA_FIELDS},
     )
 
@@ -188,7 +189,7 @@ def register(server: SidecarServer) -> None:
 
 
 def _register_pull(server: SidecarServer) -> None:
-    """Announce diagnostics on request to clients that cannot receive pushed ones."""
+    """Announce pull diagnostics to clients that do not support push diagnostics."""
     diagnostics = server.diagnostics
 
     async def pull(
@@ -270,8 +271,9 @@ class _ActionBuilder:
         self._capabilities = workspace.workspace_edit if workspace else None
 
     def actions(self, proposal: Proposal) -> Iterator[types.CodeAction]:
-        """Yield a code action for a fix, and another one with a preview if the client
-        supports it."""
+        """Yield a code action for a fix, and a second one with a preview if the client supports
+        it.
+        """
         if proposal.new_file is not None and not self._can_create_files():
             return
         yield self._make_action(proposal, preview=False)

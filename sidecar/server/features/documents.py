@@ -1,4 +1,4 @@
-"""Opens, edits and closes documents, which mirror the editor's buffers exactly."""
+"""Opens, edits and closes documents. Documents always match the editor's buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
-"""Delay between closing a large document and releasing its memory."""
+"""Delay between closing a large document and freeing its memory."""
 _LARGE_CHARACTERS = 250_000
 
 

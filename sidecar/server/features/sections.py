@@ -1,9 +1,11 @@
-"""Token counts of sections and blocks: inlay hints, code lenses, symbols, hovers and commands.
+"""Token counts of sections: inlay hints, code lenses, symbols, hovers and commands.
 
-Hints, lenses and symbols are off by default. Because editors ask a registered provider after
-nearly every key, a provider is only registered while a setting enables it, if the client has
-`dynamicRegistration`. For other clients `initialize` announces the providers; disabled hints and
-lenses are empty. A command returns its result to this project's editor plugins, and shows it as a
+Inlay hints, code lenses and symbols are off by default. Editors ask registered providers
+after almost every keystroke, so a provider is only registered while a setting enables it.
+This requires a client with `dynamicRegistration`. For other clients, all providers are
+announced in `initialize`, and they return no hints or lenses while disabled.
+
+Commands return their result for the project's own editor plugins, and also show it as a
 message in other editors.
 """
 
@@ -37,9 +39,9 @@ LABEL = "Tokens"
 """Distinguishes these symbols from those of other language servers."""
 
 MAX_SYMBOLS = 1_000
-"""A client gets at most this many symbols, because encoding more would block the event loop."""
+"""Maximum number of symbols. Encoding more would block the event loop."""
 
-_LINE_END = 2**31 - 1  # in LSP, a character past the end of a line means the end of the line
+_LINE_END = 2**31 - 1  # LSP clamps positions to the end of the line
 
 
 def register(server: SidecarServer) -> None:
@@ -109,7 +111,7 @@ def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[typ
 
 def _code_lens(line: int, text: str) -> types.CodeLens:
     place = types.Position(line, 0)
-    # A lens shows the title of its command. An empty command makes it unclickable.
+    # A lens shows the title of its command. Without a command name, it cannot be clicked.
     return types.CodeLens(range=types.Range(place, place), command=types.Command(text, ""))
 
 
@@ -148,9 +150,10 @@ def _symbol(document: TextDocument, counted: CountedPart) -> types.DocumentSymbo
 
 @dataclass(frozen=True, eq=False)
 class _Provider:
-    """A provider that settings can enable.
+    """A provider that can be enabled in the settings.
 
-    `name` is its field in the client's capabilities and, followed by `_provider`, in the server's.
+    `name` is the name of the field in the client's capabilities. With the suffix `_provider`,
+    it is also the name of the field in the server's capabilities.
     """
 
     method: str
@@ -176,30 +179,30 @@ _PROVIDERS = (
         lambda settings: settings.code_lens,
         lambda server: server.workspace_code_lens_refresh(None),
     ),
-    # A second outline next to a language server's is useful only to users who count sections.
+    # A second outline is only useful to users who count sections.
     _Provider(
         types.TEXT_DOCUMENT_DOCUMENT_SYMBOL,
         "document_symbol",
         types.DocumentSymbolRegistrationOptions(label=LABEL),
         lambda settings: settings.inlay_hints or settings.code_lens,
-        lambda _server: None,  # LSP has no request that refreshes symbols
+        lambda _server: None,  # LSP has no refresh request for symbols
     ),
 )
 
 
 class ProviderRegistry:
-    """Registers the providers that settings enable, and unregisters the others."""
+    """Registers the providers that are enabled in the settings, and unregisters all others."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
         self._dynamic: set[_Provider] = set()
-        """Providers that this client can register dynamically."""
+        """Providers that the client can register dynamically."""
         self._enabled: frozenset[_Provider] = frozenset()
 
     def defer_registration(
         self, announced: types.ServerCapabilities, client: types.ClientCapabilities
     ) -> None:
-        """Remove providers from `announced` that can be registered later."""
+        """Remove providers from `announced` if they can be registered later."""
         for provider in _PROVIDERS:
             capability = getattr(client.text_document, provider.name, None)
             if capability is not None and capability.dynamic_registration:
@@ -207,7 +210,7 @@ class ProviderRegistry:
                 setattr(announced, f"{provider.name}_provider", None)
 
     def on_settings_changed(self) -> None:
-        """Register and unregister providers. Call it after the client's `initialized`."""
+        """Update the registered providers. Must be called after the `initialized` notification."""
         before, roots = self._enabled, self._server.services.roots
         self._enabled = frozenset(
             provider
@@ -216,7 +219,7 @@ class ProviderRegistry:
         )
         self._unregister(before - self._enabled)
         self._register(self._enabled - before)
-        # New providers are refreshed too, because Neovim only requests results after the next edit.
+        # Refresh new providers, too. Otherwise Neovim requests no results until the next edit.
         self._refresh(self._enabled | (before - self._dynamic))
 
     def is_enabled(self, method: str, workspace: Workspace) -> bool:
@@ -227,7 +230,7 @@ class ProviderRegistry:
         )
 
     def refresh(self) -> None:
-        """Ask the client to request counts again, after counts have changed without an edit."""
+        """Ask the client to request counts again if they have changed without an edit."""
         self._refresh(self._enabled)
 
     def _register(self, providers: frozenset[_Provider]) -> None:
@@ -257,7 +260,7 @@ class ProviderRegistry:
 
 
 COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
-"""Models to compare a section for besides the workspace's model, one per tokenizer family."""
+"""Models to compare with the workspace's model, one per tokenizer family."""
 
 
 def _register_hover(server: SidecarServer) -> None:

@@ -1,7 +1,6 @@
 """Sends `status/update` when a document is opened or its status changes.
 
-While the user types, an update is sent every 75 ms. Further keys do not restart the timer, so
-the count follows the typing.
+During typing, an update is sent every 75 ms. Keystrokes do not restart the timer.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ DEBOUNCE_SECONDS = 0.075
 
 
 class StatusPublisher:
-    """Sends the status of each open document, or of a workspace if none is open."""
+    """Sends the status of each open document. If none is open, sends the status of a workspace."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -42,7 +41,7 @@ class StatusPublisher:
         """The last update sent for each open document."""
         self._last_without_document: StatusUpdate | None = None
         self._last_workspace: Workspace | None = None
-        """The workspace whose status was last sent while no document was open."""
+        """The last workspace whose status was sent while no document was open."""
 
     def opened(self, uri: str) -> None:
         self._forget(uri)
@@ -60,7 +59,7 @@ class StatusPublisher:
         self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
-        """Forget a closed document. If none is left, show the context of a workspace instead."""
+        """Forget a closed document. If no document is left, show the context of a workspace."""
         self._forget(uri)
         if not self._sent:
             self._update_without_document(self._services.roots.of_document(uri))
@@ -86,7 +85,7 @@ class StatusPublisher:
 
     def _refresh(self, uri: str) -> Awaitable[None] | None:
         services = self._services
-        if not services.configured.is_set():  # loading the settings triggers another update
+        if not services.configured.is_set():  # another update follows when the settings are loaded
             return None
         workspace, document = services.roots.of_document(uri), services.documents[uri]
         if not document.is_synced:
@@ -112,7 +111,7 @@ class StatusPublisher:
                 self._send_if_current(uri, snapshot, estimate)
 
         counting = services.counts.count(snapshot, model, workspace)
-        # A large document is sent to an endpoint only after typing pauses, so send an estimate now.
+        # Large documents are not sent to an endpoint while the user is typing.
         patience = 0.0 if seconds_until_pause(snapshot) else PATIENCE_SECONDS
         count = await wait_or_fall_back(counting, send_estimate, patience)
         self._send_if_current(uri, snapshot, count)
@@ -139,9 +138,9 @@ class StatusPublisher:
             self._server.protocol.push("status/update", update)
 
     def _update_without_document(self, changed: Workspace | None) -> None:
-        """Send the context of one workspace while no document is open.
+        """Send the status of a workspace while no document is open.
 
-        The workspace is the one whose context changed last.
+        This is the workspace that changed last, if there is anything to show for it.
         """
         roots = list(self._services.roots)
         preferred = [root for root in (changed, self._last_workspace) if root in roots]

@@ -105,7 +105,7 @@ def test_the_server_exits_with_the_client_while_the_pipe_stays_open(reaped: bool
     if reaped:
         parent.wait()
     assert client.process.wait(10) == 1
-    assert b"the client's process has ended" in client.errors()
+    assert b"the client process has exited" in client.errors()
     client.end_streams()
     parent.communicate()
 

@@ -74,7 +74,7 @@
 ---@field samples integer
 ---@field errorPercent? number
 
---- Known capabilities of the endpoints; sends no request.
+--- List the known capabilities of the endpoints. Sends no request to them.
 ---@class token_sidecar.CapabilitiesParams
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
@@ -101,7 +101,7 @@
 ---@field label string
 ---@field tokens integer
 
---- The part of the status about the conversation. `percent` refers to the usable window.
+--- The status of a conversation. `percent` refers to the usable window.
 ---@class token_sidecar.ContextStatus
 ---@field tokens? integer
 ---@field percent? integer
@@ -243,10 +243,11 @@
 ---@field text string
 ---@field costText string
 
---- The part of the status about costs in USD.
+--- Costs in USD.
 ---
----     It has the cost of the shown agent session, or else today's cost in all workspaces, which
----     `text` marks with `today`. The tooltip has both and the workspace's total.
+---     `text` shows the cost of the shown agent session, or else today's cost in all workspaces.
+---     In the latter case, the text ends in `today`. The tooltip shows both, and the workspace's
+---     total.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
@@ -287,7 +288,7 @@
 ---@field note? string
 ---@field similarModels? string[]
 
---- One of `textDocument`, `text` and `messages` to count, and the models to count it for.
+--- What to count: exactly one of `textDocument`, `text` and `messages`.
 ---@class token_sidecar.CountParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -298,7 +299,7 @@
 ---@field model? string
 ---@field models? string[]
 
---- A count, with the version of the counted document.
+--- A count, with the version of the document if one was counted.
 ---@class token_sidecar.CountResult
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -317,9 +318,7 @@
 ---@field models? token_sidecar.Count[]
 ---@field text string
 
---- The part of the status about the document.
----
----     `percent` refers to its budget, or else to the usable window.
+--- The status of a document. `percent` refers to the budget or else to the usable window.
 ---@class token_sidecar.DocumentStatus
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -368,7 +367,7 @@
 ---@field reason? string
 ---@field text string
 
---- A text, a document or a part of it to shorten to a number of tokens.
+--- A text, document or range to shorten to `maxTokens` tokens.
 ---@class token_sidecar.FitTextParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -378,7 +377,7 @@
 ---@field model? string
 ---@field marker? string
 
---- A fitted text, what was removed, and how it was counted.
+--- The shortened text, what was removed, and how the tokens were counted.
 ---@class token_sidecar.FitTextResult
 ---@field text string
 ---@field tokens integer
@@ -410,7 +409,7 @@
 ---@field maxOutput? integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
 
---- The models to list: those whose `provider/id` contains every word of `query`.
+--- List the models whose `provider/id` contains every word of `query`.
 ---@class token_sidecar.ModelsParams
 ---@field workspace? string
 ---@field query? string
@@ -465,7 +464,7 @@
 ---@field reasons token_sidecar.Reason[]
 ---@field alternatives token_sidecar.Alternative[]
 
---- The endpoint to probe, or all endpoints.
+--- Probe one endpoint, or all endpoints if `endpoint` is missing.
 ---@class token_sidecar.ProbeParams
 ---@field endpoint? string
 ---@field model? string
@@ -587,9 +586,9 @@
 ---@field reserve? integer
 ---@field persist? boolean
 
---- Params of `status/update`. `text` is the line to show, and null parts are unknown.
+--- Params of `status/update`. `text` is the status line. Unknown parts are null.
 ---
----     If an edit could not be applied, the document's part of `text` is `?`.
+---     `text` shows `?` for a document that is out of sync with the editor.
 ---@class token_sidecar.StatusUpdate
 ---@field workspace? string
 ---@field uri? string
@@ -600,7 +599,7 @@
 ---@field context? token_sidecar.ContextStatus
 ---@field cost? token_sidecar.CostStatus
 
---- A document that the client has opened.
+--- A document opened by the client.
 ---@class token_sidecar.TextDocumentIdentifier
 ---@field uri string
 
