@@ -33,8 +33,8 @@ OPTIONS = {
     # For Linux on x86-64 alone, as the editors are: `required-environments` does not apply.
     TEST_REQUIREMENTS: ("--extra", "test", "--no-config"),
     UNIT_REQUIREMENTS: (
-        *("--group", "unit-tests", "--extra", "huggingface", "--extra", "mcp"),
-        *("--extra", "otel", "--extra", "parquet", "--extra", "treemap"),
+        *("--group", "unit-tests", "--group", "docs", "--extra", "deepseek", "--extra", "mcp"),
+        *("--extra", "otel", "--extra", "qwen", "--extra", "sentencepiece", "--extra", "treemap"),
     ),
 }
 """What each file pins, as options of uv."""
