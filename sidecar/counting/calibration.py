@@ -1,19 +1,20 @@
 """Corrects estimated token counts with the usage that vendors report.
 
-A calibration factor is the number of reported tokens per estimated token. A conversation has one
-factor per model, tokenizer generation and estimator. It is learned from the growth of the prompt
-between two reports, so that a hidden system prompt or a template does not distort it. Documents
-have one factor per kind of text (`document_key`), learned from the same growth and from endpoints,
-because a single factor for mixed files makes estimates worse.
+A calibration factor is the ratio of reported to estimated tokens. Each conversation has one factor
+per model, tokenizer generation and estimator. The factor is computed from the growth of the prompt
+between two reports, so a hidden system prompt or a template does not distort it. Documents have a
+separate factor for each kind of text (`document_key`), because a single factor for mixed files
+makes the estimates worse. These factors are computed from the same growth and from the counts of
+endpoints.
 
-Hidden tokens (a client's own system prompt and tools) are learned per model and client from the
-first two reports of a conversation, and used for the next conversation.
+Hidden tokens are a client's own system prompt and tools. They are computed for each model and
+client from the first two reports of a conversation, and are used in the next conversation.
 
-A factor is a ratio of sums in which older samples fade, so that long turns weigh more than short
-ones, and one unusual sample cannot distort it. Each sample is compared with the prediction that was
-made without it. An error band covers 95 of 100 recent samples, and is stored as a multiple of the
-estimate's uncalibrated band, because that band depends on the kind of text. The band narrows with
-samples that confirm it, and starts at full width for a new kind of text.
+A factor is a ratio of two sums in which older samples lose weight. Long turns therefore count for
+more than short ones, and a single unusual sample cannot distort the factor. Each sample is compared
+with the prediction that was made before it. An error band covers 95 of 100 recent samples. It is
+stored as a multiple of the estimate's uncalibrated band, because that band depends on the kind of
+text. For a new kind of text, the band starts at full width and narrows as samples confirm it.
 
 This module does no I/O. It stores numbers and model names, never text.
 """
@@ -36,29 +37,29 @@ from sidecar.models.names import parse
 from sidecar.text.printable import printable
 
 DECAY = 0.95
-"""Each new sample multiplies the weight of all earlier samples by this factor. Half of a sample's
-weight is left after 14 further samples.
+"""Each new sample multiplies the weight of all earlier samples by this factor. After 14 further
+samples, half of a sample's weight is left.
 """
 PRIOR_TOKENS = 300.0
 """Weight of the initial factor, in tokens."""
 MAX_DEVIATION = 2.0
-"""A sample may differ from its prediction by at most this factor. Larger differences are limited to
-it.
+"""A sample may deviate from its prediction by at most this factor. Larger deviations are
+clipped.
 """
 MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
-"""Limits of a calibration factor. No two vocabularies differ by more."""
+"""Limits of a calibration factor. No two known vocabularies differ by more."""
 RECENT_SAMPLES = 24
 """Number of recent samples that determine an error band."""
 MIN_BAND_FACTOR = 0.8
-"""The narrowest error band that samples can confirm, relative to the uncalibrated band. Narrower
-bands contained only 93 % of the turns of held-out conversations.
+"""The narrowest error band that samples can confirm, relative to the uncalibrated band. In held-out
+conversations, narrower bands contained only 93 % of the turns.
 """
 BAND_RESERVE = 1.2
-"""Factor by which a band is wider than the recent samples require, because 24 samples rarely
-contain the largest error.
+"""A band is wider than the recent samples require by this factor, because 24 samples rarely include
+the largest error.
 """
 HIDDEN_MARGIN_SHARE = 0.25
-"""Error band of hidden tokens after one report, as a share of them."""
+"""Error band of hidden tokens after one report, as a share of the hidden tokens."""
 MIN_HIDDEN_MARGIN = 24.0
 """Smallest half-width of the error band of hidden tokens, in tokens."""
 
@@ -68,7 +69,7 @@ class LearnedFactor(
     omit_defaults=True,
     rename={"errors": "misses", "band_shares": "strays"},
 ):
-    """A calibration factor, learned from samples whose weight fades.
+    """A calibration factor, computed from samples that lose weight over time.
 
     Attributes:
         real: The weighted sum of reported tokens.
@@ -84,16 +85,18 @@ class LearnedFactor(
     band_shares: tuple[float, ...] = ()
 
     def factor(self, start: float = 1.0) -> float:
-        """Return the number of reported tokens per estimated token. `start` is the
-        initial factor.
+        """Return the reported tokens per estimated token.
+
+        Args:
+            start: The factor that is assumed before the first sample.
         """
         ratio = (self.real + PRIOR_TOKENS * start) / (self.estimated + PRIOR_TOKENS)
         return min(max(ratio, MIN_FACTOR), MAX_FACTOR)
 
     @property
     def error_percent(self) -> float | None:
-        """The error band (±%) that covers 95 of 100 recent predictions, or None before
-        the first.
+        """The error band (±%) that covers 95 of 100 recent predictions, or None before the first
+        prediction.
         """
         return round(100 * _quantile_95(self.errors), 1) if self.errors else None
 
@@ -120,7 +123,8 @@ class LearnedFactor(
             real: The reported number of tokens.
             weight: The sample's weight.
             start: The initial factor.
-            margin: Half of the uncalibrated error band, in tokens. None leaves the band unchanged.
+            margin: Half of the uncalibrated error band, in tokens. If None, the band does not
+                change.
         """
         factor = self.factor(start)
         expected = factor * estimated
@@ -141,11 +145,13 @@ def _quantile_95(shares: tuple[float, ...]) -> float:
 
 
 class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"}):
-    """Tokens that a client adds to its prompts without sending their text to this server."""
+    """The number of tokens that a client adds to its prompts without sending their text to this
+    server.
+    """
 
     tokens: float
     largest_error: float = 0.0
-    """The largest error of a prediction, which fades with further conversations."""
+    """The largest prediction error so far. It decreases with every further conversation."""
     samples: int = 1
 
     def updated(self, tokens: float) -> HiddenTokens:
@@ -163,9 +169,11 @@ class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"
 T = TypeVar("T")
 
 MAX_ENTRIES = 512
-"""Most entries of a table. The least recently updated entries are removed."""
+"""Maximum number of entries in a table. The least recently updated entries are removed first."""
 MAX_UNWRITTEN = 1_024
-"""Most updates to keep while the file cannot be written. The oldest updates are removed."""
+"""Maximum number of updates to keep while the file cannot be written. The oldest are
+removed first.
+"""
 
 
 class _Update(NamedTuple, Generic[T]):
@@ -175,11 +183,11 @@ class _Update(NamedTuple, Generic[T]):
 
 
 class CalibrationTable(Generic[T]):
-    """Calibration entries by key, and the updates that the shared file does not contain yet.
+    """Calibration entries by key, and the updates that are not in the shared file yet.
 
-    All servers and the command line share one file. A write first applies the unwritten updates to
-    the current content of the file, so that no process overwrites another's samples. Other threads
-    may read `entries` at any time.
+    All servers and the command line share one file. Before a process writes the file, it applies
+    its unwritten updates to the file's current content. No process overwrites another's samples.
+    Other threads may read `entries` at any time.
     """
 
     def __init__(self, entries: dict[str, T] | None = None) -> None:
@@ -192,10 +200,10 @@ class CalibrationTable(Generic[T]):
         return copied
 
     def update(self, number: int, key: str, apply: Callable[[T | None], T]) -> None:
-        """Update the entry of a key.
+        """Update the entry for a key.
 
         Args:
-            number: Orders the updates. Later updates have higher numbers.
+            number: The sequence number of the update. Later updates have higher numbers.
             key: The key.
             apply: Returns the new entry from the current one.
         """
@@ -204,12 +212,12 @@ class CalibrationTable(Generic[T]):
         self.entries = _newest_entries(_update_entries(self.entries, update))
 
     def merge(self, stored: dict[str, T]) -> bool:
-        """Replace the entries by those of the file, and apply the unwritten updates to them.
+        """Take over the entries in the file, and apply the unwritten updates to them.
 
-        Entries that the file does not contain stay.
+        Entries that are not in the file are kept.
 
         Args:
-            stored: The entries of the file.
+            stored: The entries in the file.
 
         Returns:
             Whether an entry has changed.
@@ -225,7 +233,7 @@ class CalibrationTable(Generic[T]):
         return before != self.entries
 
     def mark_written(self, number: int) -> None:
-        """Remove the updates up to `number`, which the file now contains."""
+        """Discard the updates up to `number`, which are now in the file."""
         self._unwritten = [update for update in self._unwritten if update.number > number]
 
 
@@ -243,37 +251,37 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = 4
-"""Version of the file format. Factors in files of older versions belong to other estimates, and are
-ignored.
+"""Version of the file format. Files of older versions are ignored, because their factors apply to
+different estimates.
 """
 FULL_PROMPT_WEIGHT = 0.25
-"""Weight of a sample from a complete prompt, relative to a sample from growth. A complete prompt
-also contains a template.
+"""Weight of a sample from a complete prompt, relative to a sample from growth. The weight is lower
+because a complete prompt also contains a template.
 """
 MIN_SAMPLE_TOKENS = 16
-"""Samples of fewer tokens are ignored, because rounding and templates dominate them."""
+"""Samples of fewer tokens are ignored, because rounding and template tokens would dominate them."""
 DOMINANT_SHARE = 0.9
-"""Share of the growth that must be of one kind of text to calibrate documents of that kind."""
+"""Documents of a kind are calibrated only if at least this share of the growth is of that kind."""
 MAX_EXCLUDED_MARGIN = 0.1
-"""Largest error band of the excluded tokens of a prompt, as a share of its estimate. Prompts with a
-wider band do not calibrate.
+"""Maximum error band of a prompt's excluded tokens, as a share of the prompt's estimate. Prompts
+with a wider band are not used for calibration.
 """
 
 
 class Calibrations:
-    """All calibrations of a process, by model. Its conversations share them."""
+    """All calibrations in a process, by model. All conversations share them."""
 
     def __init__(self) -> None:
         self._learned: CalibrationTable[LearnedFactor] = CalibrationTable()
         self._hidden: CalibrationTable[HiddenTokens] = CalibrationTable()
         self._lock = Lock()
         self._is_draft = False
-        """Whether this is a draft, whose updates are logged only when they are committed."""
+        """Whether this is a draft. The updates of a draft are not logged until it is committed."""
         self.version = 0
         """Increases with each update."""
 
     def copy(self) -> Calibrations:
-        """Return a draft with the same entries."""
+        """Return a draft that starts with the same entries."""
         draft = Calibrations()
         draft._is_draft = True
         draft._learned = CalibrationTable(self._learned.entries)
@@ -281,7 +289,7 @@ class Calibrations:
         return draft
 
     def frozen(self) -> Calibrations:
-        """Return a copy with the unwritten updates. A worker writes it to the file."""
+        """Return a copy, including the unwritten updates, for a worker to write to the file."""
         frozen = Calibrations()
         frozen.version = self.version
         frozen._learned, frozen._hidden = self._learned.copy(), self._hidden.copy()
@@ -291,7 +299,9 @@ class Calibrations:
         return self._learned.entries.get(key)
 
     def initial_factor(self, key: str) -> float:
-        """Return the initial factor of a key: that of the model's generation, or 1."""
+        """Return the initial factor for a key: the factor of the model's generation, or 1 if
+        unknown.
+        """
         generation = _generation_of_key(key)
         if generation.startswith(f"{UNKNOWN} "):
             return 1.0  # models of unknown generations have nothing in common
@@ -329,7 +339,7 @@ class Calibrations:
             real: The reported number of tokens.
             weight: The sample's weight.
             margin: Half of the uncalibrated error band, in tokens.
-            narrower_keys: Further keys to update with the same sample.
+            narrower_keys: The keys of more specific factors that are updated with the same sample.
         """
         with self._lock:
             for name in (key, *narrower_keys):
@@ -348,7 +358,7 @@ class Calibrations:
         return self.snapshot()[0]
 
     def snapshot(self) -> tuple[dict[str, Any], int]:
-        """Return the entries for JSON, and the version to pass to `mark_written`."""
+        """Return the entries as JSON data, and the version to pass to `mark_written`."""
         with self._lock:
             learned, hidden, version = self._learned.entries, self._hidden.entries, self.version
         data = {"version": VERSION, "learned": learned, "hidden": hidden}
@@ -356,7 +366,7 @@ class Calibrations:
 
     @classmethod
     def from_dict(cls, data: object) -> Calibrations:
-        """Return calibrations from the entries that `to_dict` returned. Invalid entries are
+        """Return calibrations from the data that `to_dict` returned. Invalid entries are
         skipped.
         """
         calibrations = cls()
@@ -368,7 +378,7 @@ class Calibrations:
         return calibrations
 
     def merge(self, other: Calibrations) -> bool:
-        """Replace the entries by those of the file, and apply the unwritten updates to them.
+        """Take over the entries in the file, and apply the unwritten updates to them.
 
         Args:
             other: The content of the file.
@@ -383,7 +393,7 @@ class Calibrations:
             return has_changed
 
     def mark_written(self, version: int) -> None:
-        """Remove the updates up to `version`, which the file now contains."""
+        """Discard the updates up to `version`, which are now in the file."""
         with self._lock:
             self._learned.mark_written(version)
             self._hidden.mark_written(version)
@@ -416,17 +426,19 @@ def _valid_entries(entries: object, form: type[S]) -> dict[str, S]:
 
 
 def key_of(model: str, tokenizer: str) -> str:
-    """Return the key of a model's factor: its generation, the tokenizer and the model's name."""
+    """Return the key of a model's factor. It consists of the model's generation, tokenizer and
+    name.
+    """
     return f"{generation_of(model)} {tokenizer} {parse(model).bare}"
 
 
 def document_key(model: str, tokenizer: str, kind: str) -> str:
-    """Return the key of the factor for documents of one kind of text."""
+    """Return the key of a model's factor for documents that contain one kind of text."""
     return key_of(model, f"{tokenizer}#{kind}")
 
 
 def latest_kind_key(model: str, tokenizer: str, kind: str) -> str:
-    """Return the key of the error band for conversations whose newest text is of one kind."""
+    """Return the key of the error band for conversations whose newest text is of the given kind."""
     return key_of(model, f"{tokenizer}+{kind}")
 
 
@@ -435,11 +447,12 @@ def _generation_of_key(key: str) -> str:
 
 
 def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
-    """Return the kind of text that nearly all of a conversation's growth belongs to, or None.
+    """Return the kind of nearly all the text that was added to a conversation, or None if it is
+    mixed.
 
     Args:
-        added: The kinds and tokens of the added texts, oldest first.
-        tokens: The size of the growth. Earlier texts are ignored.
+        added: The kind and tokens of each added text, oldest first.
+        tokens: The growth in tokens. Texts from before the growth are ignored.
     """
     sums: dict[str | None, int] = {}
     left = tokens
@@ -452,8 +465,8 @@ def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str |
 class ConversationCalibration:
     """Calibrates the estimates of one conversation with reported usage.
 
-    Estimates and reports are those of complete prompts, in tokens. The factors are shared with all
-    conversations of the same model.
+    Estimates and reports are for complete prompts, in tokens. All conversations with the same model
+    share the factors.
     """
 
     def __init__(self, shared: Calibrations, model: str, tokenizer: str, client: str = "") -> None:
@@ -466,8 +479,8 @@ class ConversationCalibration:
 
     @property
     def factor(self) -> float:
-        """Reported tokens per estimated token. Without samples, this is the generation's factor or
-        1.
+        """Reported tokens per estimated token. Without samples, this is the factor of the model's
+        generation, or 1 if unknown.
         """
         learned = self._shared.learned(self._key)
         start = self._shared.initial_factor(self._key)
@@ -475,14 +488,14 @@ class ConversationCalibration:
 
     @property
     def samples(self) -> int:
-        """Number of usage reports for the model, including those of earlier conversations."""
+        """The number of usage reports for the model, including reports in earlier conversations."""
         learned = self._shared.learned(self._key)
         return learned.samples if learned else 0
 
     @property
     def error_percent(self) -> float | None:
-        """The error band (±%) that covers 95 of 100 recent predictions, or None before
-        the first.
+        """The error band (±%) that covers 95 of 100 recent predictions, or None before the first
+        prediction.
         """
         learned = self._shared.learned(self._key)
         return learned.error_percent if learned else None
@@ -491,7 +504,7 @@ class ConversationCalibration:
         """Return the error band of the next text, relative to its uncalibrated band.
 
         Args:
-            kind: The kind of the text. Without reports of that kind, the result is at least 1.
+            kind: The kind of the text. If no reports of that kind exist, the result is at least 1.
         """
         learned = self._shared.learned(self._key)
         band_factor = learned.band_factor() if learned else 1.0
@@ -502,8 +515,8 @@ class ConversationCalibration:
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """The tokens that the client adds to the prompt and half of their error band, or None if
-        unknown.
+        """The number of tokens that the client adds to the prompt, and half of its error band. None
+        if unknown.
         """
         hidden = self._shared.hidden(self._hidden_key)
         return (hidden.tokens, hidden.margin) if hidden else None
@@ -513,15 +526,13 @@ class ConversationCalibration:
         return f"{self._key} @ {self._client}"
 
     def for_model(self, model: str, tokenizer: str) -> ConversationCalibration:
-        """Return a calibration of this conversation for another model, without its
-        earlier reports.
-        """
+        """Return a calibration of this conversation for another model. It has no reports yet."""
         if key_of(model, tokenizer) == self._key:
             return self
         return ConversationCalibration(self._shared, model, tokenizer, self._client)
 
     def copy(self) -> ConversationCalibration:
-        """Return a draft with a draft of the shared calibrations."""
+        """Return a draft that updates a draft of the shared calibrations."""
         draft = copy(self)
         draft._shared = self._shared.copy()
         return draft
@@ -541,21 +552,22 @@ class ConversationCalibration:
     ) -> None:
         """Compare the estimate of a prompt with the reported number of tokens.
 
-        Usually the growth since the last report updates the factor. A first or shortened prompt
-        updates the factor only if the hidden tokens are known, and never the factors of documents,
-        because hidden tokens in a single prompt look like a wrong estimate.
+        Usually, the factor is updated with the growth since the last report. A first or shortened
+        prompt updates the factor only if the hidden tokens are known. Otherwise, the hidden tokens
+        would look like a wrong estimate. Such a prompt never updates the factors of documents.
 
         Args:
             estimated: The estimated tokens of the prompt.
             reported: The reported tokens of the prompt.
             kind: The kind of the newest text.
             margin: Half of the error band of the complete estimate, in tokens.
-            excluded: Tokens of the prompt that are not part of `estimated` and do not calibrate it.
+            excluded: Tokens of the prompt that `estimated` does not include. They are not used for
+                calibration.
             excluded_margin: Half of the error band of the excluded tokens.
             is_excluded_unchanged: Whether the previous prompt contained the same excluded tokens.
-            template_tokens: Tokens of the growth that belong to the template.
-            added: The kinds and estimates of the added texts, oldest first. If nearly all of the
-                growth is of one kind, it calibrates documents of that kind.
+            template_tokens: The part of the growth that belongs to the template.
+            added: The kind and estimate of each added text, oldest first. If nearly all of the
+                growth is of one kind, it is used to calibrate documents of that kind.
         """
         real = reported - excluded
         if estimated <= 0 or real <= 0:
@@ -579,7 +591,6 @@ class ConversationCalibration:
             self._first = estimated, real
 
     def _find_hidden(self) -> None:
-        """Compute the hidden tokens of the first report, with the factor from the second report."""
         if self._first is not None:
             estimated, reported = self._first
             tokens = max(0.0, reported - self.factor * estimated)
@@ -602,13 +613,14 @@ class ConversationCalibration:
             yield document_key(self._model, self._tokenizer, dominant)
 
     def add_reply(self, estimated: int, output: int) -> None:
-        """Compare the estimate of a reply with its reported tokens.
+        """Compare the estimate of a reply with the reported number of tokens.
 
-        The next prompt is then expected to contain the reply.
+        The next prompt is expected to contain the reply.
 
         Args:
             estimated: The estimated tokens of the reply's texts, without a template.
-            output: The reported output tokens, without reasoning that is not sent back.
+            output: The reported output tokens, without reasoning that the client does not send
+                back.
         """
         if self._last is None or estimated < 0 or output < 0:
             return

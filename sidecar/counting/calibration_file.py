@@ -1,4 +1,4 @@
-"""Reads and writes the file of calibrations in the user's state folder. All functions block."""
+"""Reads and writes the file of calibrations in the state folder. All functions are blocking."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 
 
 def load(folder: Path) -> Calibrations:
-    """Return the calibrations in the file, or empty ones if there is none. Never raises.
+    """Return the calibrations in the file, or empty calibrations if there is no file. Never raises.
 
     A damaged file is renamed.
     """
@@ -36,10 +36,10 @@ def load(folder: Path) -> Calibrations:
 
 
 def save(folder: Path, calibrations: Calibrations) -> bool:
-    """Merge calibrations with those that other processes have written, and write the result.
+    """Merge the calibrations with those that other processes have written, and write the result.
 
     Returns:
-        Whether other processes have changed the file.
+        Whether the file contained changes by other processes.
 
     Raises:
         OSError: The file cannot be written.

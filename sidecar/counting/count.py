@@ -1,4 +1,4 @@
-"""Token counts: their values, how they were made, and how they are formatted."""
+"""Token counts, the methods by which they were made, and their text form."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import msgspec
 from sidecar.text.printable import counted
 
 Method = Literal["exact", "endpoint", "calibrated", "estimate"]
-"""How a count was made. `exact`: with the model's own tokenizer, on this machine. `endpoint`: by
-the model's server. `calibrated`: an estimate that reported usage has corrected. `estimate`: any
-other way.
+"""How tokens were counted. `exact`: with the model's own tokenizer, on this machine. `endpoint`: by
+the model's server. `calibrated`: by an estimate that was corrected with reported usage.
+`estimate`: by any other estimate.
 """
 
 METHODS: tuple[Method, ...] = get_args(Method)
-"""All methods, the most reliable first."""
+"""All methods, from the most to the least reliable."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A number of tokens, how it was counted, and its error band.
+    """A number of tokens, with its method and error band.
 
     Attributes:
         error_percent: The error band (±%): 0 for exact counts, None if not measured.
-        counted: The part of the tokens that the model's server counted. The rest is an estimate.
+        counted: How many of the tokens were counted by the model's server. The rest is an estimate.
     """
 
     tokens: int
@@ -34,7 +34,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The number of tokens of a text, and how they were counted."""
+    """The number of tokens in a text, with the method of the count."""
 
     tokens: int
     method: Method
@@ -44,24 +44,26 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     characters: int
     limit: int | None = None
     limit_source: str | None = None
-    """The source of `limit`: `request`, `transcript`, `endpoint`, `catalogue`, `settings`, or
-    `default`, which is an assumption for unknown models.
+    """Where `limit` comes from: `request`, `transcript`, `endpoint`, `catalogue`, `settings`, or
+    `default` (an assumption for unknown models).
     """
     percent: int | None = None
     input_cost_usd: float | None = None
     note: str | None = None
-    """Why the text was not counted as requested, for example because the endpoint cannot count."""
+    """Why the text was not counted as requested; for example, because the endpoint cannot count."""
     similar_models: tuple[str, ...] | None = None
-    """Known model names that are similar to an unknown model's name; null for a known name."""
+    """Known model names that are similar to the name of an unknown model; null if the name is
+    known.
+    """
 
 
 def number_text(tokens: int, method: Method) -> str:
-    """Format a number such as `12,345`, with `~` for calibrated and estimated ones."""
+    """Format a number such as `12,345`. Calibrated and estimated numbers start with `~`."""
     return f"{_mark(method)}{tokens:,}"
 
 
 def tokens_text(tokens: int, method: Method) -> str:
-    """Format a count such as `12,345 tokens`, with `~` for calibrated and estimated ones."""
+    """Format a count such as `12,345 tokens`. Calibrated and estimated counts start with `~`."""
     return f"{_mark(method)}{counted(tokens, 'token')}"
 
 

@@ -2,20 +2,21 @@
 
 Approximations correct the counts of o200k_base for models whose vocabulary is not public. `python
 -m benchmarks fit-estimates` fits them and writes `estimates.json`. For each tokenizer generation,
-that file contains the weights of o200k_base's tokens and of the features of a text, and error bands
-that contain 95 of 100 documents. The documents for the bands are not those for the weights.
+this file contains the weight of an o200k_base token, the weights of the features of a text, and
+error bands that contain 95 of 100 documents. The bands and the weights were fitted to different
+documents.
 
 Estimators need no vocabulary. Three are built in: `heuristic` uses scripts, words and white space;
-`whitespace` uses words and punctuation; `chars4` divides the characters by four. All take
-milliseconds per megabyte and return 0 for an empty text. Plug-ins can add further estimators. The
-heuristic replaces a plug-in that fails.
+`whitespace` uses words and punctuation; `chars4` divides the number of characters by four. All of
+them take milliseconds per megabyte and return 0 for an empty text. Plug-ins can add more
+estimators. If a plug-in fails, the heuristic is used instead.
 
-The heuristic maps each byte of the UTF-8 text to a class (the first byte of a character determines
-its script) and adds up weights for runs and neighbours of classes. The weights were fitted to
-o200k_base with source code of seven languages, Markdown, JSON, logs, prose in twenty languages,
-base64 and white space. They are about 3 % too high on purpose, because an estimate that is too low
-does more harm. The estimates of two parts of a text add up to that of the whole if the text is
-split at a safe split point.
+The heuristic maps each byte of the UTF-8 text to a class, and adds up weights for runs of a class
+and for neighbouring classes. The first byte of a character determines its script. The weights were
+fitted to o200k_base with source code in seven languages, Markdown, JSON, logs, prose in twenty
+languages, base64 and white space. They are about 3 % too high on purpose, because an estimate that
+is too low does more harm. If a text is split at a safe split point, the estimates of the two parts
+add up to the estimate of the whole text.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Bands(msgspec.Struct, frozen=True):
 
     Attributes:
         any: The band for texts of an unknown kind.
-        short: The band for a text of one token. It decreases with the square root of the tokens.
+        short: The band for a text of one token. For longer texts, it is divided by the square root
+            of the tokens.
         kinds: The band for each `sidecar.counting.text_features.Kind`.
     """
 
@@ -74,13 +76,13 @@ class Approximation(msgspec.Struct, frozen=True):
     """The approximation for one tokenizer generation.
 
     Attributes:
-        weights: In units of `WEIGHT_UNITS`: the weight of a token of the base vocabulary, then the
-            weight of each feature.
+        weights: The weight of a token of the base vocabulary, followed by the weight of each
+            feature. `WEIGHT_UNITS` units make one token.
         bands: The error bands.
-        own: Whether the weights were fitted to the generation's own vocabulary rather than to
-            similar ones.
-        method: `calibrated` if the weights were fitted to the counts of the vendor's server, as
-            ctok reconstructs them.
+        own: Whether the weights were fitted to the generation's own vocabulary, not to similar
+            vocabularies.
+        method: `calibrated` if the weights were fitted to the vendor's server counts, as
+            reconstructed by ctok.
     """
 
     weights: tuple[int, ...]
@@ -92,7 +94,7 @@ class Approximation(msgspec.Struct, frozen=True):
 class _Table(msgspec.Struct, frozen=True):
     generations: dict[str, Approximation]
     estimators: dict[str, Bands]
-    """The error bands of each estimator, by its name."""
+    """The error bands of each estimator, by the estimator's name."""
 
 
 @cache
@@ -111,15 +113,15 @@ def generations() -> list[str]:
 
 
 def bands_of(estimator: str) -> Bands | None:
-    """Return the error bands of a built-in estimator, or None for a plug-in."""
+    """Return the error bands of a built-in estimator, or None if it is a plug-in."""
     return _band_table().estimators.get(estimator)
 
 
 _SLICE = 65_536
-"""Characters that one step of the heuristic processes, which takes 5 ms."""
+"""Number of characters that the heuristic processes per step. A step takes 5 ms."""
 
 _TABLE = CLASSES_OF_BYTES.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
-"""The class of each byte. Several scripts share one class."""
+"""The class of each byte. Some scripts share a class."""
 _SCRIPTS = {
     # (weight of each character, weight of each run of characters), in thousandths of a token
     b"l": (270, 0),
@@ -159,25 +161,25 @@ _RUNS: tuple[tuple[re.Pattern[bytes], Callable[[int], int]], ...] = (
 )
 _PAIRS = (
     # (neighbouring classes, weight in thousandths of a token)
-    (b".a", -390),  # a mark and the word after it share a token
+    (b".a", -390),  # a punctuation mark and the word after it share a token
     (b".A", -390),
-    (b".n", -1750),  # a mark and the line end after it share a token
+    (b".n", -1750),  # a punctuation mark and the line end after it share a token
     (b"0a", 350),
     (b"0A", 350),
     (b" 0", 1360),  # a space before a number is a separate token
-    (b"am", 1450),  # a letter of Latin Extended interrupts the word
+    (b"am", 1450),  # a letter from Latin Extended interrupts the word
     (b"Am", 1450),
 )
 
 
 HEURISTIC_UNITS = 1020
-"""Units of the heuristic's weights that make one token. The weights are thousandths of a token, but
-2 % too high.
+"""Units of the heuristic's weights that make one token. The weights are in thousandths of a token,
+and are 2 % too high.
 """
 
 
 def heuristic_units(text: str) -> int:
-    """Return the sum of the heuristic's weights for a text. This takes 75 ms per megabyte."""
+    """Return the sum of the heuristic's weights for a text. Takes 75 ms per megabyte."""
     if len(text) <= _SLICE:
         return _units_of_slice(text)
     return sum(
@@ -186,7 +188,7 @@ def heuristic_units(text: str) -> int:
 
 
 def heuristic_tokens(units: int) -> int:
-    """Return the rounded tokens for the heuristic's units, at least 1 for any text."""
+    """Convert heuristic units to tokens, rounded, and at least 1 if the text is not empty."""
     return max(1, (units + HEURISTIC_UNITS // 2) // HEURISTIC_UNITS) if units else 0
 
 
@@ -198,7 +200,9 @@ def _cut_anywhere(part: str) -> list[str]:
 
 def _units_of_slice(text: str) -> int:
     classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, CONTINUATION_BYTES)
-    units = len(classes)  # a thousandth per character, so that no text is 0 tokens
+    units = len(
+        classes
+    )  # a thousandth of a token per character, so only an empty text has 0 tokens
     for pattern, weight in _RUNS:
         lengths = Counter(map(len, pattern.findall(classes)))
         units += sum(weight(length) * count for length, count in lengths.items())
@@ -215,7 +219,7 @@ def _script_units(classes: bytes) -> int:
 
 
 ENTRY_POINTS = "token_sidecar.estimators"
-"""The entry-point group of plug-ins. Each entry is an `Estimator`, or a callable that
+"""The entry-point group for plug-ins. Each entry is an `Estimator`, or a callable that
 returns one.
 """
 
@@ -225,7 +229,7 @@ class Estimator(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that is shown with the plug-in's counts."""
+        """The name of the plug-in, as shown with its counts."""
 
     def estimate(self, text: str) -> int: ...
 
@@ -237,7 +241,7 @@ class TruncatingEstimator(Estimator, Protocol):
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str:
         """Return the beginning ("start"), the end ("end") or both ends ("middle") of a text.
 
-        The result is ignored if the plug-in itself counts more than `max_tokens` in it.
+        The result is ignored if the plug-in's count for it is above `max_tokens`.
         """
 
 
@@ -255,10 +259,10 @@ _CODE_MARKS = frozenset("{}[];=<>")
 
 
 class Whitespace:
-    """Counts words, half a token per punctuation mark, and another half per mark that is common in
-    code.
+    """Counts words, plus half a token per punctuation mark, plus another half per mark that is
+    common in code.
 
-    The result is at least a quarter of the characters.
+    The result is at least a quarter of the number of characters.
     """
 
     name = "whitespace"
@@ -271,7 +275,7 @@ class Whitespace:
 
 
 class Chars4:
-    """Counts a quarter of the characters, rounded down."""
+    """Returns a quarter of the number of characters, rounded down."""
 
     name = "chars4"
 
@@ -287,12 +291,12 @@ _registry: dict[str, Estimator] = {
 }
 BUILT_IN = frozenset(_registry)
 _unusable: dict[str, str] = {}
-"""The reasons why plug-ins cannot be used, by their names."""
+"""Why plug-ins cannot be used, by plug-in name."""
 _plugins_read = False
 
 
 def register(estimator: Estimator, name: str | None = None) -> None:
-    """Add an estimator. It replaces an estimator of the same name."""
+    """Add an estimator. It replaces any estimator of the same name."""
     with _lock:
         _registry[name or estimator.name] = estimator
 
@@ -304,13 +308,13 @@ def names() -> list[str]:
 
 
 def unusable_plugins() -> dict[str, str]:
-    """Return the reasons why plug-ins cannot be used, by name."""
+    """Return why plug-ins cannot be used, by plug-in name."""
     _read_plugins()
     return dict(_unusable)
 
 
 def unusable_reason(name: str) -> str | None:
-    """Return why the estimator of this name cannot be used, or None."""
+    """Return why the estimator of this name cannot be used, or None if it can."""
     if find_estimator(name) is not None and name not in _unusable:
         return None
     reason = (
@@ -320,7 +324,7 @@ def unusable_reason(name: str) -> str | None:
 
 
 def find_estimator(name: str) -> Estimator | None:
-    """Return the estimator of this name, or None."""
+    """Return the estimator of this name, or None if there is none."""
     if name not in _registry:
         _read_plugins()
     return _registry.get(name)
@@ -359,7 +363,7 @@ def _problem_of(plugin: Estimator) -> str | None:
 
 
 class HeuristicUnits(Tokenizer):
-    """Counts the heuristic's units, which add up over the pieces of a document."""
+    """Counts in the heuristic's units, which add up over the pieces of a document."""
 
     name = "heuristic units"
     method: Method = "estimate"
@@ -378,8 +382,8 @@ def _built_in_bands(name: str) -> Bands:
 
 
 class EstimatorTokenizer(Tokenizer):
-    """Counts whole texts with an estimator. Texts are not split, because estimates need
-    not add up.
+    """Counts whole texts with an estimator. Texts are not split, because the estimates of their
+    parts might not add up.
     """
 
     method: Method = "estimate"
@@ -393,8 +397,8 @@ class EstimatorTokenizer(Tokenizer):
     def band(self, tokens: int, sample: str = "") -> float:
         """Return the error band for a text of this kind and size, in percent.
 
-        The error of a plug-in is unknown. Its band contains the heuristic's band for the sample.
-        Without a sample, it is the band of `chars4`, the coarsest estimator.
+        The error of a plug-in is unknown, so its band is at least the heuristic's band for the
+        sample. Without a sample, it is at least the band of `chars4`, the coarsest estimator.
         """
         if self._bands is not None:
             return self._bands.percent(tokens, sample)
@@ -406,7 +410,9 @@ class EstimatorTokenizer(Tokenizer):
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
-        """Count the tokens of a text. The heuristic counts if a plug-in raises an exception."""
+        """Count the tokens of a text. If a plug-in raises an exception, the heuristic counts
+        instead.
+        """
         try:
             return max(0, int(self.estimator.estimate(text)))
         except Exception as error:
@@ -416,8 +422,8 @@ class EstimatorTokenizer(Tokenizer):
             return _registry["default"].estimate(text)
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str | None:
-        """Return the text as the plug-in shortens it, or None if that fails or the result is too
-        long.
+        """Return the text as shortened by the plug-in, or None if the plug-in fails or the result
+        is too long.
         """
         if not isinstance(self.estimator, TruncatingEstimator):
             return None

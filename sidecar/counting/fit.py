@@ -1,8 +1,8 @@
-"""Shortens a text to a number of tokens, and keeps its beginning, its end or both (`tokens/fit`).
+"""Shortens a text to a number of tokens by keeping its beginning, its end or both (`tokens/fit`).
 
-Short lines are kept or removed as a whole. A long line is cut between two tokens, never inside a
-character or between a character and its combining marks. Because counts do not add up at arbitrary
-cuts, every result is counted again and shortened until it fits.
+Short lines are kept or removed as a whole. A long line is cut between two tokens, but never inside
+a character or between a character and its combining marks. Because counts do not add up at
+arbitrary cuts, each result is counted again, and shortened until it fits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 _JOINER = "\u200d"
 _MAX_CHARACTER = 64
-"""Most code points of a character with its combining marks. Longer sequences may be split."""
+"""Maximum number of code points in a character with its combining marks. Longer sequences may be
+split.
+"""
 
 
 def character_boundary(text: str, offset: int, *, forward: bool = False) -> int:
-    """Return the nearest offset at or before `offset` (or after it) that splits no character.
+    """Return the nearest offset at or before `offset` (or after it) that does not split a
+    character.
 
-    Surrogate pairs, combining marks, joined emoji, flags, and CR with LF stay together.
+    Surrogate pairs, combining marks, joined emoji, flags, and CR with LF are kept together.
     """
     if offset <= 0 or offset >= len(text):
         return max(0, min(offset, len(text)))
@@ -78,43 +81,43 @@ def _count_flags_before(text: str, cut: int) -> int:
 
 
 Mode = Literal["start", "middle", "end"]
-"""The part of the text to keep: the beginning (`start`), both ends (`middle`) or the end
-(`end`).
+"""Which part of the text to keep: the beginning (`start`), both ends (`middle`) or the
+end (`end`).
 """
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 MARKER = "\n...\n"
 UNMEASURED_ERROR_PERCENT = 25.0
-"""Error band that is assumed for tokenizers without a measured one."""
+"""Error band for tokenizers whose error was not measured."""
 
 _PIECE_CHARACTERS = 2_048
 _MAX_PIECE = 16 * _PIECE_CHARACTERS
-"""Most characters of a piece. Longer stretches without a safe split point are split anywhere,
-because each step of the search counts a piece.
+"""Maximum number of characters in a piece. Text without a safe split point is split anywhere,
+because each step of the search counts a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""Characters on either side of a cut that are counted to find out whether it lies between two
-tokens.
+"""To find out whether a cut is between two tokens, this many characters on either side
+are counted.
 """
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05
-"""A line is long if it contains a larger share of the tokens to keep."""
+"""A line is long if it contains more than this share of the tokens to keep."""
 
 _ROUNDS = 64
 
 
 class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A shortened text, and how much was removed."""
+    """A shortened text, and the amount of text that was removed."""
 
     text: str
     tokens: int
     """The tokens of `text`, including the marker."""
     removed_tokens: int
-    """The tokens before minus the tokens after shortening, at least 0."""
+    """How many fewer tokens the text has after shortening; at least 0."""
     removed_lines: int
-    """The number of lines that were removed completely."""
+    """The number of lines that were removed entirely."""
     changed: bool
 
 
@@ -131,12 +134,11 @@ def parse_mode(name: str) -> Mode:
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """Return the number of tokens that a count may have so that the true number stays within a
-    limit.
+    """Return the largest token count for which the true number of tokens is within a limit.
 
     Args:
         max_tokens: The limit.
-        tokenizer: Counts the text. The error band of inexact counts is subtracted.
+        tokenizer: Counts the text. If its counts are inexact, their error band is subtracted.
         sample: The beginning of the text, which determines the error band.
     """
     if tokenizer.method in ("exact", "endpoint"):
@@ -155,16 +157,16 @@ def fit(
 ) -> FitResult:
     """Shorten a text to at most `max_tokens` tokens. Never raises.
 
-    A text that fits is unchanged. Shortening takes about as long as counting the text twice. An
-    estimator plug-in may shorten texts in its own way, without the marker.
+    A text that fits is returned unchanged. Shortening a text takes about as long as counting it
+    twice. An estimator plug-in may shorten texts in its own way, without the marker.
 
     Args:
         text: The text.
         max_tokens: The limit.
         mode: The part of the text to keep.
         tokenizer: Counts the text.
-        marker: Replaces the removed text in mode `middle`; its tokens are counted. If the marker
-            does not fit, only the beginning is kept.
+        marker: The text that replaces the removed part in mode `middle`. The result includes its
+            tokens. If the marker does not fit, only the beginning of the text is kept.
     """
     work = _CountedText(text, tokenizer)
     limit = allowance(max_tokens, tokenizer, text[:SAMPLE_CHARACTERS])
@@ -186,7 +188,7 @@ def fit(
         allowed = allowance(max_tokens, tokenizer, fitted.text[:SAMPLE_CHARACTERS])
         if fitted.tokens <= allowed:
             return fitted
-        # The remaining text is of a kind whose estimates have a wider error band.
+        # The remaining text is of a kind with a wider error band.
         limit = min(allowed, limit - 1)
 
 
@@ -211,11 +213,11 @@ class _CountedText:
         self.sums = [0, *accumulate(map(self.count, pieces))]
         self.line_ends = [match.span() for match in _LINE_END.finditer(text)]
         self.total = self.count(text) if text else 0
-        # The method is certain only now, because the first count loads the vocabulary.
+        # The first count loads the vocabulary, so the method is not final before it.
         self.is_exact = tokenizer.method == "exact"
 
     def tokens_before(self, offset: int) -> int:
-        """Return approximately how many tokens precede an offset."""
+        """Return the approximate number of tokens before an offset."""
         piece = bisect_right(self.starts, offset) - 1
         return self.sums[piece] + self.count(self.text[self.starts[piece] : offset])
 
@@ -245,17 +247,19 @@ class _CountedText:
         return self.line_ends[line - 1][1] if line else 0
 
     def line_end(self, line: int) -> int:
-        """Return the offset of a line's end, before its line break."""
+        """Return the offset of the end of a line, before its line break."""
         return self.line_ends[line][0] if line < len(self.line_ends) else len(self.text)
 
     def is_long(self, line: int, tokens: int) -> bool:
-        """Return whether a line is so long that it may be cut, when `tokens` tokens are kept."""
+        """Return whether a line is too long to keep or remove as a whole, when `tokens` tokens are
+        kept.
+        """
         length = self.tokens_before(self.line_end(line)) - self.tokens_before(self.line_start(line))
         return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 
     def token_boundary(self, offset: int, *, forward: bool = False) -> int:
-        """Return the nearest offset at or before `offset` (or after it) that lies between two
-        tokens.
+        """Return the nearest offset at or before `offset` (or after it) that is between
+        two tokens.
         """
         low, high = max(0, offset - _TOKEN_WINDOW), min(len(self.text), offset + _TOKEN_WINDOW)
         if not self.is_exact or not low < offset < high:
@@ -276,7 +280,6 @@ class _FitSearch:
         self.marker_tokens = work.count(marker)
 
     def run(self, limit: int) -> FitResult:
-        """Return the shortened text. The target is lowered until the result is within the limit."""
         target = limit - self.marker_tokens
         for _ in range(_ROUNDS):
             head, tail = self._find_ends(target)

@@ -1,8 +1,8 @@
-"""Counts documents incrementally: the pieces of a document cache their token counts.
+"""Counts documents incrementally, by caching the token count of each piece.
 
 Pieces are immutable, so any thread can count them while the document is edited, and no count
-becomes stale. Texts are split only for tokenizers with safe split points. A tokenizer's `base`
-counts the pieces, and the sum of their counts is scaled once.
+becomes stale. Texts are split only if the tokenizer has safe split points. Each piece is counted
+with the tokenizer's `base`, and the sum of the counts is scaled once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 SLOW = 1_000_000
-"""Number of characters that a slow piece counts as, so that the event loop does not tokenize it."""
+"""Number of characters that a slow piece counts as. It is so large that the event loop does not
+tokenize the piece.
+"""
 
 
 def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
@@ -32,7 +34,7 @@ def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
 
 
 def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
-    """Return the tokens of a document, or None if more than `most` characters are uncounted.
+    """Return the token count of a document, or None if more than `most` characters are uncounted.
 
     The tokenizer must have safe split points.
     """
@@ -44,14 +46,14 @@ def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
 
 
 def count_uncounted_characters(pieces: Iterable[Piece], base: Tokenizer, enough: int) -> int:
-    """Return how many characters of the uncounted pieces must be tokenized.
+    """Return the number of characters in the pieces that have no cached count.
 
-    A piece that is slow to tokenize counts as a million further characters.
+    For a piece that is slow to tokenize, a million characters are added.
 
     Args:
         pieces: The pieces.
         base: The tokenizer.
-        enough: Stop counting once the number of characters exceeds this.
+        enough: Counting stops once the number of characters exceeds this value.
     """
     name, total = base.name, 0
     for piece in pieces:
@@ -67,15 +69,15 @@ def count_pieces(
     tokenizer: Tokenizer,
     should_stop: Callable[[], bool] | None = None,
 ) -> int:
-    """Return the tokens of all pieces. Only pieces without a cached count are tokenized.
+    """Return the total token count of the pieces. Only pieces without a cached count are tokenized.
 
     Args:
         pieces: The pieces.
         tokenizer: Counts the pieces.
-        should_stop: Returns whether to stop. It is called before each piece.
+        should_stop: Called before each piece that must be tokenized. Returns whether to stop.
 
     Raises:
-        WorkStoppedError: `should_stop` returned true. The counts made so far stay cached.
+        WorkStoppedError: `should_stop` returned true. Earlier counts remain cached.
     """
     name = tokenizer.name
     for piece in pieces:

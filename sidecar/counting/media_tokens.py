@@ -1,9 +1,9 @@
-"""Computes the tokens of pictures, audio, video and files by the vendors' published rules.
+"""Computes the tokens of pictures, audio, video and files with the rules that vendors publish.
 
-docs/reference/sources.md names the page of each rule and the day on which it was read. A rule that
-is published for the model is exact. Other models are counted by the most similar rule, with a
-margin that covers the possible error. Files and clips of unknown length get an assumed size with a
-wide margin.
+docs/reference/sources.md lists the web page of each rule and the date on which it was read. A rule
+that is published for the model is exact. For other models, the most similar rule is used, with a
+margin that covers the possible error. For files and clips of unknown length, a length is assumed,
+with a wide margin.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sidecar.messages.media import Clip, Size
 
 UNKNOWN_SIZE = (1024, 1024)
-"""Width and height that are assumed for pictures of unknown size."""
+"""Assumed width and height of pictures of unknown size."""
 _EXTREMES = ((256, 256), (3840, 2160))
-"""The sizes between which most pictures are."""
+"""Most pictures are between these two sizes."""
 
 
 class UncertainTokens(NamedTuple):
-    """A number of tokens and its margin of error, in tokens."""
+    """A number of tokens, with a margin of error in tokens."""
 
     tokens: int
     margin: float = 0
@@ -87,8 +87,8 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
         r"gpt-(5\.[7-9]|[6-9])|gpt-chat",
         _GPT_6,
         0.35,
-    ),  # no rule is published, so the newest published one is used
-    (r"", _Tiles(85, 170), 2.0),  # other makers publish no rule, and most imitate this one
+    ),  # no rule is published, so the most recently published rule is used
+    (r"", _Tiles(85, 170), 2.0),  # other vendors publish no rule, and most of them imitate this one
 )
 
 _GEMINI_3 = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
@@ -100,14 +100,14 @@ def image_tokens(
 ) -> UncertainTokens:
     """Return the tokens of a picture.
 
-    A picture of unknown size counts as a square of 1024 pixels, with a margin for sizes from 256 x
-    256 to 3840 x 2160.
+    If the size is unknown, 1024 x 1024 pixels are assumed, with a margin that covers sizes from 256
+    x 256 to 3840 x 2160.
 
     Args:
-        bare: The model's name without provider.
+        bare: The model's name without the provider.
         generation: The model's tokenizer generation.
         size: The picture's width and height, if known.
-        detail: OpenAI's detail, or Gemini's media resolution.
+        detail: OpenAI's image detail, or Gemini's media resolution.
     """
     if size is not None:
         return _sized_image_tokens(bare, generation, size, detail)
@@ -120,7 +120,7 @@ def image_tokens(
 
 
 def media_resolution(detail: str) -> str:
-    """Return Gemini's media resolution in short form, such as `high`, or "" if it is
+    """Return the short form of Gemini's media resolution, such as `high`, or "" if it is
     unspecified.
     """
     name = detail.lower().removeprefix("media_resolution_")
@@ -196,18 +196,18 @@ def _gemini_image_tokens(bare: str, width: int, height: int, detail: str) -> Unc
         return UncertainTokens(258)
     unit = max(1, math.floor(min(width, height) / 1.5))
     tokens = 258 * math.ceil(width / unit) * math.ceil(height / unit)
-    return UncertainTokens(tokens, tokens // 2)  # Google calls its formula approximate
+    return UncertainTokens(tokens, tokens // 2)  # Google describes its formula as approximate
 
 
 FILE_TOKENS = 1_500
-"""Tokens that are assumed for a file without text: about a page of a PDF."""
+"""Assumed number of tokens for a file without text: about a page of a PDF."""
 _ASSUMED_FILE = UncertainTokens(FILE_TOKENS, 3 * FILE_TOKENS)
 
 _CLAUDE_PAGE = UncertainTokens(2_250, 750)
 _GEMINI_PAGE = {"low": 280, "medium": 560, "high": 1_120}
 _GEMINI_2_PAGE = 258
 _PAGE_SIZE = (1024, 1325)
-"""Width and height, in pixels, that are assumed for the picture of a page."""
+"""Assumed width and height, in pixels, of the picture of a page."""
 _PAGE_TEXT = 500
 
 _OPENAI_AUDIO = 10.0
@@ -215,10 +215,10 @@ _OPENAI_AUDIO = 10.0
 
 
 def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") -> UncertainTokens:
-    """Return the tokens of audio, video or a document.
+    """Return the tokens of an audio clip, a video or a document.
 
     Args:
-        bare: The model's name without provider.
+        bare: The model's name without the provider.
         generation: The model's tokenizer generation.
         clip: The kind and length of the file.
         detail: Gemini's media resolution.

@@ -1,15 +1,16 @@
-"""Counts the tokens of messages and tools, for status, pruning, preflight and requests.
+"""Counts the tokens of messages and tools for the status, pruning, preflight checks and requests.
 
-The tokens around the texts belong to the model's chat template, which is often not public. They are
-counted by the vendors' published formulas, or as in common templates. The method of a count says
-how reliable that is:
+Besides its texts, a prompt contains the tokens of the model's chat template, which is often not
+public. Template tokens are computed with the vendors' published formulas, or as in common
+templates. The method of a count shows how reliable the result is:
 
 * OpenAI's cookbook compared its formula (3 tokens per message with its role, 1 per name, 3 before
   the reply) with reported usage for gpt-3.5-turbo, gpt-4 and gpt-4o. Counts for these models are
   `calibrated`.
-* Other counts are `calibrated` if those of the texts are, and otherwise an `estimate`.
+* Other counts are `calibrated` if the counts of their texts are calibrated, and `estimate`
+  otherwise.
 
-The error band contains the error of the texts, half of the tokens around them (a tenth where the
+The error band is the sum of the error of the texts, half of the template tokens (a tenth if the
 formula was compared), and the margins of pictures, clips and files. It is None if the error of the
 texts was not measured. Counts by the model's server are more reliable, and reported usage corrects
 these estimates.
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
 
 _TOOL_CHOICE_MARGIN = 130
-"""Further tokens that a prompt may have if the request forces a tool call."""
+"""Number of tokens by which a prompt may be larger if the request forces a tool call."""
 
 _CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("opus", (5, 0)): 286,
@@ -54,7 +55,7 @@ _CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("sonnet", (4, 0)): 313,
     ("haiku", (4, 5)): 496,
     ("haiku", (3, 5)): 264,
-    # These models are only in an earlier edition of the page.
+    # These models are listed only in an earlier edition of the page.
     ("sonnet", (3, 7)): 346,
     ("sonnet", (3, 5)): 346,
     ("opus", (3, 0)): 530,
@@ -66,7 +67,7 @@ _NEWEST_PROMPT, _NEWEST_MARGIN = 354, 400
 
 
 def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
-    """Return the tokens of the system prompt that the vendor adds for tools, or 0 if
+    """Return the tokens of the system prompt that the vendor adds if there are tools, or 0 if
     unpublished.
     """
     if not generation.startswith("claude"):
@@ -85,12 +86,12 @@ class TemplateTokens(NamedTuple):
 
     Attributes:
         message: For each message, including its role.
-        name: For a message with a name, besides the name itself.
+        name: For each message with a name, in addition to the name itself.
         priming: Once per request, before the reply.
         call: For each tool call.
         result: For each tool result.
-        tool: For each tool's schema.
-        tools: Once for a request with tools, besides `tool_prompt_tokens`.
+        tool: For each tool schema.
+        tools: Once per request with tools, in addition to `tool_prompt_tokens`.
     """
 
     message: int
@@ -112,7 +113,7 @@ _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
 """Models for which OpenAI's cookbook compared its formula with reported usage."""
 
 _TEMPLATE_MARGIN_SHARE = 0.5
-"""Error band of a template's tokens, as a share of them, if its formula was not compared."""
+"""Error band of the template tokens, as a share of them, unless the formula was compared."""
 _COMPARED_MARGIN_SHARE = 0.1
 
 _cache_lock = threading.Lock()
@@ -130,7 +131,6 @@ def template_tokens(model: str) -> TemplateTokens:
 
 
 def priming_tokens(model: str) -> int:
-    """Return the tokens that the template adds once per request, before the reply."""
     return template_tokens(model).priming
 
 
@@ -140,9 +140,9 @@ def count_messages(
     model: str,
     tokenizer: Tokenizer,
 ) -> Measure:
-    """Count a whole request: messages, tools and the beginning of the reply. Never raises.
+    """Count a whole request: messages, tools and the tokens before the reply. Never raises.
 
-    Messages and tools may have any vendor's format. An empty request has exactly 0 tokens.
+    Messages and tools may be in any vendor's format. An empty request has exactly 0 tokens.
     """
     if not messages and not tools:
         return tokenizer.measure(0)
@@ -158,7 +158,7 @@ def count_messages(
 
 
 def message_text(message: Any) -> str:
-    """Return all text of a message, so that a server can count it in one request. Never raises."""
+    """Return all text of a message, for counting by a server in one request. Never raises."""
     read = read_message(message)
     calls = [block for block in read.flat() if block.kind == "call"]
     written = [part for call in calls for part in (call.name, call.arguments)]
@@ -168,13 +168,13 @@ def message_text(message: Any) -> str:
 def count_message(
     message: Any, model: str, tokenizer: Tokenizer, counted: int | None = None
 ) -> Measure:
-    """Count one message, including the tokens of the template. Never raises.
+    """Count one message, including its template tokens. Never raises.
 
     Args:
         message: The message, in any vendor's format.
         model: The model's name.
         tokenizer: Counts the texts.
-        counted: The tokens of the message's text, if the model's server has counted them.
+        counted: The token count of the message's text, if the model's server has counted it.
     """
     read, around = read_message(message), template_tokens(model)
     blocks = list(read.flat())
@@ -187,7 +187,7 @@ def count_message(
     written = [part for call in calls for part in (call.name, call.arguments)]
     media_tokens, has_known_sizes = _media_tokens(media, model)
     if counted is not None:
-        # The whole overhead is uncertain, because some templates add twice as many tokens.
+        # All of the template tokens are uncertain, because some templates add twice as many.
         tokens = counted + overhead + media_tokens.tokens
         error = _error_percent((), overhead + media_tokens.margin, tokens)
         return Measure(tokens, "estimate", tokenizer.name, error, counted)
@@ -246,15 +246,16 @@ def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> floa
 
 
 def count_tools(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measure:
-    """Count a set of tool schemas. Counts are cached by set. Never raises.
+    """Count a set of tool schemas. Never raises.
 
-    OpenAI's tools are counted by the formula of its cookbook. Other tools count as their compact
-    JSON, plus the system prompt that the vendor adds for tools, if its length is published.
+    OpenAI's tools are counted with the formula in its cookbook. Other tools are counted as compact
+    JSON, plus the system prompt that the vendor adds for tools if its length is published. The
+    result for each set of tools is cached.
     """
     if not tools:
         return tokenizer.measure(0)
     digest = hashlib.sha256(as_json(list(tools)).encode("utf-8", "surrogatepass")).digest()
-    # A calibrated tokenizer has the name of the plain one, but another factor and band.
+    # A calibrated tokenizer has the same name as the plain one, but a different factor and band.
     version = f"{tokenizer.name} {tokenizer.scale(10**9)} {tokenizer.band(10**9)}"
     key = (version, parse(model).bare, digest)
     with _cache_lock:
@@ -292,9 +293,10 @@ def _tool_as_json(tool: ToolSchema) -> str:
 
 
 def _openai_tool(tool: ToolSchema) -> tuple[list[str], int]:
-    """Return the texts of a tool and the tokens around them, by the formula of OpenAI's cookbook.
+    """Return the texts of a tool and the tokens around them, using the formula in OpenAI's
+    cookbook.
 
-    Each block, property and enum value adds 3 tokens. The first value of an enum adds none.
+    Each block, property and enum value adds 3 tokens, except for the first value of an enum.
     """
     texts = [f"{tool.opaque or tool.name}:{tool.description.removesuffix('.')}"]
     overhead = 0

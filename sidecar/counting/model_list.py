@@ -1,4 +1,4 @@
-"""Describes models, and lists those that a user can choose (`models/list`)."""
+"""Describes models, and lists the models that a user can choose (`models/list`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sidecar.models.names import parse
 
 
 class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A model of the catalogue."""
+    """A model in the catalogue."""
 
     id: str
     provider: str | None
@@ -28,12 +28,11 @@ class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     context_window: int | None
     """The context window in tokens; null if unknown or not loaded yet."""
     max_output: int | None
-    """The largest number of tokens of a reply; null if unknown."""
+    """The maximum number of tokens in a reply; null if unknown."""
     method: Method
 
 
 _MIN_CURRENT_WINDOW = 100_000
-"""Smallest context window of a vendor's current models, in tokens."""
 _CURRENT = re.compile(
     r"(gpt-5|o\d|claude-(opus|sonnet|haiku|fable)-[4-9]|gemini-[3-9]|gemini-2\.5|grok-[4-9]|"
     r"mistral-(large|medium|small)|devstral|codestral|deepseek|qwen-?3|kimi-k|glm-[4-9]|command-a)"
@@ -49,7 +48,7 @@ def _describe_model(model: str) -> tuple[str, Method]:
 
 
 def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
-    """Return the description of a model. The price list is not loaded for this."""
+    """Return the description of a model. The price list is not loaded for it."""
     tokenizer, method = describe(model)
     return ModelInfo(
         id=model,
@@ -78,15 +77,15 @@ def search(query: str | None = None, describe: Describe = _describe_model) -> li
 def choices(
     query: str | None = None, describe: Describe = _describe_model, first: Sequence[str] = ()
 ) -> list[ModelInfo]:
-    """Return the models that a user can choose, each name once.
+    """Return the models that a user can choose, without duplicate names.
 
-    The id of each model is a name that every request accepts: the bare id if it is unambiguous,
-    else `provider/id`. The function blocks while it loads the price list.
+    Every request accepts the returned ids. An id is the bare model id if that is unambiguous, and
+    `provider/id` otherwise. The function blocks while it loads the price list.
 
     Args:
         query: Words that `provider/id` must contain.
         describe: Returns the name and method of a model's tokenizer.
-        first: Names that come first. The vendors' current models come next.
+        first: Names to list first. The vendors' current models come next.
     """
     catalogue.warm()
     words = (query or "").lower().split()

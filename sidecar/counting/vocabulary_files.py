@@ -1,18 +1,18 @@
 """Loads tokenizers from vocabulary files: rank files, tekken, `tokenizer.json`, SentencePiece and
 GGUF.
 
-A byte-level BPE vocabulary whose token ids rise in the order of its merges is a list of ranks. If
-its split pattern is known (Llama 3, Qwen, DeepSeek, GPT-2, …), tiktoken runs it, ten times faster
-than the `tokenizers` library and with proven safe split points. Other `tokenizer.json` files need
-the extra `[huggingface]`, and SentencePiece vocabularies the extra `[sentencepiece]`. These
-libraries count whole texts.
+If the token ids of a byte-level BPE vocabulary rise in the order of its merges, the vocabulary is a
+list of ranks. If its split pattern is also known (Llama 3, Qwen, DeepSeek, GPT-2, …), tiktoken runs
+it. tiktoken is ten times faster than the `tokenizers` library, and its safe split points are
+proven. Other `tokenizer.json` files require the extra `[huggingface]`, and SentencePiece
+vocabularies require the extra `[sentencepiece]`. These libraries count whole texts.
 
-A vocabulary file often does not contain its split pattern, or has it in another library's syntax.
-This module has the patterns in tiktoken's syntax (fancy-regex), with their equivalents in
-`tokenizer.json` files.
+Many vocabulary files do not contain their split pattern, or contain it in the syntax of another
+library. This module lists the patterns in tiktoken's syntax (fancy-regex), with their equivalents
+in `tokenizer.json` files.
 
-Only the header of a GGUF file is read, never the weights. Supported are versions 2 and 3,
-little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Counts equal those of
+Of a GGUF file, only the header is read, never the weights. Little-endian files of versions 2 and 3
+are supported (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The counts equal those of
 llama.cpp for the same file.
 """
 
@@ -48,13 +48,13 @@ Ranks = dict[bytes, int]
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A pattern that splits a text before its parts are merged to tokens.
+    """A pattern that splits a text into parts, in which bytes are then merged into tokens.
 
     Attributes:
         expression: The pattern in tiktoken's syntax.
         splits: Equivalent sequences of `Split` expressions in `tokenizer.json` files.
-        nfc: Whether the tokenizer normalises texts to NFC first.
-        has_safe_cuts: Whether `sidecar.text.cuts` is proven for this pattern.
+        nfc: Whether the tokenizer first normalises texts to NFC.
+        has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for this pattern.
     """
 
     name: str
@@ -100,7 +100,7 @@ _DEEPSEEK_SPLITS = (
 )
 # DeepSeek's three splits as one expression. The classes of later splits exclude what earlier splits
 # match, and a blank before such a match counts as final, as `(?!\S)` requires. The last alternative
-# matches characters that no split matches (control and unassigned characters).
+# matches the characters that no split matches (control characters and unassigned code points).
 _DEEPSEEK = (
     rf"\p{{N}}{{1,3}}|[{_CJK}]+"
     r"""|[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
@@ -134,13 +134,15 @@ _BY_RANKS = {
 
 def pattern_of_splits(splits: tuple[str, ...]) -> Pattern | None:
     """Return the known pattern that is equivalent to the `Split` expressions, or None."""
-    # Some files contain line breaks instead of their escapes.
+    # Some files contain real line breaks where others have escapes.
     escaped = tuple(split.replace("\r", r"\r").replace("\n", r"\n") for split in splits)
     return next((pattern for pattern in PATTERNS if escaped in pattern.splits), None)
 
 
 def pattern_of_rank_count(ranks: int) -> Pattern | None:
-    """Return the split pattern of a rank file, which its number of ranks determines, or None."""
+    """Return the split pattern of a rank file, judging by its number of ranks, or None
+    if unknown.
+    """
     return _BY_RANKS.get(ranks)
 
 
@@ -151,7 +153,7 @@ class VocabularyError(SidecarError, ValueError):
 
 
 class BytePairTokenizer(Reference):
-    """Counts exactly with a byte-level BPE vocabulary, run by tiktoken. Thread-safe."""
+    """Counts exactly with a byte-level BPE vocabulary that tiktoken runs. Thread-safe."""
 
     def __init__(self, name: str, ranks: Ranks, pattern: Pattern) -> None:
         super().__init__("o200k_base")
@@ -204,7 +206,7 @@ def read_ranks(data: bytes) -> Ranks:
 
 
 def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
-    """Load the tokenizer in a rank file. The number of ranks determines its split pattern.
+    """Load the tokenizer from a rank file. The number of ranks determines the split pattern.
 
     Raises:
         VocabularyError: The split pattern is unknown.
@@ -236,9 +238,9 @@ class _Tekken(msgspec.Struct):
 
 
 def load_tekken(path: Path, name: str) -> BytePairTokenizer:
-    """Load the tokenizer in one of Mistral's `tekken` files.
+    """Load the tokenizer from one of Mistral's `tekken` files.
 
-    These files contain more tokens than the models use.
+    Such a file contains more tokens than the models use.
 
     Raises:
         VocabularyError: The file is not a tekken file.
@@ -257,7 +259,7 @@ def load_tekken(path: Path, name: str) -> BytePairTokenizer:
 
 
 def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
-    """Return the ranks of a byte-level vocabulary, in which a letter stands for each byte.
+    """Return the ranks of a byte-level vocabulary, in which each byte is represented by a letter.
 
     Raises:
         VocabularyError: The vocabulary is not byte-level.
@@ -270,7 +272,7 @@ def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
 
 
 def bytes_by_letter() -> dict[str, int]:
-    """Return the byte that each letter stands for in byte-level vocabularies such as GPT-2's."""
+    """Return the byte that each letter represents in byte-level vocabularies such as GPT-2's."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -278,7 +280,7 @@ def bytes_by_letter() -> dict[str, int]:
 
 
 def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
-    """Return whether token ids rise with the merges, so that they can serve as ranks.
+    """Return whether token ids rise in the order of the merges and can therefore be used as ranks.
 
     Ids may repeat, because Llama 3 lists all merges that produce a token.
 
@@ -292,15 +294,15 @@ def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Counts with a `tokenizer.json`, run by the `tokenizers` library. Thread-safe."""
+    """Counts with a `tokenizer.json` file that the `tokenizers` library runs. Thread-safe."""
 
     inline_characters = 1_000
 
     def __init__(self, name: str, data: bytes, dropped: bytes = b"") -> None:
         """Args:
             name: The tokenizer's name.
-            data: The contents of a `tokenizer.json`.
-            dropped: Bytes that are tokens in `data` but not for the model. They are not counted.
+            data: The content of a `tokenizer.json` file.
+            dropped: Bytes that are tokens in `data` but not in the model. They are not counted.
 
         Raises:
             VocabularyError: The library is missing or cannot read `data`.
@@ -312,11 +314,11 @@ class HuggingFaceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return self._encode(text)
-        except (UnicodeEncodeError, TypeError):  # the error depends on the library's version
+        except (UnicodeEncodeError, TypeError):  # depends on the version of the library
             return self._encode(without_lone_surrogates(text))
 
     def _encode(self, text: str) -> int:
-        # The batch call releases the GIL and computes no offsets.
+        # The batch call releases the GIL and does not compute offsets.
         tokens = len(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
         if not self._dropped:
             return tokens
@@ -342,7 +344,7 @@ def _library_tokenizer(data: bytes) -> Any:
 
 
 def load_tokenizer_json(path: Path, name: str) -> BytePairTokenizer | HuggingFaceTokenizer:
-    """Load the tokenizer in a `tokenizer.json`. This may take half a second.
+    """Load the tokenizer from a `tokenizer.json` file. May take half a second.
 
     Raises:
         VocabularyError: The tokenizer is unsupported.
@@ -357,7 +359,7 @@ def load_tokenizer_json(path: Path, name: str) -> BytePairTokenizer | HuggingFac
 
 
 def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
-    """Return a tokenizer for tiktoken that is equivalent to a `tokenizer.json`, or None."""
+    """Return an equivalent tokenizer that tiktoken runs, or None if there is none."""
     model, pattern = _object(spec.get("model")), _known_pattern(spec)
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if pattern is None or model.get("type") != "BPE":
@@ -413,7 +415,7 @@ _MODEL_TYPE_BPE = 2
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Counts with the `sentencepiece` library, like llama.cpp. Thread-safe."""
+    """Counts with the `sentencepiece` library in the same way as llama.cpp. Thread-safe."""
 
     inline_characters = 1_000
 
@@ -429,7 +431,7 @@ class SentencePieceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return len(self._processor.encode(text))
-        except (UnicodeEncodeError, RuntimeError):  # the error depends on the library's version
+        except (UnicodeEncodeError, RuntimeError):  # depends on the version of the library
             return len(self._processor.encode(without_lone_surrogates(text)))
 
 
@@ -454,7 +456,7 @@ def tokenizer_from_pieces(
     *,
     space_before: bool,
 ) -> SentencePieceTokenizer:
-    """Build a SentencePiece tokenizer from its pieces.
+    """Create a SentencePiece tokenizer from its pieces.
 
     Args:
         name: The tokenizer's name.
@@ -486,7 +488,7 @@ def tokenizer_from_pieces(
     )
 
 
-# Fields in protocol buffers
+# Protocol buffer fields
 
 
 def _bytes_field(number: int, body: bytes) -> bytes:
@@ -510,7 +512,6 @@ def _varint(value: int) -> bytes:
 
 
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
-"""The `struct` format of each GGUF number type."""
 _STRING, _ARRAY = 8, 9
 _MAX_STRING = 64 * 1024 * 1024
 _MAX_ITEMS = 4_000_000
@@ -526,19 +527,18 @@ _PATTERNS = {
     "gpt-4o": O200K,
     "tekken": TEKKEN,
 }
-"""The split pattern for each value of `tokenizer.ggml.pre`."""
 
 _SUCCESSIVE_SPLITS = {
     "command-r": (r"\p{N}", GPT2.expression),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2.expression, "[0-9][0-9][0-9]"),
 }
-"""The vocabularies that apply several split patterns in turn."""
+"""The vocabularies that apply several split patterns in succession."""
 
 _NORMAL, _BYTE = 1, 6
 
 
 def load_gguf(path: Path, name: str) -> Tokenizer:
-    """Load the tokenizer in a GGUF file. This may take half a second.
+    """Load the tokenizer from a GGUF file. May take half a second.
 
     Raises:
         VocabularyError: The vocabulary is unsupported.
@@ -595,8 +595,8 @@ def _load_successive_splits(
     flags = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     steps.append({"type": "ByteLevel", **flags})
     vocabulary = _gguf_vocabulary(header)
-    # Falcon has no tokens for 14 control characters. llama.cpp merges around them and drops them;
-    # the library would drop them first and then merge their neighbours.
+    # Falcon has no tokens for 14 control characters. llama.cpp merges around these characters and
+    # then drops them; the library would drop them first, and then merge their neighbours.
     letters = bytes_by_letter().items()
     missing = {letter: byte for letter, byte in letters if letter not in vocabulary}
     vocabulary |= dict(zip(missing, count(max(vocabulary.values()) + 1), strict=False))
@@ -622,7 +622,7 @@ def read_header(file: BinaryIO) -> dict[str, Any]:
     """Return the key-value pairs in the header of a GGUF file.
 
     Raises:
-        VocabularyError: The file has another format.
+        VocabularyError: The file is in another format.
         struct.error: The file is incomplete.
     """
     magic, version, _tensors, pairs = struct.unpack("<4sIQQ", file.read(24))
@@ -665,11 +665,11 @@ def _array(file: BinaryIO) -> list[Any]:
 
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Largest size of a vocabulary file. The largest known files have less than 40 MB."""
+"""Maximum size of a vocabulary file. The largest known files are smaller than 40 MB."""
 
 
 def load(file: Path, name: str) -> Tokenizer:
-    """Load the tokenizer in a vocabulary file of any kind. This may take half a second.
+    """Load the tokenizer from a vocabulary file of any kind. May take half a second.
 
     Raises:
         VocabularyError: The vocabulary is unsupported.
@@ -681,7 +681,7 @@ def load(file: Path, name: str) -> Tokenizer:
         return load_gguf(file, name)
     if file.stat().st_size > MAX_BYTES:
         raise VocabularyError("it is too large for a vocabulary (over 256 MB)")
-    # SentencePiece files are protocol buffers that begin with a piece.
+    # SentencePiece files are protocol buffers that start with a piece.
     if len(head) > 4 and head[0] == head[2] == 0x0A and head[3] <= head[1] - 2:
         return SentencePieceTokenizer(name, file.read_bytes())
     if head.lstrip()[:1] != b"{":
