@@ -1,1 +1,1 @@
-"""Reads messages, tool schemas, media, usage and replies in every vendor's format."""
+"""Reads messages, tool schemas, media, usage and replies in the format of any vendor."""

@@ -1,15 +1,17 @@
-"""Reads what determines a call's price besides its tokens: service tier, modalities and searches.
+"""Reads what determines the price of a call besides its tokens: service tier, modalities and
+searches.
 
-Searches are counted by each vendor's rule (docs/reference/sources.md names the pages):
+Searches are counted by the rules of each vendor (docs/reference/sources.md lists the web pages):
 
 * Anthropic: `server_tool_use.web_search_requests`.
-* OpenAI: each `web_search_call` whose action is a search (opening pages is free), and each
-  `file_search_call`. A chat completion that cites pages has searched once.
-* Gemini: each query since version 3. Before that, one search per grounded prompt.
-* xAI: web and X searches, or the sources of Live Search. Perplexity: `num_search_queries`.
+* OpenAI: each `web_search_call` whose action is a search (opening a page is free), and each
+  `file_search_call`. A chat completion that cites pages counts as one search.
+* Gemini: each query since version 3, or one search per grounded prompt in earlier versions.
+* xAI: web and X searches, or the sources of Live Search.
+* Perplexity: `num_search_queries`.
 
-Other tools (code that a vendor runs, pictures that a tool makes, grounding in Google Maps) have no
-price in any list. They are counted, so that their cost is reported as unknown instead of zero.
+Other tools have no list price: code that a vendor runs, pictures that a tool creates, and grounding
+in Google Maps. Their uses are counted, so the cost can be reported as unknown instead of zero.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Larger amounts are limited to this one, because the arithmetic of Decimal has limits too."""
+"""Larger amounts are reduced to this one, because Decimal arithmetic can overflow."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -35,8 +37,8 @@ def reported_cost(obj: object) -> Decimal | None:
     """Return the cost in USD that a reply or its usage reports, or None.
 
     OpenRouter reports `cost`. If the user's own key was used (`is_byok`), this is only OpenRouter's
-    fee, and the upstream vendor's bill is added. LiteLLM reports `response_cost`, xAI ticks of
-    1e-10 USD (docs.x.ai/developers/cost-tracking), and Perplexity `cost.total_cost`.
+    fee, so the upstream vendor's cost is added. LiteLLM reports `response_cost`, Perplexity reports
+    `cost.total_cost`, and xAI reports ticks of 1e-10 USD (docs.x.ai/developers/cost-tracking).
     """
     if not isinstance(obj, Mapping):
         return None
@@ -53,11 +55,11 @@ def reported_cost(obj: object) -> Decimal | None:
 
 
 def service_tier(raw: object) -> str:
-    """Return the service tier of a usage, reply or stream, or "" for the standard tier.
+    """Return the service tier in a usage object, reply or stream, or "" for the standard tier.
 
-    OpenAI, Anthropic and Groq send `service_tier`, Bedrock `serviceTier.type`, and Anthropic's fast
-    mode `speed`. If `inference_geo` confines a call to a region, the region is appended, as in
-    `@us` or `fast@us`.
+    OpenAI, Anthropic and Groq send `service_tier`, and Bedrock sends `serviceTier.type`. In
+    Anthropic's fast mode, the tier is in `speed`. If `inference_geo` limits a call to a region, the
+    region is appended, as in `@us` or `fast@us`.
     """
     named = [tiers for usage in usages_in(raw) if (tiers := _tiers(usage))]
     tier = next(filter(None, named[-1]), "") if named else ""
@@ -72,20 +74,22 @@ def _tiers(usage: JsonObject) -> list[str]:
 
 
 def region_suffix(geo: object) -> str:
-    """Return `@us` if Anthropic's `inference_geo` confines a call to a region, else ""."""
+    """Return the region of `inference_geo` (Anthropic) as a suffix such as `@us`, or "" if the call
+    is not limited to a region.
+    """
     place = geo.strip().lower() if isinstance(geo, str) else ""
     known = place and place not in _ANYWHERE and len(place) <= _LONGEST_PLACE
     return f"@{place}" if known else ""
 
 
 def normal_tier(name: object) -> str:
-    """Return a tier's name in lower case, or "" for the standard tier."""
+    """Return the lower-case name of a tier, or "" for the standard tier."""
     tier = name.strip().lower() if isinstance(name, str) else ""
     return "" if tier in _STANDARD_TIERS or len(tier) > _LONGEST_TIER else tier
 
 
 def five_minute_writes(raw: object) -> int:
-    """Return the tokens that a call wrote to a cache for five minutes."""
+    """Return the number of tokens that a call wrote to a five-minute cache."""
     usage = _usage(raw)
     tiers = part(usage, "cache_creation") or part(
         part(usage, "prompt_tokens_details"), "cache_creation_token_details"
@@ -126,7 +130,7 @@ _MODALITIES = ("audio", "image", "video")
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """Tokens of a call that are not text. They are part of the usage's input and output tokens."""
+    """The tokens of a call that are not text. The usage's input and output tokens include them."""
 
     audio_input: int = 0
     audio_cache_read: int = 0
@@ -142,11 +146,11 @@ class Modalities(msgspec.Struct, frozen=True):
 
 
 def count_modalities(raw: object) -> Modalities:
-    """Return the tokens of other modalities in a usage, reply or stream.
+    """Return the non-text tokens in a usage object, reply or stream.
 
     OpenAI (chat, Responses, realtime, images) and xAI send `audio_tokens` and `image_tokens` in the
-    details of input and output. Gemini lists `modality` and `tokenCount`. If a stream contains
-    several usages, the one with the most tokens counts.
+    details of the input and the output. Gemini sends a list of `modality` and `tokenCount`. If a
+    stream contains several usage objects, the largest is used.
     """
     found = (_of_usage(usage) for usage in usages_in(raw))
     return max(found, key=lambda one: one.total, default=Modalities())
@@ -215,11 +219,11 @@ class Searches(NamedTuple):
 
 
 def count_searches(raw: object, *, by_query: bool = True) -> Searches:
-    """Return the billed searches in a usage, reply or stream.
+    """Return the billed searches in a usage object, reply or stream.
 
     Args:
-        raw: The usage, reply or list of stream events.
-        by_query: Whether each of Gemini's queries counts, rather than each grounded prompt.
+        raw: The usage object, reply or list of stream events.
+        by_query: Whether Gemini bills each query instead of each grounded prompt.
     """
     holders, items = list(holders_in(raw)), _streamed(raw)
     web = [_reported(usage) for usage in usages_in(raw)]
@@ -264,7 +268,7 @@ def _in_output(holder: JsonObject, kind: str) -> int:
 
 
 def _streamed(raw: object) -> list[str]:
-    """Return the kinds of the searches among the finished items of an OpenAI Responses stream."""
+    """Return the kinds of all completed searches in an OpenAI Responses stream."""
     events = raw if isinstance(raw, list | tuple) else ()
     done = [event for event in _mappings(events) if event.get("type") == _DONE]
     items = [part(event, "item") for event in done]
@@ -292,7 +296,7 @@ def _grounded_searches(holder: JsonObject, by_query: bool) -> int:
     for metadata in _groundings(holder):
         queries = metadata.get("webSearchQueries", metadata.get("web_search_queries"))
         asked = sum(bool(query) for query in queries) if isinstance(queries, list) else 0
-        if _sources(metadata) != {"maps"}:  # the queries of Google Maps are in the same list
+        if _sources(metadata) != {"maps"}:  # the same list contains the queries of Google Maps
             found = max(found, asked if by_query else min(asked, 1))
     return found
 
@@ -307,7 +311,7 @@ def _groundings(holder: JsonObject) -> Iterator[JsonObject]:
 
 
 def _sources(metadata: JsonObject) -> set[str]:
-    """Return the kinds of sources that a grounded answer uses, such as `web` and `maps`."""
+    """Return the kinds of sources that a grounded answer is based on, such as `web` and `maps`."""
     chunks = metadata.get("groundingChunks", metadata.get("grounding_chunks"))
     return {key for chunk in _mappings(chunks) for key in ("web", "maps") if part(chunk, key)}
 

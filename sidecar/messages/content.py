@@ -1,7 +1,8 @@
-"""Splits messages of any vendor into blocks. No other module reads the content of messages.
+"""Splits the messages of any vendor into blocks. No other module parses the content of messages.
 
-A message may have the format of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK
-or this protocol. Ids and signatures do not count as text. Unknown blocks count as their JSON.
+A message may be in the format of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK
+or this protocol. Ids and signatures are not part of a block's text. The text of an unknown block is
+its JSON.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from sidecar.messages.media import Clip, Size, clip_of, size_of
 from sidecar.messages.tool_schemas import as_json
 
 BlockKind = Literal["text", "thinking", "call", "result", "picture", "file", "nothing", "other"]
-"""The kind of a block. `nothing` is a marker for the vendor, such as a cache point. `other` is an
+"""The kind of a block. `nothing` is a marker for the vendor, such as a cache point. `other` is any
 unknown block.
 """
 Place = Literal["block", "field", "turn"]
-"""The place of a block in its message: in `content`, in `toolCalls`, or the whole message (role
-`tool`).
+"""Where a block is in its message: in `content` (`block`), in `toolCalls` (`field`), or the whole
+message (`turn`), if its role is `tool`.
 """
 
 RESULT_ROLES = frozenset({"tool", "function"})
@@ -45,8 +46,8 @@ _TYPES: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "image_url": ("picture", (), ()),
     "input_image": ("picture", (), ()),
 }
-"""The blocks that `type` identifies: their kind, the keys of their id and the keys of the tool's
-name.
+"""Blocks that are identified by their `type`. The values are the kind, the keys that may contain
+the id, and the keys that may contain the tool's name.
 """
 
 _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
@@ -57,7 +58,7 @@ _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "functionResponse": ("result", ("id",), ("name",)),
     "function_response": ("result", ("id",), ("name",)),
 }
-"""The blocks of Bedrock and Gemini that their only key identifies, with the same values as
+"""Blocks of Bedrock and Gemini that are identified by their only key. The values are as in
 `_TYPES`.
 """
 
@@ -80,17 +81,17 @@ class Block(NamedTuple):
 
     Attributes:
         kind: The kind of the block.
-        body: A text, or the vendor's object.
+        body: The text, or the vendor's object.
         place: The place of the block in its message.
-        at: The index at that place, or 0 for a whole message.
-        id: The id of the tool call, or of the call that a result answers, or "".
-        name: The tool's name, or "".
-        by_vendor: Whether the vendor runs the tool, so that no result is expected.
+        at: The index of the block at that place, or 0 for a whole message.
+        id: The id of the tool call or, in a tool result, of the call that it answers. Empty if
+            missing.
+        name: The tool's name. Empty if missing.
+        by_vendor: Whether the vendor runs the tool. No result is expected then.
     """
 
     kind: BlockKind
     body: Any
-    """A text, or the vendor's object."""
     place: Place = "block"
     at: int = 0
     id: str = ""
@@ -99,7 +100,7 @@ class Block(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text that the model reads in a text, thinking or unknown block."""
+        """The text that the model reads in a text block, a thinking block or an unknown block."""
         if isinstance(self.body, str):
             return self.body
         if isinstance(self.body, Mapping) and self.body.get("type") == "redacted_thinking":
@@ -109,14 +110,14 @@ class Block(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """The arguments of a tool call as JSON, or ""."""
+        """The arguments of a tool call as JSON, or "" if there are none."""
         inner = _function(self.body)
         given = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), "")
         return given if isinstance(given, str) else as_json(given)
 
     @property
     def inner(self) -> list[Block]:
-        """The blocks inside a tool result, or inside a file with text."""
+        """The blocks inside a tool result, or inside a file that contains text."""
         if self.kind == "file":
             return _file(self.body)
         if self.kind != "result":
@@ -129,7 +130,7 @@ class Block(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether a tool result reports a failure."""
+        """Whether this is a tool result that reports a failure."""
         return bool(self.body.get("is_error")) or self.body.get("status") in ("error", "incomplete")
 
     @property
@@ -145,7 +146,7 @@ class Block(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """OpenAI's `detail` or Gemini's media resolution of a block, by default `auto`."""
+        """The block's `detail` (OpenAI) or media resolution (Gemini); `auto` by default."""
         inside = self.body.get("image_url")
         detail = (inside if isinstance(inside, Mapping) else self.body).get("detail")
         level = self.body.get("mediaResolution") or self.body.get("media_resolution")
@@ -162,23 +163,23 @@ class Message(NamedTuple):
     blocks: list[Block]
 
     def flat(self) -> Iterator[Block]:
-        """Yield every block, each followed by the blocks inside it."""
+        """Yield every block, followed by the blocks inside it."""
         yield from _flat(self.blocks, 0)
 
     @property
     def texts(self) -> list[str]:
-        """All texts that the model reads, except tool calls."""
+        """All texts that the model reads, without tool calls."""
         return [block.text for block in self.flat() if block.kind in ("text", "thinking", "other")]
 
 
 def read_message(message: Any) -> Message:
-    """Return the blocks of a message, which is a mapping or a msgspec Struct. Never raises."""
+    """Split a message, which may be a mapping or a msgspec Struct, into blocks. Never raises."""
     if isinstance(message, msgspec.Struct):
         message = msgspec.to_builtins(message)
     fields = message if isinstance(message, Mapping) else {"content": message}
     role = str(fields.get("role") or "")
     name = fields["name"] if role and isinstance(fields.get("name"), str) else ""
-    if not role and "type" in fields:  # an item of OpenAI's Responses
+    if not role and "type" in fields:  # an item of OpenAI's Responses API
         return Message("", "", [_block(fields, 0)])
     content = fields.get("content")
     blocks = blocks_of(fields.get("parts") if content is None else content)
@@ -191,12 +192,14 @@ def read_message(message: Any) -> Message:
 
 
 def result_turn(content: Any, call_id: str, name: str) -> Block:
-    """Return the block of a message whose whole content is a tool result."""
+    """Return the block for a message that consists of a single tool result."""
     return Block("result", {"content": content}, "turn", 0, call_id, name)
 
 
 def call_entries(calls: Any) -> list[Block]:
-    """Return the blocks of a message's `toolCalls`, in this protocol's or OpenAI's form."""
+    """Return the blocks of a message's `toolCalls`, which may be in this protocol's or OpenAI's
+    format.
+    """
     entries = enumerate(calls if isinstance(calls, list) else ())
     return [
         Block("call", call, "field", at, _first(call, ("id",)), _first(_function(call), ("name",)))
@@ -206,7 +209,7 @@ def call_entries(calls: Any) -> list[Block]:
 
 
 def blocks_of(content: Any) -> list[Block]:
-    """Return the blocks in the content of a message or of a tool result."""
+    """Return the blocks in the content of a message or a tool result."""
     if content is None or content == "":
         return []
     if not isinstance(content, list | tuple):

@@ -1,7 +1,7 @@
-"""Reads the size of pictures, audio, video and PDFs in messages. Nothing is fetched.
+"""Reads the size of pictures, audio, video and PDFs in messages. Nothing is downloaded.
 
-Pictures have a width and a height, audio and video a length in seconds, and PDFs a number of pages.
-They are read from the first and last bytes of the data.
+The size of a picture is its width and height, the size of audio and video is the length in seconds,
+and the size of a PDF is the number of pages. Only the first and last bytes of the data are read.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 _HEAD_CHARACTERS = 262_144
-"""Characters of base64 to read of a picture. A JPEG may contain a large preview before its size."""
+"""Maximum number of base64 characters to read from a picture. In a JPEG, a large preview may
+precede the size.
+"""
 
 Size = tuple[int, int]
 
 
 def size_of(source: Any) -> Size | None:
-    """Return the width and height of a picture in any vendor's block, or None. Never raises.
+    """Return the width and height of a picture in a block of any vendor, or None. Never raises.
 
-    The block's `width` and `height` take precedence over the data, which is base64 or a data URL in
-    any format that imagesize supports.
+    If the block has `width` and `height`, they take precedence over the data. The data is base64 or
+    a data URL, in any format that imagesize supports.
     """
     if isinstance(source, Mapping):
         width, height = source.get("width"), source.get("height")
@@ -54,13 +56,13 @@ def _size_of_text(text: str) -> Size | None:
 
 
 def _size_of_bytes(data: bytes) -> Size | None:
-    if data[:1] == b"<":  # SVG, which vendors refuse and imagesize would parse as XML
+    if data[:1] == b"<":  # SVG is refused by vendors, and imagesize would parse it as XML
         return None
-    import imagesize  # takes 40 ms, so only when there is a picture
+    import imagesize  # the import takes 40 ms, so it is delayed until there is a picture
 
     try:
         width, height = imagesize.get(BytesIO(data))
-    except Exception:  # the library raises various errors for damaged data
+    except Exception:  # the library raises various errors if the data is damaged
         return None
     return (int(width), int(height)) if min(width, height) > 0 else None
 
@@ -68,13 +70,13 @@ def _size_of_bytes(data: bytes) -> Size | None:
 _MOST_PAGES = 100_000
 _MOST_STREAMS = 64
 _MOST_INFLATED = 1 << 20
-"""Most bytes to decompress of an object stream."""
+"""Maximum number of bytes to decompress from an object stream."""
 _AROUND = 65_536
-"""Bytes before and after `/Type /Pages` in which the page count is searched."""
+"""The page count is searched for within this many bytes before and after `/Type /Pages`."""
 _AROUND_PACKED = 4_096
-"""The same number of bytes in object streams, in which nothing marks the end of an object."""
+"""The same limit for object streams, in which the end of an object is not marked."""
 _MOST_NODES = 256
-"""Most nodes of the page tree to read in each part of the file."""
+"""Maximum number of page tree nodes to read in each part of the file."""
 _MOST_INFLATED_IN_ALL = 8 << 20
 
 _TREE = re.compile(rb"/Type\s*/Pages\b")
@@ -87,14 +89,14 @@ _STREAM = re.compile(rb"/Type\s*/ObjStm\b.{0,512}?stream\r?\n", re.DOTALL)
 
 
 def pages_in(parts: tuple[bytes, ...]) -> int | None:
-    """Return the number of pages of a PDF, or None. Never raises.
+    """Return the number of pages in a PDF, or None if unknown. Never raises.
 
-    The root of the page tree contains it: of all `/Type /Pages … /Count N`, the root has the
-    largest N. The page tree is in plain objects or in compressed object streams. The first object
-    of a file that is optimised for the web contains the number too.
+    The page count is in the root of the page tree: the `/Type /Pages … /Count N` with the largest
+    N. The page tree is in plain objects or in compressed object streams. If a file is optimised for
+    the web, its first object also contains the number.
 
     Args:
-        parts: The known parts of the file. The first part is its beginning.
+        parts: The known parts of the file. The first part is the beginning of the file.
     """
     if not parts[0].startswith(b"%PDF"):
         return None
@@ -107,8 +109,8 @@ def pages_in(parts: tuple[bytes, ...]) -> int | None:
 
 
 def _nodes(part: bytes) -> Iterator[tuple[bytes, re.Match[bytes]]]:
-    """Yield each node of the page tree with the objects around it, in a part and its object
-    streams.
+    """Yield each node of the page tree in a part or its object streams, with the
+    surrounding bytes.
     """
     for objects in chain((part,), _packed(part)):
         yield from ((objects, node) for node in _TREE.finditer(objects))
@@ -123,7 +125,7 @@ def _counts(objects: bytes, node: re.Match[bytes]) -> Iterator[int]:
 
 
 def _bounds(objects: bytes, start: int, end: int) -> tuple[int, int]:
-    """Return the beginning and end of the object around a match."""
+    """Return the start and end of the object that contains a match."""
     first = objects.rfind(b"obj", max(0, start - _AROUND), start)
     last = objects.find(b"endobj", end, end + _AROUND)
     return (
@@ -157,26 +159,28 @@ def _packed(part: bytes) -> Iterator[bytes]:
 Media: TypeAlias = Literal["audio", "video", "document"]
 
 _ENDS_CHARACTERS = 262_144
-"""Characters of base64 to read at both ends of a clip. An MP4 may have its length at the end."""
+"""Number of base64 characters to read at both ends of a clip. In an MP4, the length may be at the
+end.
+"""
 _KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0)
 _OFFSET = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 class Clip(NamedTuple):
-    """An audio, a video or a document in a message."""
+    """An audio clip, a video or a document in a message."""
 
     media: Media
     seconds: float | None
     fps: float = 1.0
-    """Frames per second that the model reads of a video."""
+    """Frames per second of a video that the model reads."""
     pages: int | None = None
 
 
 def clip_of(block: Mapping[str, Any]) -> Clip:
     """Return the kind and length of a file block. Never raises.
 
-    If `videoMetadata` selects a part of a video, the length is that of the part. Otherwise it is
-    read from the data (WAV, MP4, MP3 with constant bitrate).
+    If `videoMetadata` selects a part of a video, the length is that of the part. Otherwise, the
+    length is read from the data (WAV, MP4, and MP3 with a constant bitrate).
     """
     source = _source(block)
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")
@@ -221,7 +225,7 @@ def _seconds(offset: object) -> float | None:
 
 
 def _ends(text: str) -> tuple[bytes, bytes]:
-    """Return the first and last decoded bytes of base64. Raises binascii.Error or ValueError."""
+    """Decode the beginning and the end of a base64 text. Raises binascii.Error or ValueError."""
     whole = len(text) // 4 * 4
     head = base64.b64decode(text[: min(whole, _ENDS_CHARACTERS)])
     return head, base64.b64decode(text[max(0, whole - _ENDS_CHARACTERS) : whole])
@@ -273,7 +277,7 @@ def _mp4(part: bytes) -> float | None:
     at = part.find(b"mvhd")
     if at < 0:
         return None
-    if part[at + 4]:  # version 1 has times of 64 bits
+    if part[at + 4]:  # version 1 stores times in 64 bits
         scale, length = struct.unpack_from(">IQ", part, at + 24)
     else:
         scale, length = struct.unpack_from(">II", part, at + 16)

@@ -1,7 +1,7 @@
-"""Reads a reply of any vendor, whole or as the events of a stream.
+"""Reads a reply from any vendor, either complete or as the events of a stream.
 
-`read_reply` recognises the vendor's format. The function for that format adds every part, which is
-the whole reply or one event of a stream, to a `ReplyDraft`.
+`read_reply` recognises the vendor's format. It then calls the function for this format, which adds
+each part to a `ReplyDraft`. A part is a complete reply or one event of a stream.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ JsonDict = dict[str, Any]
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call in a reply, which may be cut off."""
+    """A tool call in a reply. It may be incomplete."""
 
     id: str
     name: str
     arguments_text: str
-    """The arguments as JSON, as far as they were received."""
+    """The received part of the arguments, as JSON."""
     arguments: JsonDict | None
     """The decoded arguments, or None if `arguments_text` is not a JSON object."""
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """The server's numbers for a prompt that did not fit the context window."""
+    """The numbers in a server's error about a prompt that does not fit the context window."""
 
     prompt_tokens: int | None
     limit: int | None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply of any vendor."""
+    """A reply from any vendor."""
 
     format: ReplyFormat
     content: str = ""
     """The text, without reasoning."""
     tool_calls: list[ToolCall] = []
     stop_reason: str | None = None
-    """The vendor's own word, or None if the stream ended without one."""
+    """The stop reason as sent by the vendor, or None if the stream ended without one."""
     exhausted: Exhausted | None = None
-    """The limit that ended the reply: the maximum output or the context window."""
+    """Which limit ended the reply: the maximum output or the context window."""
     cut_off: bool = False
     """Whether the reply ran out of tokens, or its stream ended without a stop reason."""
     usage: Usage | None = None
     usage_problem: str | None = None
-    """Why the usage cannot be read."""
+    """Why the usage could not be read."""
     request_id: str | None = None
     model: str | None = None
     cost: Decimal | None = None
@@ -87,14 +87,18 @@ class CallDraft:
         self.decoded: JsonDict | None = None
 
     def add_arguments(self, arguments: object) -> None:
-        """Add a part of the arguments' JSON, or all arguments as an object."""
+        """Add a part of the JSON of the arguments, or all arguments as an object."""
         if isinstance(arguments, Mapping):
             self.decoded, self.is_complete = dict(arguments), True
         elif isinstance(arguments, str):
             self.texts.append(arguments)
 
     def finish(self, cut_off: bool) -> ToolCall:
-        """Return the call. `cut_off` says whether the reply ended too early."""
+        """Return the call.
+
+        Args:
+            cut_off: Whether the reply ended too early.
+        """
         text, arguments = "".join(self.texts), self.decoded
         if arguments is None:
             arguments = self._decode(text, cut_off)
@@ -104,7 +108,7 @@ class CallDraft:
 
     def _decode(self, text: str, cut_off: bool) -> JsonDict | None:
         if not text.strip():
-            # A tool without parameters has no arguments. Neither has a call that was cut off early.
+            # Both a tool without parameters and a call that was cut off early have no arguments.
             return {} if (self.is_complete or not cut_off) and not self.has_failed else None
         try:
             return typed.decode(text, JsonDict)
@@ -113,7 +117,7 @@ class CallDraft:
 
 
 class ReplyDraft:
-    """A reply that is still being received, in a stream or as a whole object."""
+    """A reply that is still being received, from a stream or a complete object."""
 
     def __init__(self, format: ReplyFormat) -> None:
         self.format = format
@@ -123,7 +127,7 @@ class ReplyDraft:
         self.usage_problem: str | None = None
         self.stop_reason: str | None = None
         self.has_ended = False
-        """Whether the vendor marked the end of the reply, with or without a stop reason."""
+        """Whether the vendor has marked the end of the reply, with or without a stop reason."""
         self.request_id: str | None = None
         self.model: str | None = None
         self.cost: Decimal | None = None
@@ -134,42 +138,47 @@ class ReplyDraft:
             self.texts.append(text)
 
     def call(self, key: object, call_id: str | None = None, name: str | None = None) -> CallDraft:
-        """Return the tool call with this key, and set its id and name unless they are set."""
+        """Return the tool call with this key. Its id and name are set if they were empty."""
         draft = self.calls.setdefault(key, CallDraft())
         draft.id, draft.name = draft.id or call_id or "", draft.name or name or ""
         return draft
 
     def complete_call(self, key: object) -> None:
-        """Mark a tool call as received completely."""
+        """Mark a tool call as completely received."""
         if key in self.calls:
             self.calls[key].is_complete = True
 
     def clear_content(self) -> None:
-        """Remove text and tool calls, because the last event of a stream repeats all of them."""
+        """Remove text and tool calls. Used before the last event of a stream, which repeats all of
+        them.
+        """
         self.texts.clear()
         self.calls.clear()
 
     def add_usage(self, usage: object) -> None:
-        """Add usage fields. Streams repeat them; the last value that is not null counts."""
+        """Add usage fields. If a stream repeats a field, its last value that is not null
+        is used.
+        """
         if isinstance(usage, Mapping):
             self.usage.update({key: value for key, value in usage.items() if value is not None})
         elif usage is not None:
             self.usage_problem = "the reply's usage is not an object"
 
     def set_origin(self, request_id: str | None = None, model: str | None = None) -> None:
-        """Set the reply's id and model unless they are set."""
+        """Set the reply's id and model if they are not set yet."""
         self.request_id = self.request_id or request_id or None
         self.model = self.model or model or None
 
     def set_stop_reason(self, reason: str | None) -> None:
-        """Set the stop reason. Streams send null until the end, which is ignored."""
+        """Set the stop reason. The nulls that streams send before the end are ignored."""
         self.stop_reason = reason or self.stop_reason
 
     def finish(self, exhausted: Mapping[str, Exhausted]) -> Reply:
         """Return the reply.
 
         Args:
-            exhausted: The stop reasons of replies that ran out of tokens.
+            exhausted: The stop reasons of replies that ran out of tokens, with the limit that was
+                reached.
         """
         limit = "window" if self.overflow else exhausted.get(self.stop_reason or "")
         cut_off = limit is not None or not (self.stop_reason or self.has_ended)
@@ -190,7 +199,6 @@ class ReplyDraft:
         )
 
     def _read_usage(self) -> Usage | None:
-        """Return the usage, or None if it cannot be read. The rest of the reply stays useful."""
         if self.usage_problem is not None:
             return None
         try:
@@ -201,9 +209,9 @@ class ReplyDraft:
 
 
 class Fields:
-    """The fields of a JSON object in a reply. Missing and null fields are empty.
+    """The fields of a JSON object in a reply. Missing fields and null fields are empty.
 
-    Every method raises VendorFormatError for a field of another type, and names the field.
+    If a field has the wrong type, every method raises VendorFormatError with the name of the field.
     """
 
     def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
@@ -216,26 +224,28 @@ class Fields:
         return self.raw.get(name) is not None
 
     def text(self, *names: str) -> str | None:
-        """Return the first text that is not empty, or None."""
-        return next((text for name in names if (text := self._typed(name, str, "text"))), None)
+        """Return the first non-empty text in these fields, or None."""
+        return next((text for name in names if (text := self._typed(name, str, "a text"))), None)
 
     def index(self, name: str) -> int:
-        return self._typed(name, int, "whole number") or 0
+        return self._typed(name, int, "a whole number") or 0
 
     def object(self, name: str) -> Fields:
-        return Fields(self._typed(name, Mapping, "object") or {}, f"{self._path}{name}.")
+        return Fields(self._typed(name, Mapping, "an object") or {}, f"{self._path}{name}.")
 
     def objects(self, name: str) -> list[Fields]:
-        """Return the objects in a list. A single object counts as a list of one."""
+        """Return the objects in a list. A single object is treated as a list of one."""
         if isinstance(self.get(name), Mapping):
             return [self.object(name)]
-        entries = self._typed(name, list, "list") or []
+        entries = self._typed(name, list, "a list") or []
         if not all(isinstance(entry, Mapping) for entry in entries):
-            raise self._error(name, "list of objects")
+            raise self._error(name, "a list of objects")
         return [Fields(entry, f"{self._path}{name}[{at}].") for at, entry in enumerate(entries)]
 
     def texts(self, name: str, type: str = "text") -> Iterator[str | None]:
-        """Yield a text, or the texts of the blocks of one type. Blocks may omit the type."""
+        """Yield a text, or the texts of all blocks of one type. Blocks without a type are text
+        blocks.
+        """
         if isinstance(self.get(name), str):
             yield self.get(name)
             return
@@ -251,12 +261,12 @@ class Fields:
 
     def _error(self, name: str, noun: str) -> VendorFormatError:
         return VendorFormatError(
-            f"the reply has an unexpected form: `{self._path}{name}` is not a {noun}"
+            f"the reply has an unexpected structure: `{self._path}{name}` is not {noun}"
         )
 
 
 def _add_openai_chat(draft: ReplyDraft, part: Fields) -> None:
-    """Add the first choice of a chat completion, whole or in chunks."""
+    """Add the first choice of a complete chat completion or of one chunk."""
     draft.set_origin(part.text("id"), part.text("model"))
     draft.add_usage(part.get("timings"))
     draft.add_usage(part.get("usage"))
@@ -292,8 +302,9 @@ def _add_function(
 def _openai_call_key(draft: ReplyDraft, call: Fields, position: int) -> object:
     """Return the key of the call that a chunk belongs to.
 
-    That is its index, unless a call with another id begins at the same index: Gemini's
-    OpenAI-compatible stream sends every call at index 0 with its own id.
+    Usually, the key is the index. If a call with another id starts at the same index, the id is
+    used too, because Gemini's OpenAI-compatible stream sends all calls at index 0 with different
+    ids.
     """
     index = call.index("index") if call.has("index") else position
     at_index = [
@@ -306,7 +317,7 @@ def _openai_call_key(draft: ReplyDraft, call: Fields, position: int) -> object:
 
 
 def _add_openai_responses(draft: ReplyDraft, part: Fields) -> None:
-    """Add a response object of OpenAI's Responses, or an event of its stream."""
+    """Add a response object of OpenAI's Responses API, or an event of its stream."""
     kind = str(part.get("type"))
     if not kind.startswith("response."):
         _add_openai_response(draft, part)
@@ -353,7 +364,7 @@ def _add_openai_item(draft: ReplyDraft, index: int, item: Fields) -> None:
 
 
 def _add_anthropic(draft: ReplyDraft, part: Fields) -> None:
-    """Add a message object of Anthropic, Bedrock or Vertex, or an event of its stream."""
+    """Add a message object from Anthropic, Bedrock or Vertex, or an event of its stream."""
     kind, key = part.text("type") or "message", part.index("index")
     if kind == "message":
         _add_anthropic_message(draft, part)
@@ -393,7 +404,7 @@ def _add_anthropic_block(draft: ReplyDraft, index: int, block: Fields) -> None:
 
 
 def _add_gemini(draft: ReplyDraft, part: Fields) -> None:
-    """Add the first candidate of a response of Gemini or Vertex, whole or in a stream."""
+    """Add the first candidate in a response or a stream event from Gemini or Vertex."""
     draft.set_origin(part.text("responseId"), part.text("modelVersion"))
     draft.add_usage(part.get("usageMetadata"))
     draft.set_stop_reason(part.object("promptFeedback").text("blockReason"))
@@ -411,7 +422,7 @@ def _add_gemini(draft: ReplyDraft, part: Fields) -> None:
 
 
 def _add_bedrock(draft: ReplyDraft, part: Fields) -> None:
-    """Add a response of Bedrock's Converse, or an event of ConverseStream."""
+    """Add a response of Bedrock's Converse API, or an event of ConverseStream."""
     draft.set_origin(part.object("ResponseMetadata").text("RequestId"))
     draft.set_stop_reason(part.text("stopReason") or part.object("messageStop").text("stopReason"))
     draft.add_usage(part.get("usage"))
@@ -433,7 +444,7 @@ def _add_bedrock_block(draft: ReplyDraft, index: int, block: Fields) -> None:
 
 
 def _add_ollama(draft: ReplyDraft, part: Fields) -> None:
-    """Add a reply of Ollama's own API, or an object of its stream."""
+    """Add a reply of Ollama's native API, or an object of its stream."""
     draft.set_origin(None, part.text("model"))
     draft.add_text(part.text("response"))
     draft.set_stop_reason(part.text("done_reason"))
@@ -446,7 +457,7 @@ def _add_ollama(draft: ReplyDraft, part: Fields) -> None:
 
 
 def _add_lmstudio(draft: ReplyDraft, part: Fields) -> None:
-    """Add a result or an event of LM Studio's SDK, or a reply of its REST API."""
+    """Add a result or event of LM Studio's SDK, or a reply of its REST API."""
     kind = part.text("type")
     if kind == "chat.end" and part.has("result"):
         draft.texts.clear()
@@ -487,8 +498,8 @@ def _add_lmstudio_call(draft: ReplyDraft, part: Fields, kind: str | None) -> Non
 
 
 def _add_cohere(draft: ReplyDraft, part: Fields) -> None:
-    """Add a reply of Cohere's chat API, version 1 or 2, or an event of its stream."""
-    if part.has("response"):  # the last event of version 1
+    """Add a reply of Cohere's chat API (version 1 or 2), or an event of its stream."""
+    if part.has("response"):  # the last event in version 1
         draft.clear_content()
         _add_cohere(draft, part.object("response"))
         return
@@ -516,7 +527,9 @@ def _add_cohere_message(draft: ReplyDraft, message: Fields, index: int) -> None:
 
 
 _Reader = tuple[Callable[[ReplyDraft, Fields], None], Mapping[str, Exhausted]]
-"""Adds a part of a reply to a draft, and the stop reasons of replies that ran out of tokens."""
+"""Adds a part of a reply to a draft. The mapping contains the stop reasons of replies that ran out
+of tokens.
+"""
 
 _ANTHROPIC_REASONS: Mapping[str, Exhausted] = {
     "max_tokens": "output",
@@ -570,7 +583,7 @@ _FORMAT_BY_KEY: Mapping[str, ReplyFormat] = {
     "stop_reason": "anthropic",
     "finish_reason": "cohere",
 }
-"""The format that a key of a part implies. The first key that is present decides."""
+"""The format that each key implies. The first key in this table that a part contains is used."""
 _FORMAT_BY_TYPE: Mapping[str, ReplyFormat] = {
     "message": "anthropic",
     "message_start": "anthropic",
@@ -589,21 +602,22 @@ _FORMAT_BY_TYPE: Mapping[str, ReplyFormat] = {
 
 
 def read_reply(response: object, format: str | None = None) -> Reply:
-    """Read a vendor's response object, or the array of its stream events.
+    """Read a vendor's response object, or the list of events in its stream.
 
-    The error that a prompt does not fit is read as a reply too: `exhausted` is "window", and
-    `overflow` has the server's numbers.
+    An error about a prompt that does not fit is also returned as a reply: `exhausted` is "window",
+    and `overflow` contains the server's numbers.
 
     Args:
-        response: The object, array or text.
-        format: One of `FORMATS`; recognised by default.
+        response: The object, list or text.
+        format: One of `FORMATS`. By default, the format is recognised.
 
     Raises:
-        VendorFormatError: The response is not a reply, has an unknown format, or is another error.
+        VendorFormatError: The response is not a reply, is in an unknown format, or is another
+            error.
     """
     parts = [part for part in _parts(response) if part]
     if not parts:
-        raise VendorFormatError("the response is empty, or not an object or array of objects")
+        raise VendorFormatError("the response is empty, or is not an object or a list of objects")
     if format is not None and format not in _READERS:
         raise VendorFormatError(f"the format is unknown; known formats are {', '.join(FORMATS)}")
     error = _find_error(parts)
@@ -618,7 +632,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
     except RecursionError:
         raise VendorFormatError("the reply is nested too deeply") from None
     if recognised is None and not _has_content(reply):
-        raise VendorFormatError(f"the response does not have the form of {chosen}")
+        raise VendorFormatError(f"the response is not in {chosen} format")
     return reply
 
 
@@ -667,7 +681,7 @@ def _unwrap_event(event: JsonDict) -> JsonDict:
 def _parts_of_text(text: str) -> Iterator[JsonDict]:
     """Yield the JSON objects in the text of a reply, an SSE stream or NDJSON.
 
-    Other lines, such as `[DONE]` or `event: x`, are skipped.
+    Lines that are not JSON, such as `[DONE]` or `event: x`, are skipped.
     """
     whole = _decode_json(text)
     if whole is not None:
@@ -685,10 +699,10 @@ def _decode_json(text: str) -> object:
     return decoded if isinstance(decoded, dict | list) else None
 
 
-# Errors in place of a reply
+# Errors instead of a reply
 
 _MAX_DIGITS = 20
-"""Most digits of a number to read, because Python refuses to parse thousands of them."""
+"""Maximum number of digits to read, because Python refuses to parse thousands of digits."""
 _OVERFLOW_TYPES = ("exceed_context_size_error", "context_length_exceeded")
 _OVERFLOW_MESSAGES = (
     re.compile(r"prompt is too long: (?P<prompt>\d+) tokens > (?P<limit>\d+) maximum"),
@@ -708,9 +722,9 @@ _OVERFLOW_WITHOUT_NUMBERS = re.compile(
 
 
 def _overflow_in(error: JsonDict) -> Overflow | None:
-    """Return the numbers of a "prompt too long" error, or None for other errors.
+    """Return the numbers in a "prompt too long" error, or None for any other error.
 
-    llama.cpp sends the numbers in fields, and other servers in a sentence.
+    llama.cpp sends the numbers in fields. Other servers send them in a sentence.
     """
     if error.get("type") in _OVERFLOW_TYPES or error.get("code") in _OVERFLOW_TYPES:
         prompt, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
@@ -739,7 +753,7 @@ def _valid_overflow(prompt: int, limit: int) -> Overflow:
 
 
 def _find_error(parts: Iterable[JsonDict]) -> JsonDict | None:
-    """Return the first error object in a reply or among stream events."""
+    """Return the first error object in a reply or in stream events."""
     for part in parts:
         nested = part.get("response")
         for holder in (part, nested if isinstance(nested, Mapping) else {}):
@@ -755,7 +769,7 @@ def _read_error(error: JsonDict, format: ReplyFormat) -> Reply:
     """Return the reply for a prompt that did not fit.
 
     Raises:
-        VendorFormatError: The error is another one. Its message is left out, because it may quote
+        VendorFormatError: The error has another cause. Its message is omitted, because it may quote
             the prompt.
     """
     words = (error.get(key) for key in ("type", "code", "status"))

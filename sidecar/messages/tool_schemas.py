@@ -1,4 +1,6 @@
-"""Tool schemas of every vendor in one form: name, description, JSON Schema of the parameters."""
+"""Converts the tool schemas of all vendors to one form: name, description and JSON Schema of the
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class ToolSchema(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: Mapping[str, Any] = {}
     opaque: str = ""
-    """The JSON of a tool without a schema, which the vendor runs itself."""
+    """The JSON of a tool that has no schema because the vendor runs it."""
 
     @property
     def required(self) -> list[str]:
@@ -67,7 +69,7 @@ def _schema(tool: Mapping[str, Any]) -> ToolSchema:
 
 
 def as_json(value: Any) -> str:
-    """Return compact JSON, or the `repr` of values that JSON cannot represent."""
+    """Return compact JSON, or the `repr` of a value that JSON cannot represent."""
     try:
         return msgspec.json.encode(value).decode("utf-8", "replace")
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
@@ -77,7 +79,7 @@ def as_json(value: Any) -> str:
 def properties_of(
     schema: Mapping[str, Any], depth: int = 0
 ) -> Iterator[list[tuple[str, Mapping[str, Any]]]]:
-    """Yield each `properties` block of a JSON Schema, each before the blocks inside it."""
+    """Yield the `properties` blocks in a JSON Schema. Each block precedes the blocks inside it."""
     if depth > _DEEPEST:
         return
     properties = schema.get("properties")

@@ -21,7 +21,7 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 ASSISTANT_ROLES = frozenset({"assistant", "model"})
 
 NO_OUTPUT = "(no output)"
-"""Text that replaces an empty tool result, because vendors reject empty messages."""
+"""Replaces an empty tool result, because vendors reject empty messages."""
 
 
 class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -29,18 +29,18 @@ class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     role: str
     content: str | list[Any] | None = None
-    """A text, a list of a vendor's blocks, or null."""
+    """A text, a list of blocks in a vendor's format, or null."""
     name: str | UnsetType | None = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType | None = UNSET
     """The tool calls: `{id, name, arguments}`, or OpenAI's `{id, function: {name, arguments}}`."""
     tool_call_id: str | UnsetType | None = UNSET
-    """The id of the tool call whose result this turn is."""
+    """If this turn is a tool result, the id of its tool call."""
     openai_tool_calls: list[dict[str, Any]] | UnsetType | None = msgspec.field(
         name="tool_calls", default=UNSET
     )
-    """The tool calls under OpenAI's name of the field."""
+    """The tool calls, in the field that OpenAI uses."""
     openai_tool_call_id: str | UnsetType | None = msgspec.field(name="tool_call_id", default=UNSET)
-    """The id of the tool call under OpenAI's name of the field."""
+    """The id of the tool call, in the field that OpenAI uses."""
 
 
 def is_system(turn: Turn) -> bool:
@@ -52,7 +52,7 @@ def is_assistant(turn: Turn) -> bool:
 
 
 def parts(turn: Turn) -> list[Block]:
-    """Return the tool calls and tool results of a turn, in order."""
+    """Return the tool calls and tool results in a turn, in order."""
     if isinstance(turn.content, str) and turn.role not in RESULT_ROLES and not field_calls(turn):
         return []
     blocks = [*call_entries(field_calls(turn)), *_listed(turn)]
@@ -73,7 +73,7 @@ def is_empty(turn: Turn) -> bool:
 
 
 def has_own_text(turn: Turn) -> bool:
-    """Return whether a turn contains text besides tool results."""
+    """Return whether a turn contains text in addition to tool results."""
     if isinstance(turn.content, list):
         taken = {part.at for part in parts(turn) if part.place == "block"}
         rest = [block for index, block in enumerate(turn.content) if index not in taken]
@@ -82,12 +82,14 @@ def has_own_text(turn: Turn) -> bool:
 
 
 def starts_exchange(turn: Turn) -> bool:
-    """Return whether a turn is a message of the user rather than only tool results."""
+    """Return whether a turn is a message from the user that does not consist only of
+    tool results.
+    """
     return turn.role == "user" and (has_own_text(turn) or not parts(turn))
 
 
 def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
-    """Return a turn without some of its tool calls and results.
+    """Return a copy of a turn without some of its tool calls and results.
 
     Args:
         turn: The turn.
@@ -108,7 +110,7 @@ def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
 
 
 def with_outputs(turn: Turn) -> Turn:
-    """Return the turn with a placeholder in each empty tool result."""
+    """Return the turn with a placeholder in place of each empty tool result."""
     if not isinstance(turn.content, list):
         return turn
     made = [_with_output(block) for block in turn.content]
@@ -133,7 +135,7 @@ def _is_blank(result: Block) -> bool:
 def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
     if "toolResult" in block:
         return {"content": [{"text": NO_OUTPUT}]}
-    if block is not body:  # Gemini: the object's keys tell whether it failed
+    if block is not body:  # in Gemini's format, the keys of the object show whether the call failed
         return {"response": dict.fromkeys(body.get("response") or ("output",), NO_OUTPUT)}
     output = body.get("output")
     if isinstance(output, Mapping):
@@ -143,12 +145,12 @@ def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sends_reasoning(turn: Turn) -> bool:
-    """Return whether the turn contains its reasoning, which the next request then sends back."""
+    """Return whether the turn contains reasoning, which the next request sends back."""
     return any(block.kind == "thinking" for block in _listed(turn))
 
 
 def own_text(turn: Turn) -> str:
-    """Return the turn's text without tool calls and results."""
+    """Return the text of a turn without its tool calls and results."""
     return join_texts(blocks_of(turn.content))
 
 

@@ -1,5 +1,6 @@
-"""Reads the usage of a call, which every vendor reports in another form, as numbers that do not
-overlap.
+"""Reads the usage of a call.
+
+Every vendor reports usage in a different form. The result consists of numbers that do not overlap.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from sidecar.errors import VendorFormatError
 
 JsonObject: TypeAlias = Mapping[str, Any]
 
-# Limits of a call's numbers. Values beyond them are mistakes or attacks, and are refused. They are
-# generous, because a record may stand for a whole batch of calls.
+# Limits for the numbers of a call. Values above them are mistakes or attacks, and are rejected.
+# The limits are generous, because one record may represent a whole batch of calls.
 MOST_TOKENS = 10**12
-"""Largest number of tokens in a call."""
+"""Maximum number of tokens in a call."""
 MOST_USD = Decimal(1_000)
-"""Largest cost that a vendor may report for a call."""
+"""Maximum cost that a vendor may report for a call."""
 LONGEST_ID = 512
-"""Most characters of an id or a model's name."""
+"""Maximum number of characters in an id or in the name of a model."""
 FIRST_YEAR, LAST_YEAR = 2000, 2100
-"""Years in which a call may have been made, inclusive, in UTC."""
+"""The first and last year, in UTC, in which a call may have been made."""
 
 _WRAPPERS = ("usage", "usageMetadata", "usage_metadata", "stats", "meta", "timings")
 _NESTED = ("response", "message", "metadata")
@@ -39,7 +40,7 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens", default=0)
-    """The part of `cache_write_tokens` that is cached for an hour. Anthropic bills it
+    """The part of `cache_write_tokens` that is cached for an hour, which Anthropic bills
     separately.
     """
     output_tokens: int = 0
@@ -50,15 +51,15 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
-    """Read the usage object of any vendor, alone or inside a reply.
+    """Read a usage object of any vendor, which may be inside a reply.
 
     Args:
-        obj: The usage or the reply.
-        format: A format of `context/response`. It matters only if the fields do not identify the
-            vendor.
+        obj: The usage object or the reply.
+        format: A format that `context/response` accepts. It is used only if the fields do not
+            identify the vendor.
 
     Returns:
-        The usage, or None if `obj` contains none.
+        The usage, or None if `obj` does not contain any.
 
     Raises:
         VendorFormatError: A number of tokens is not a whole number from 0 to `MOST_TOKENS`.
@@ -80,7 +81,7 @@ def _find_usage(obj: object, format: str | None, depth: int) -> Usage | None:
 
 
 def holders_in(raw: object) -> Iterator[JsonObject]:
-    """Yield the objects of a reply or stream that may contain a usage."""
+    """Yield the objects in a reply or stream that may contain a usage object."""
     for one in raw if isinstance(raw, list | tuple) else (raw,):
         if isinstance(one, Mapping):
             yield one
@@ -88,7 +89,7 @@ def holders_in(raw: object) -> Iterator[JsonObject]:
 
 
 def usages_in(raw: object) -> Iterator[JsonObject]:
-    """Yield the objects of a reply or stream that may be a usage."""
+    """Yield the objects in a reply or stream that may be a usage object."""
     holders = list(holders_in(raw))
     for holder in holders:
         yield from (inner for name in _WRAPPERS if (inner := part(holder, name)))
@@ -130,8 +131,9 @@ def _with_xai_total(usage: JsonObject) -> JsonObject:
 
 
 def _input_output(usage: JsonObject) -> Usage:
-    """Read `input_tokens` and `output_tokens`, which OpenAI (including cached tokens) and Anthropic
-    use.
+    """Read `input_tokens` and `output_tokens` in the format of Anthropic or OpenAI.
+
+    OpenAI's `input_tokens` include cached tokens.
     """
     details = part(usage, "input_tokens_details") or part(usage, "input_token_details")
     cached = _first_number(details, "cached_tokens") or _first_number(usage, "cached_input_tokens")
@@ -181,7 +183,7 @@ def _bedrock(usage: JsonObject) -> Usage:
 
 
 def _gemini(usage: JsonObject) -> Usage:
-    """Read Gemini's usage. Its prompt excludes tool use, and its output excludes thoughts."""
+    """Read Gemini's usage. Prompt tokens exclude tool use, and output tokens exclude thoughts."""
     thoughts = _first_number(usage, "thoughtsTokenCount", "thoughts_token_count")
     return usage_from_prompt(
         _first_number(usage, "promptTokenCount", "prompt_token_count")
@@ -207,15 +209,17 @@ def _lmstudio(usage: JsonObject) -> Usage:
 
 
 def _cohere(usage: JsonObject) -> Usage:
-    """Read Cohere's usage. `tokens` is what the model read, and `billed_units` what is billed."""
+    """Read Cohere's usage. `tokens` are what the model read, and `billed_units` are what
+    is billed.
+    """
     tokens = part(usage, "tokens") or part(usage, "billed_units")
     prompt, read = _first_number(tokens, "input_tokens"), _first_number(usage, "cached_tokens")
     return usage_from_prompt(prompt, read, 0, 0, _first_number(tokens, "output_tokens"), 0)
 
 
 def _llamacpp_timings(usage: JsonObject) -> Usage:
-    """Read llama.cpp's timings. `prompt_n` tokens were evaluated, and `cache_n` came from the
-    cache.
+    """Read llama.cpp's timings. `prompt_n` tokens were evaluated, and `cache_n` tokens
+    were cached.
     """
     read = _first_number(usage, "cache_n")
     return usage_from_parts(
@@ -258,7 +262,7 @@ _READERS: tuple[tuple[tuple[str, ...], _Reader], ...] = (
 def usage_from_prompt(
     prompt: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return a usage from a number of prompt tokens that includes cache reads and writes."""
+    """Return the usage for a number of prompt tokens that includes cache reads and writes."""
     read = min(read, prompt)
     write = min(write, prompt - read)
     return usage_from_parts(prompt - read - write, read, write, write_1h, output, reasoning)
@@ -267,7 +271,7 @@ def usage_from_prompt(
 def usage_from_parts(
     fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return a usage from numbers of tokens that do not overlap."""
+    """Return the usage for numbers of tokens that do not overlap."""
     return Usage(
         input_tokens=fresh,
         cache_read_tokens=read,
@@ -306,11 +310,11 @@ def _check_token_number(value: object, name: str) -> int:
 
 
 def part(usage: JsonObject, name: str) -> JsonObject:
-    """Return the object in a field, or an empty object."""
+    """Return the object in a field, or an empty object if there is none."""
     value = usage.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
 def count_or_zero(value: object) -> int:
-    """Return a vendor's number, or 0 if it is not a whole number of at least 0."""
+    """Return a number from a vendor, or 0 if it is not a whole number of at least 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

@@ -351,7 +351,7 @@ export interface CostTotals {
 }
 
 /**
- * The number of tokens of a text, and how they were counted.
+ * The number of tokens in a text, with the method of the count.
  */
 export interface Count {
   tokens: number;
@@ -511,7 +511,7 @@ export interface Forecast {
 }
 
 /**
- * A model of the catalogue.
+ * A model in the catalogue.
  */
 export interface ModelInfo {
   id: string;

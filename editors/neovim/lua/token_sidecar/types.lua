@@ -273,7 +273,7 @@
 ---@field unpricedTokens integer
 ---@field costText string
 
---- The number of tokens of a text, and how they were counted.
+--- The number of tokens in a text, with the method of the count.
 ---@class token_sidecar.Count
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -400,7 +400,7 @@
 ---@field limits token_sidecar.PlanLimit[]
 ---@field block? token_sidecar.UsageBlock
 
---- A model of the catalogue.
+--- A model in the catalogue.
 ---@class token_sidecar.ModelInfo
 ---@field id string
 ---@field provider? string
