@@ -504,11 +504,15 @@ def test_the_subcommands_match_the_palette(editor: Editor) -> None:
     known = editor.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")
     assert known == sorted(PALETTE)
     assert set(PALETTE.values()) == palette - {
-        "showMenu",
+        "hideEndedSessions",
         "installServer",
         "pinSession",
+        "sessionReport",
+        "showEndedSessions",
+        "showMenu",
+        "sortSessions",
         "unpinSession",
-    } | {"tokenMap"}
+    }
 
 
 def choose(editor: Editor, row: int) -> None:

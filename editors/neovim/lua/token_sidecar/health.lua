@@ -39,7 +39,8 @@ local function check_configuration(found)
   vim.health.info('user file: ' .. plain(configuration.userFile) .. state)
   vim.health.info('project root: ' .. plain(configuration.root))
   for _, problem in ipairs(configuration.problems) do
-    vim.health.error(plain(problem))
+    local report = vim.endswith(problem, '(ignored)') and vim.health.warn or vim.health.error
+    report(plain(problem))
   end
   if #configuration.problems == 0 then vim.health.ok('no problems') end
   if configuration.stateProblem then
