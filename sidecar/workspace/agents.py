@@ -34,12 +34,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
-"""How many of an agent's older stores are read in search of a session for the workspace."""
+"""Maximum number of an agent's older stores to search for a session of the workspace."""
 
 
 class LastSearch(NamedTuple):
-    """The last search for a workspace's sessions."""
-
     sources: Sources
     has_any: bool = False
 
@@ -73,8 +71,8 @@ class SessionReader:
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read the new contents of some stores. Returns whether there were any.
 
-        For agents that are not in `billed`, calls are recorded only if earlier calls from the
-        same store are in the ledger.
+        Calls of agents that are not in `billed` are only recorded if the store's earlier
+        calls are in the ledger.
 
         Args:
             stores: The stores to read.
@@ -109,8 +107,8 @@ class SessionReader:
                 return
 
     def read_recent(self, since: datetime) -> None:
-        """Read all stores from the last day. For agents without a recent session, also read older
-        stores.
+        """Read all stores from the last day, and older stores of agents without a recent
+        session.
         """
         recent, older = self._split_by_age(self._read_billed_stores(), since)
         self.read(recent)
@@ -161,7 +159,7 @@ class AgentSessions:
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
         self._memory: MemoryLedger | None = None
-        """Used instead of the ledger file when the file is unusable."""
+        """In-memory replacement for the ledger while the ledger file cannot be used."""
 
     async def find_sessions(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
         """Find the workspace's recent sessions.
@@ -192,8 +190,10 @@ class AgentSessions:
     async def read_changed(
         self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
     ) -> bool:
-        """Read the workspace's changed session files. Returns whether any calls were recorded or
-        changed.
+        """Read the workspace's changed session files.
+
+        Returns:
+            Whether any calls were recorded or changed.
         """
         known = self._seen.get(workspace)
         if known is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LISTING_SECONDS = 10.0
-"""How long the list of files in a folder is cached, in seconds."""
+"""How long the list of files in a folder is cached."""
 _HEAD_PIECES = 100
 """Number of pieces searched for an ignore mark. The mark must be in the first ten lines."""
 
@@ -49,7 +49,7 @@ class Subject(NamedTuple):
 
 
 class Budgets:
-    """Checks the budgets of open documents. Counts of other files are cached."""
+    """Checks the budgets of open documents, and caches the token counts of other files."""
 
     def __init__(self, counts: Counts, documents: Documents, roots: Workspaces) -> None:
         self._counts, self._documents, self._roots = counts, documents, roots
@@ -57,7 +57,7 @@ class Budgets:
         self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(10_000)
 
     def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
-        """Return a text with the budget rules that apply to its URI."""
+        """Return a text together with the budget rules that apply to its URI."""
         name = relative_name(workspace, snapshot.uri)
         rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
         rules += _window_rule(snapshot.uri, workspace, name)

@@ -39,7 +39,6 @@ class CalibrationStore:
         """The calibrations, or None if the file has not been read yet."""
         self.has_unsaved = False
         self._read_stamp: Stamp | None = None
-        """The version of the file that was read last."""
 
     @property
     def path(self) -> Path:

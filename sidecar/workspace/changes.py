@@ -92,9 +92,7 @@ def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
 
 
 class AlternativeModels(NamedTuple):
-    """Finds other models for a conversation. Immutable, and therefore safe to use on worker
-    threads.
-    """
+    """Finds other models for a conversation. Immutable, so worker threads can use it."""
 
     model: str
     counter: Counter
@@ -102,7 +100,7 @@ class AlternativeModels(NamedTuple):
     capabilities: tuple[Capability, ...]
 
     def all(self) -> list[Alternative]:
-        """Return other models from the same vendor and from endpoints that serve the current
+        """Return other models from the same vendor or from endpoints that serve the current
         model.
         """
         from sidecar.counting.model_list import search
@@ -227,7 +225,7 @@ class ApplyCounts(Change[None]):
     server: str = ""
     """The server that provided the counts."""
     first_new: int = 0
-    """Index of the first turn added since the last request to the endpoint."""
+    """Index of the first turn added by the change that requested the count."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         conversation = draft.conversation

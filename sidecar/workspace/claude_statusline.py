@@ -1,7 +1,7 @@
-"""Stores the data that Claude Code sends to its status line.
+"""Stores data that Claude Code only sends to its status line. All functions block.
 
-No session file contains this data: the context windows of sessions and the limits of the user's
-subscription. All functions block.
+The data consists of the context windows of sessions and the limits of the user's
+subscription.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64
 _MOST_BYTES = 1 << 20
 _MOST_PERCENT = 10_000
-_MOST_USD = 1e6  # no real session costs more
+_MOST_USD = 1e6  # upper limit for a plausible cost
 
 
 class CurrentUsage(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class RateLimits(msgspec.Struct, frozen=True):
     seven_day: Quota | None = None
 
     def reported(self) -> list[ReportedLimit]:
-        """Return the limits whose used share is known."""
+        """Return the limits for which Claude Code reported a valid percentage."""
         from sidecar.agents.events import (
             ReportedLimit,
         )  # Imported late to keep server startup fast.
@@ -185,5 +185,5 @@ def save(folder: Path, sent: StatuslineInput) -> None:
 
 
 def with_window(size: Occupancy, saved: SavedWindow) -> Occupancy:
-    """Combine a session's size with its saved context window."""
+    """Return the session's size with the saved context window, if there is one."""
     return size if saved.limit is None else msgspec.structs.replace(size, limit=saved.limit)

@@ -87,9 +87,7 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """Conversations that an endpoint failed to count, with the endpoint's fingerprint at
-        that time.
-        """
+        """The endpoint's fingerprint for each conversation that the endpoint failed to count."""
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -123,7 +121,7 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    self._ask_later(before)  # earlier fits and undos requested no count
+                    self._ask_later(before)  # request the count now, because fits and undos do not
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
         if is_answer:  # already handled by the change that requested the count
@@ -238,7 +236,7 @@ class Conversations:
             await self._warn_of_threshold(current)
 
     async def recount(self, session_id: str | None = None) -> None:
-        """Recount all conversations, or only one, if their counts are outdated."""
+        """Recount all conversations with outdated counts, or only the given conversation."""
         await self.restore()
         for conversation in [*self.sessions.conversations.values()]:
             name = conversation.id
@@ -402,7 +400,7 @@ class Conversations:
 
         Args:
             conversation: The version to count.
-            first_new: Index of the first turn added since the last request.
+            first_new: Index of the first turn added by the change.
         """
         settings = self.workspace.settings
         await self._sections.ask(conversation, conversation.model, settings)
@@ -447,7 +445,6 @@ class Conversations:
 
     @contextmanager
     def _mark_asking(self, conversation: Conversation) -> Iterator[None]:
-        """Keep track of running endpoint requests for the conversation."""
         state = self.sessions.state_of(conversation.id)
         self._missed.pop(conversation.id, None)
         state.asking += 1
@@ -512,7 +509,7 @@ class Conversations:
 
 
 def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft and count its new parts, except for sections. Blocks."""
+    """Apply a change to a draft and count its new parts. Sections are counted separately."""
     outcome = change.apply(draft)
     if not draft.conversation.has_uncounted_sections:
         draft.conversation.total()
@@ -607,7 +604,7 @@ class SectionCounts:
         )
 
     async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
-        """Request the endpoint's counts of outdated sections. `refresh` picks up the results."""
+        """Request an endpoint's counts of outdated sections. `refresh` applies the counts."""
         if self._counts.asks_endpoint(model, settings):
             sources = [
                 self._documents.latest(section.source)

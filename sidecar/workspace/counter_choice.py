@@ -67,9 +67,7 @@ class CounterChooser:
         self._roots = roots
 
     def tokenizers(self, settings: Settings) -> Tokenizers:
-        """Return the tokenizers for the settings. Equal tokenizer settings share the same
-        object.
-        """
+        """Return the tokenizers for the settings. Workspaces with equal settings share them."""
         key = (settings.tokenizers, settings.tokenize.estimator)
         if key not in self._tokenizers:
             self._tokenizers[key] = Tokenizers(*key, self._purpose)
@@ -87,9 +85,9 @@ class CounterChooser:
         return self._endpoints[key]
 
     def _is_in_force(self, settings: Settings) -> bool:
-        """Return whether any workspace still has these endpoints in its settings.
+        """Return whether any workspace still uses these endpoints.
 
-        This prevents running tasks from sending text to an endpoint that the user has
+        Tasks that started with old settings must not send text to an endpoint that has been
         removed.
         """
         declared, roots = endpoint_key(settings), self._roots

@@ -52,7 +52,7 @@ ENDPOINT_SECONDS = 2.0
 LATEST_SECONDS = 30.0
 """Time after which an endpoint's late answer is discarded."""
 QUIET_CHARACTERS = 20_000
-"""Longer documents are sent to an endpoint only after a pause in typing."""
+"""Documents of at least this length are only sent to an endpoint after a pause in typing."""
 CHARACTERS_PER_QUIET_SECOND = 200_000
 LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
@@ -60,11 +60,11 @@ _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
 """Size of the sample used to estimate the token count of a long document."""
 GIANT_CHARACTERS = 100_000
-"""Pieces of this length take long to tokenize, and the tokenizer cannot be interrupted."""
+"""Pieces of this length take a long time to tokenize, and this cannot be interrupted."""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _LEARN_CHARACTERS = 200
-"""Shorter texts are not used for calibration because endpoint overhead would distort it."""
+"""Texts shorter than this are not used for calibration. Endpoint overhead would distort it."""
 
 
 class _AskedText(NamedTuple):
@@ -102,7 +102,7 @@ class SnapshotCounter:
         self._counting = SharedTasks("counting", outlives_waiters=False)
 
     async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
-        """Load tokenizers ahead of time to make their first counts fast."""
+        """Load tokenizers in advance to speed up their first counts."""
         await self._workers.run(partial(_load_tokenizers, tokenizers))
         self._loaded.update(one.base for one in tokenizers)
 
@@ -344,7 +344,7 @@ class Counts(CounterChooser):
             self.calibration_changed()
 
     def calibration_changed(self) -> None:
-        """Schedule a write of the calibrations."""
+        """Schedule writing the calibrations to the file."""
         self.calibrations.changed()
         self._publish(Event("learned"))
 
@@ -408,9 +408,7 @@ class Counts(CounterChooser):
         return await self.count(snapshot, model, workspace, here)
 
     def extrapolate(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
-        """Estimate a long document's count from a sample. Shown until the real count is
-        available.
-        """
+        """Estimate a long document's count from a sample. Shown until the real count is known."""
         tokenizer = self.tokenizers(workspace.settings).for_model(model)
         tokens = self.snapshots.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KIND_CHARACTERS = SAMPLE_CHARACTERS
 _WALKED = 1_000_000
-"""Longer texts are not counted on the event loop because that would take over 1 ms."""
+"""Texts longer than this are not counted on the event loop. That would take over 1 ms."""
 
 
 class Snapshot(SplitText):
@@ -68,7 +68,7 @@ class Snapshot(SplitText):
         self.language_id = document.language_id
 
     def is_of(self, document: TextDocument | None) -> bool:
-        """Return whether the snapshot is up to date with the document."""
+        """Return whether the snapshot contains the document's current text."""
         return self._is_whole and document is not None and self.edition is document.edition
 
     @property
@@ -119,7 +119,7 @@ class Snapshot(SplitText):
         if self.characters > most and not self.is_cut:
             return None  # splitting a long text would take too long
         if not base.has_safe_cuts and self._whole is None and self.characters > most:
-            return None  # the text is neither counted yet nor splittable
+            return None  # the text has not been counted yet and cannot be split
         if self.characters > _WALKED:
             return None
         units = countable_pieces(self, base)
@@ -177,8 +177,8 @@ class Documents(dict[str, TextDocument]):
         super().__init__()
         self._snapshots: dict[str, Snapshot] = {}
         self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
-        """Character offsets of followed ranges. Places without an entry follow the whole
-        document.
+        """Character offsets of followed ranges. Documents that are followed as a whole have no
+        entry.
         """
 
     def get_open(self, uri: str) -> TextDocument:
@@ -257,7 +257,10 @@ class Documents(dict[str, TextDocument]):
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return the current text of a followed place, or the same object if it is unchanged."""
+        """Return the current text of a followed place.
+
+        Returns the same object if the text is unchanged.
+        """
         if not self.is_stale(text):
             return text
         return FollowedText(text.place, self._snapshot_at(text.place, self[text.place.uri]))

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""Default interval at which subscribers are told to check for changes themselves."""
+"""Default interval at which subscribers are notified without a known change."""
 QUIET_SECONDS = 0.02
 """Changes are reported once there has been no further change for this long."""
 LONGEST_SECONDS = 0.1
@@ -146,12 +146,11 @@ class FileWatcher:
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
     ) -> Subscription:
-        """Follow the paths that `find_paths` returns. Must always be called from the same
-        thread.
+        """Follow the paths that `find_paths` returns. Always call this from the same thread.
 
         `notify` is called on the watcher thread with the changed paths. It is called with
-        None if any path may have changed: when watching starts, every `poll_seconds`, and
-        when followed paths appear or disappear.
+        None if any path may have changed. This happens when watching starts, every
+        `poll_seconds`, and when followed paths appear or disappear.
         """
         subscription = Subscription(find_paths, notify, poll_seconds)
         self._inbox.put(subscription)
@@ -250,7 +249,7 @@ _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
-"""Linux settings to suggest to the user, by error number."""
+"""Linux settings that limit the watching of files, by error number."""
 
 
 class _Folder(NamedTuple):
@@ -274,7 +273,7 @@ class _Watches:
         self._has_failed = False
 
     def update(self, trees: Iterable[str], folders: Iterable[str]) -> None:
-        """Replace the watched folders. Trees are watched recursively, folders are not."""
+        """Replace the watched folders. `trees` are watched recursively, `folders` are not."""
         wanted: dict[_Folder, list[str]] = {}
         for paths, is_tree in ((trees, True), (folders, False)):
             for path in paths:

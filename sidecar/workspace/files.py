@@ -45,9 +45,7 @@ class IgnoreRules(NamedTuple):
 
 
 def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
-    """Read a folder's `.gitignore`. Patterns beyond the limits shared with its parents are
-    skipped.
-    """
+    """Read a folder's `.gitignore`. The limits apply to it and its parents' files combined."""
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
         return []
@@ -239,7 +237,7 @@ def read(file: File) -> Text | SkippedPath:
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a file or a pipe. Raises OSError, also if the input is endless."""
+    """Read a file or a pipe. Raises OSError if it is unreadable or endless."""
     with open(path, "rb") as stream:
         if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return stream.read()
@@ -344,7 +342,7 @@ class Target(NamedTuple):
     link: bool = False
     """Whether the path is a symbolic link in a folder. Only links with a budget are checked."""
     fault: SkippedPath | None = None
-    """Why the file is skipped, or None if it is not."""
+    """The reason for skipping the file, or None."""
 
 
 def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
@@ -371,7 +369,7 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
 def root_of(path: str, current: Path | None, *, only: bool) -> Path:
     """Return the root of a path.
 
-    This is `current` if it contains the path. Otherwise, the root is found from the path.
+    This is `current` if it contains the path. Otherwise, `find_root` determines the root.
 
     Raises:
         ValueError: `only` is set and the path is outside `current`.
@@ -429,7 +427,7 @@ class Targets:
                     file.path, below + with_slashes(file.path[strip:]), is_link=True
                 )
             else:
-                # Anything else is a .gitignore with skipped patterns.
+                # A path that is not a folder is a .gitignore with skipped patterns.
                 end = "/" if os.path.isdir(file.path) else ""
                 relative = f"{below}{with_slashes(file.path[strip:])}{end}"
                 yield Target(file.path, relative, fault=file)

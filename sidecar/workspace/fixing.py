@@ -112,7 +112,7 @@ def _free_name(path: Path) -> Path:
     for number in range(1, _TRIES):
         suffix = ".excess" if number == 1 else f".excess{number}"
         candidate = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-        if not os.path.lexists(candidate):  # includes broken links
+        if not os.path.lexists(candidate):  # also detects broken links
             return candidate
     return path.with_name(f"{path.stem}.excess{_TRIES}{path.suffix}")
 

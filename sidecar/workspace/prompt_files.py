@@ -43,9 +43,7 @@ _DEPTH = 5
 
 
 class PromptFileRule(msgspec.Struct, frozen=True):
-    """A path pattern, the agents that send matching files, and the page where this is
-    documented.
-    """
+    """A path pattern, the agents that send matching files, and a link to the documentation."""
 
     pattern: str
     """A path relative to the root. The last part may be a glob."""

@@ -375,7 +375,7 @@ def _read_in_steps(
 
 
 def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
-    """Group readings into transactions. Separate commits for small stores would be slow."""
+    """Group readings into transactions, because a commit per store would be slow."""
     some: list[_Reading] = []
     events = 0
     for one in readings:

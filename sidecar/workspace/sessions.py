@@ -89,9 +89,7 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The session's title or first prompt. Without either, the branch or agent and the start
-        time.
-        """
+        """The title or first prompt, or else the branch or agent together with the start time."""
         if self.source == PROTOCOL:
             return _conversation_label(self.id, self.updated_at)
         if named := self.title or self.first_prompt:
@@ -262,9 +260,7 @@ class SessionRegistry:
         return self.id_to_change(session_id)
 
     def sent_estimate(self, session_id: str) -> int | None:
-        """Return the estimated size of a conversation's last request in tokens, or None if
-        unknown.
-        """
+        """Return the estimated size in tokens of a conversation's last request, or None."""
         conversation = self.conversations.get(session_id)
         if conversation is None:
             return None
@@ -326,9 +322,7 @@ class SessionRegistry:
         return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
 
     def rows(self, *, every: bool = False) -> list[SessionRow]:
-        """Return the sessions from the last day, or all sessions if `every` is set, newest
-        first.
-        """
+        """Return the sessions from the last day, or all sessions, newest first."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         agents = self._older_agent_sessions if every else {}
         own = {one.id: one for one in self._nonempty_conversations()}
@@ -337,9 +331,7 @@ class SessionRegistry:
         return [self._row_of(one) for one in newest_first if one.updated_at >= since]
 
     def conversation_usages(self) -> list[ContextUsage]:
-        """Return the usage of this server's newest conversations, for sharing with other
-        processes.
-        """
+        """Return the usage of this server's newest conversations for other processes."""
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)

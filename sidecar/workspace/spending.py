@@ -83,7 +83,7 @@ class Costs:
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
     def set_history(self, *, read: bool, reading: bool = True) -> None:
-        """Set whether the ledger is complete, and whether this process records agents' calls."""
+        """Update `read` and `reading`."""
         self.read, self.reading = read, reading
 
     def update_cap_state(self, *, is_over: bool) -> bool:

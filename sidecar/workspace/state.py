@@ -137,7 +137,7 @@ class State:
 
 _SHARING_LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
-"""Maximum time between a server's start and its lock, in seconds."""
+"""Lock files newer than this are kept because their server may still be starting."""
 _MOST_SHARED_BYTES = 1 << 22
 
 

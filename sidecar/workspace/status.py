@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 API_PRICES = "at API prices"
 """Appended to agents' costs. The actual price is unknown for users with a subscription."""
 _DOCUMENT_ROWS = 4
-"""Maximum number of rows in a document's tooltip. All tooltips together have up to eight."""
+"""Maximum number of rows in a document's tooltip."""
 
 _METHODS: dict[Method, str] = {
     "exact": "exact, counted with the model's tokenizer",

@@ -124,7 +124,7 @@ BEING_READ = "being read"
 NOT_READ = "not read yet"
 """Shown as the cost by commands that do not record agents' calls."""
 AT_LEAST = "≥"
-"""Precedes a cost that may not include all calls."""
+"""Prefix for a cost that may not include all calls."""
 
 _BAR = 10
 """Width of gauges in a terminal, in characters."""
@@ -150,7 +150,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
 def add_view_to_usage(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
-    """Add the rows and the text for display to a usage."""
+    """Add the rows and text to display to a usage."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = format_age(session.updated_at, now) if session else ""
@@ -171,7 +171,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Add the texts for display to sessions: `detail` for a tree, `text` for a terminal."""
+    """Add the texts to display to sessions: `detail` for a tree, `text` for a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)

@@ -15,9 +15,7 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Runs blocking work for the event loop. Work receives immutable values and returns its
-    result.
-    """
+    """Runs blocking work for the event loop. Pass only immutable values to it."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")

@@ -65,7 +65,7 @@ class Workspace:
     """The shown context. Only `SessionRegistry` may replace it."""
 
     def limits_for(self, model: str) -> NamedLimits:
-        """Return the context windows of the shown session if it uses the model."""
+        """Return the context windows known from the shown session if it uses this model."""
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
@@ -108,7 +108,7 @@ EventKind = Literal[
 
 
 class MissedCount(NamedTuple):
-    """A failed request to an endpoint for a count."""
+    """A request for a count that an endpoint failed to answer."""
 
     model: str
     settings: Settings
@@ -128,7 +128,7 @@ class Event(NamedTuple):
 
     @property
     def shows(self) -> bool:
-        """Whether a number on the screen may have changed."""
+        """Whether the event may change a displayed number."""
         return self.what not in ("missed", "learned", "warning")
 
     def concerns(self, workspace: Workspace) -> bool:
@@ -137,7 +137,7 @@ class Event(NamedTuple):
 
 
 def path_of(uri: str) -> PurePath | None:
-    """Return the local path of a `file:` URI, or None for other URIs. Does no file access."""
+    """Return the local path of a `file:` URI, or None for other URIs. Does not access the disk."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -193,9 +193,7 @@ class Workspaces:
         return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
-        """Return the innermost root that contains a document, or else the workspace without a
-        root.
-        """
+        """Return the innermost root that contains a document, or else `outside`."""
         owner = self._by_document.get(uri)
         if owner is None:
             if len(self._by_document) > _DOCUMENTS_KEPT:
@@ -220,7 +218,7 @@ class Workspaces:
         """Return the workspace with the given URI or path. Defaults to the only root.
 
         Raises:
-            BadParamsError: Several roots are open but none is given, or it is not in any open
+            BadParamsError: No workspace is given but several are open, or it is not in any
         root.
         """
         if workspace is None:
