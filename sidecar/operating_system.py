@@ -86,9 +86,7 @@ if sys.platform == "linux":
             getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ssize_t, arguments))
 
     def open_process(process_id: int) -> int | None:
-        """Return a descriptor that becomes readable when a process exits, or None if
-        unsupported.
-        """
+        """Return a descriptor that becomes readable when a process exits, or None."""
         try:
             return os.pidfd_open(process_id)
         except OSError:  # an old kernel or a sandbox

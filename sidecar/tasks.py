@@ -26,9 +26,7 @@ class _Job:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Future[None] | None = None
     next: tuple[float, Work] | None = None
-    """The delay and work scheduled while the task is running. The delay starts when the task
-    ends.
-    """
+    """The delay and the work to run next. The delay starts when the current task ends."""
 
 
 class Scheduler:
@@ -191,7 +189,7 @@ class SharedTasks(Generic[K, T]):
 
         Raises:
             TimeoutError: The work takes longer than `seconds`. It continues if
-        `outlives_waiters`.
+                `outlives_waiters`.
         """
         shared = self._running.get(key)
         if shared is None:

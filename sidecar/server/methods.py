@@ -39,7 +39,7 @@ class CountParams(Params, frozen=True, kw_only=True):
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
-    """A chat in any vendor's format. The tokens of the model's chat format are included."""
+    """A chat in any vendor's format. The overhead of the model's chat format is counted, too."""
     tools: list[dict[str, Any]] | None = None
     """Tool schemas sent along with `messages`."""
     range: Range | None = None

@@ -114,7 +114,7 @@ _commitments: WeakKeyDictionary[asyncio.Future[Any], Commitment] = WeakKeyDictio
 
 
 def create_request_commitment() -> Commitment:
-    """Create a commitment for the request that is handled by the current task."""
+    """Create a commitment for the request handled by the current task."""
     commitment = Commitment()
     task = asyncio.current_task()
     if task is not None:
@@ -149,7 +149,7 @@ def parse(body: Body) -> Any:
 
     Raises:
         InvalidBodyError: The body is not valid JSON, contains a number that is not finite, or
-    is nested more than `MAX_DEPTH` levels deep.
+            is nested more than `MAX_DEPTH` levels deep.
     """
     try:
         value = _decode(body)
@@ -157,7 +157,7 @@ def parse(body: Body) -> Any:
         raise InvalidBodyError("the body is not UTF-8", _decode_leniently(body)) from None
     except (ValueError, RecursionError):
         raise InvalidBodyError("the body is not valid JSON", _read_outline(body)) from None
-    # Long bodies mostly consist of one string, so walking the value is faster than a scan.
+    # Checking the parsed value is faster for long bodies, which mostly consist of one string.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
         raise InvalidBodyError(
@@ -326,7 +326,7 @@ def convert_lsp_message(message: dict[str, Any], kind: type[Any], converter: Con
 
     Raises:
         BadParamsError: The message is malformed. The error names only the method because
-    error messages from cattrs quote the contents.
+            error messages from cattrs quote the contents.
     """
     try:
         return converter.structure(message, kind)
@@ -370,7 +370,7 @@ class SidecarProtocol(LanguageServerProtocol):
         self.state: str = "new"
         self._exit_code: asyncio.Future[int] | None = None
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
-        """Called for malformed notifications, by method, with the params or None if unreadable."""
+        """Handlers for malformed notifications, by method. They receive the params, or None."""
         self._running: dict[int | str, asyncio.Future[Any]] = {}
         """Requests from the client by ID. pygls keeps requests to the client in
         `_request_futures`.

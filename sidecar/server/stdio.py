@@ -34,7 +34,7 @@ MAX_DEPTH = 200
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""How many bytes at the end of a line are searched for a header after garbage."""
+"""How many bytes at the end of an invalid line are searched for a header."""
 
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
 """Matches the header as written by almost all clients."""
@@ -256,8 +256,7 @@ def _read_on_loop(
 ) -> bool:
     """Read stdin on the event loop, which is faster than using a thread.
 
-    Returns False if the loop cannot watch stdin, for example on Windows or if stdin is a
-    file.
+    Returns False if the loop cannot watch stdin. This is the case on Windows and for files.
     """
     loop, framer = asyncio.get_running_loop(), framer or Framer()
 

@@ -353,7 +353,7 @@ class Conversations:
         Raises:
             BadParamsError: The session does not exist.
             RequestError: `noText`. The session belongs to an agent, so its messages are not
-        available.
+                available.
         """
         session = self.sessions.find(session_id)
         if session is None and self.is_changing(session_id):

@@ -112,7 +112,7 @@ class Snapshot(SplitText):
             base: The tokenizer.
             most: Maximum number of characters to tokenize. Slow pieces count extra.
             document: The open document with the same URI. Its counts are reused if it is
-        unchanged.
+                unchanged.
         """
         if base.has_safe_cuts and document is not None and self.is_of(document):
             return count_if_quick(document, base, most)

@@ -84,7 +84,7 @@ class Services(SharedServices):
 
         Raises:
             BadParamsError: `named` is None but several roots are open, or it is not in any
-        root.
+                root.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)

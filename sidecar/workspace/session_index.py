@@ -190,7 +190,7 @@ class SessionIndex:
             stores: The stores in reading order.
             control: Options for stopping or slowing down.
             preview: Whether to read only sessions if a store's calls have never been
-        recorded.
+                recorded.
             record: Records the calls. Defaults to `Ledger.record_many`.
 
         Raises:

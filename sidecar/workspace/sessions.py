@@ -239,7 +239,7 @@ class SessionRegistry:
 
         Args:
             session_id: The client's ID. Defaults to the newest conversation or else a new
-        one.
+                one.
 
         Raises:
             BadParamsError: The session belongs to an agent.

@@ -219,7 +219,7 @@ class Workspaces:
 
         Raises:
             BadParamsError: No workspace is given but several are open, or it is not in any
-        root.
+                root.
         """
         if workspace is None:
             return self._only_root()

@@ -149,9 +149,7 @@ class EndpointRetries:
 
 
 class ConversationSharing:
-    """Shares the usage of conversations with `token-sidecar usage` and `token-sidecar
-    statusline`.
-    """
+    """Shares the usage of conversations with the `usage` and `statusline` commands."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
@@ -216,9 +214,7 @@ class CalibrationSync:
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:
-        """Return whether an open document is too long for endpoints and therefore needs
-        calibration.
-        """
+        """Return whether an open document is too long for endpoints and needs calibration."""
         are_used = any(
             has_enabled_endpoints(workspace.settings) for workspace in self._services.roots
         )

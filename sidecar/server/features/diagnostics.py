@@ -271,9 +271,7 @@ class _ActionBuilder:
         self._capabilities = workspace.workspace_edit if workspace else None
 
     def actions(self, proposal: Proposal) -> Iterator[types.CodeAction]:
-        """Yield a code action for a fix, and a second one with a preview if the client supports
-        it.
-        """
+        """Yield a code action for a fix, and a second one with a preview if supported."""
         if proposal.new_file is not None and not self._can_create_files():
             return
         yield self._make_action(proposal, preview=False)
