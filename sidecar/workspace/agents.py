@@ -337,8 +337,7 @@ def convert_sessions(
 
     Args:
         sessions: The stored sessions.
-        windows: The context windows that Claude Code reported to its status line, by session
-            ID.
+        windows: The context windows from Claude Code's status line, by session ID.
         note: A note to attach to every session.
     """
     now = datetime.now(UTC)

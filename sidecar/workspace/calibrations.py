@@ -55,8 +55,7 @@ class CalibrationStore:
         self.has_unsaved = True
 
     def begin_sync(self) -> Callable[[], SyncResult]:
-        """Return a function that writes changed calibrations or, if there are none, reads the
-        file.
+        """Return a function that writes changed calibrations, or else reads the file.
 
         The function raises OSError if the file cannot be written. In that case, call `changed`
         to retry later.

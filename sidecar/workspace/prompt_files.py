@@ -124,8 +124,7 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
 
     Args:
         root: The root folder.
-        places: The folders used by agents. If None, imports and the user's own files are
-            skipped.
+        places: The folders used by agents. If None, imports and user files are skipped.
     """
     files: dict[str, PromptFile] = {}
     for rule in RULES:

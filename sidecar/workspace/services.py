@@ -83,15 +83,13 @@ class Services(SharedServices):
         """Return the workspace for a URI, a path or an open document.
 
         Raises:
-            BadParamsError: `named` is None but several roots are open, or it is not in any
-                root.
+            BadParamsError: `named` is missing although several roots are open, or in no root.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
     def find_workspace_or_first(self, named: str | None) -> Workspace:
-        """Return the workspace for a URI, a path or an open document. Defaults to the first
-        root.
+        """Return the workspace for a URI, path or open document. Defaults to the first root.
 
         Raises:
             BadParamsError: `named` is not in any open root.

@@ -238,8 +238,7 @@ class SessionRegistry:
         """Return the ID of the conversation to change.
 
         Args:
-            session_id: The client's ID. Defaults to the newest conversation or else a new
-                one.
+            session_id: The client's ID. Defaults to the newest conversation.
 
         Raises:
             BadParamsError: The session belongs to an agent.

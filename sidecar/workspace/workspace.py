@@ -218,8 +218,7 @@ class Workspaces:
         """Return the workspace with the given URI or path. Defaults to the only root.
 
         Raises:
-            BadParamsError: No workspace is given but several are open, or it is not in any
-                root.
+            BadParamsError: The name is missing although several roots are open, or in no root.
         """
         if workspace is None:
             return self._only_root()
