@@ -115,17 +115,17 @@ def cost(
     """
     if context.invoked_subcommand is not None:
         return
-    if team and (html or scope["workspace"]):
-        raise click.UsageError("--team cannot be combined with --html or --workspace")
+    if team and scope["workspace"]:
+        raise click.UsageError("--team cannot be combined with --workspace")
     with open_ledger() as book:
         params = _build_params(scope, by, team=team)
+        if html is not None:
+            _write_page(_team_page(scope) if team else _ledger_page(book, params, scope), html)
+            return
         if team:
             report = _read_team(params, scope["agent"])
         else:
             ingest_agents(book, scope["workspace"])
-            if html is not None:
-                _write_page(book, params, scope, html)
-                return
             folders = _workspace_paths(scope["workspace"])
             report = book.detail(params, agent=scope["agent"], folders=folders)
     if as_json:
@@ -302,17 +302,33 @@ def _build_params(
     )
 
 
-def _write_page(
-    book: CostBook, params: CostDetailParams, scope: dict[str, Any], target: Path
-) -> None:
-    from sidecar.cost.page import PageSource, whole_page
+def _ledger_page(book: CostBook, params: CostDetailParams, scope: dict[str, Any]) -> str:
+    from sidecar.cost.page import LedgerSource, whole_page
 
     workspace: Path | None = scope["workspace"]
-    wanted = book.scope(params, scope["agent"], _workspace_paths(workspace))
+    ingest_agents(book, workspace)
     labels, files = ({}, {}) if workspace is None else _names_and_files(workspace, scope["since"])
     with book.ledger.reader() as connection:
-        source = PageSource(connection, book.prices, wanted, datetime.now(UTC), None, labels)
-        html = whole_page(source, files, since=scope["since"], until=scope["until"])
+        source = LedgerSource(
+            connection=connection,
+            prices=book.prices,
+            scope=book.scope(params, scope["agent"], _workspace_paths(workspace)),
+            now=datetime.now(UTC),
+            labels=labels,
+        )
+        return whole_page(source, files, since=scope["since"], until=scope["until"])
+
+
+def _team_page(scope: dict[str, Any]) -> str:
+    from sidecar.cost.page import whole_page
+    from sidecar.cost.team import TeamSource, TeamStore
+
+    with TeamStore(load_settings().team) as store:
+        source = TeamSource(store=store, agent=scope["agent"], now=datetime.now(UTC), zone=UTC)
+        return whole_page(source, {}, since=scope["since"], until=scope["until"])
+
+
+def _write_page(html: str, target: Path) -> None:
     try:
         target.write_text(html, encoding="utf-8")
     except OSError as error:

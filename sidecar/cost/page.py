@@ -6,14 +6,16 @@ contains one of each, and its editor requests another when the choice changes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from sidecar.cost.days import EPOCH, day_name, time_range, week_name
+from sidecar.cost.days import EPOCH, TimeRange, day_name, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
@@ -58,6 +60,8 @@ PERIODS: dict[str, str] = {
 KEYS: dict[str, str] = {
     "model": "Model",
     "agent": "Agent",
+    "user": "User",
+    "team": "Team",
     "session": "Session",
     "day": "Day",
     "week": "Week",
@@ -66,7 +70,6 @@ KEYS: dict[str, str] = {
 }
 AT_LEAST = "≥"
 """The mark of a cost that does not include unpriced calls."""
-_HOW_RECORDED = "Coding agents are picked up automatically; plugins report theirs."
 _MOST_ROWS = 100
 _MOST_POINTS = 300
 _MOST_CALLS = 5_000
@@ -87,19 +90,72 @@ FILE_STYLE = f"""
 """Added to the stylesheet of a file: shows the chosen period and grouping."""
 
 
-class PageSource(NamedTuple):
-    """The source of a page: the ledger, the prices and the labels."""
+@dataclass(frozen=True, kw_only=True)
+class PageSource(ABC):
+    """The calls that a page reports."""
+
+    keys: ClassVar[Sequence[PageKey | CostKey]] = PAGE_KEYS
+    """The groupings of a file."""
+    how_recorded: ClassVar[str]
+    """Where calls come from, for a page without any."""
+
+    now: datetime
+    zone: tzinfo | None = None
+    """The zone of days; None is the local one."""
+    note: str = ""
+    """A note that is shown above the report."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The title of the page."""
+
+    @abstractmethod
+    def report(self, times: TimeRange, by: Sequence[CostKey]) -> CostReport:
+        """Return the costs of a time range by some keys."""
+
+    @abstractmethod
+    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
+        """Return the prompt sizes of the latest sessions' main calls, by session id and agent."""
+
+    @abstractmethod
+    def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
+        """Return labels of sessions by id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSource(PageSource):
+    """The calls of a ledger."""
+
+    how_recorded: ClassVar[str] = (
+        "Coding agents are picked up automatically; plugins report theirs."
+    )
 
     connection: sqlite3.Connection
     prices: Prices
     scope: Scope
     """Whose calls; the times are those of each period."""
-    now: datetime
-    zone: tzinfo | None = None
-    labels: Mapping[str, str] = {}
-    """Labels of sessions by id. Others are named by agent and day."""
-    note: str = ""
-    """A note that is shown above the report."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of sessions by id. Others have the id that their client chose, or their first day."""
+
+    @property
+    def title(self) -> str:
+        workspace = self.scope.workspace
+        return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
+
+    def report(self, times: TimeRange, by: Sequence[CostKey]) -> CostReport:
+        return report(self.connection, self.prices, self._scope_in(times), by)
+
+    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
+        return _recent_prompts(self.connection, self._scope_in(times))
+
+    def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
+        labels = {session: self.labels.get(session) or session for session in sessions}
+        unnamed = [session for session, label in labels.items() if is_generated_id(label)]
+        return {**labels, **_first_days(self.connection, unnamed)}
+
+    def _scope_in(self, times: TimeRange) -> Scope:
+        return msgspec.structs.replace(self.scope, times=times)
 
 
 class Choice(NamedTuple):
@@ -116,7 +172,7 @@ def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) ->
     """Return a panel: one period, one grouping.
 
     Args:
-        source: The ledger.
+        source: The calls.
         choice: What to show.
         files: The costs of prompt files, if they are chosen.
 
@@ -135,7 +191,7 @@ def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) ->
     ]
     if found.totals.calls:
         parts.append(_file_table(files) if choice.by == "file" else found.table_html(choice.by))
-    return Page(title=_title(source), html="".join(parts))
+    return Page(title=source.title, html="".join(parts))
 
 
 def whole_page(
@@ -148,12 +204,12 @@ def whole_page(
     """Return the page for a file: every grouping, and every period unless a range is given.
 
     Args:
-        source: The ledger.
+        source: The calls.
         files: Costs of prompt files by period; without any, the page does not show them.
         since: The start of the only period.
         until: The end of the only period.
     """
-    keys = [key for key in PAGE_KEYS if key != "file" or any(files.values())]
+    keys = [key for key in source.keys if key != "file" or any(files.values())]
     periods: tuple[Period, ...] = ("custom",) if since or until else STANDING_PERIODS
     parts = [_head_html(source), "<form>"]
     if len(periods) > 1:
@@ -171,7 +227,7 @@ def whole_page(
             table = _file_table(files.get(period, [])) if key == "file" else found.table_html(key)
             parts.append(f'<div class="choice by-{key}">{table}</div>')
         parts.append("</div>")
-    return page_html(_title(source), "".join(parts), STYLE + FILE_STYLE)
+    return page_html(source.title, "".join(parts), STYLE + FILE_STYLE)
 
 
 def period_start(choice: Choice, today: date) -> str | None:
@@ -187,15 +243,10 @@ def period_start(choice: Choice, today: date) -> str | None:
     return None if start is None else start.isoformat()
 
 
-def _title(source: PageSource) -> str:
-    workspace = source.scope.workspace
-    return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
-
-
 def _head_html(source: PageSource) -> str:
     as_of = source.now.astimezone(source.zone).strftime("%Y-%m-%d %H:%M:%S")
     note = f'<p class="note">{escape(source.note)}</p>' if source.note else ""
-    return f"<h1>{escape(_title(source))}</h1><p>As of {as_of}</p>{note}"
+    return f"<h1>{escape(source.title)}</h1><p>As of {as_of}</p>{note}"
 
 
 def _radios(
@@ -225,8 +276,7 @@ class _Report:
         self._source, self._choice = source, choice
         today = source.now.astimezone(source.zone).date()
         until = (choice.until or None) if choice.period == "custom" else None
-        times = time_range(period_start(choice, today), until, source.zone, source.now)
-        self._scope = msgspec.structs.replace(source.scope, times=times)
+        self._times = time_range(period_start(choice, today), until, source.zone, source.now)
         # One query serves the cards, the chart and the tables by model and by time.
         self._by_day = self._report("model", "day")
         self.totals: CostTotals = self._by_day.totals
@@ -237,7 +287,7 @@ class _Report:
         if not totals.calls:
             period = "" if choice.period == "all" else f" {PERIODS[choice.period].lower()}"
             period = " in this range" if choice.period == "custom" else period
-            return f"<p>No calls recorded{period}. {_HOW_RECORDED}</p>"
+            return f"<p>No calls recorded{period}. {self._source.how_recorded}</p>"
         cost = _Line.sum([_Line.of(row) for row in self._by_day.rows])
         cards = [
             ("Cost", cost_text(cost.usd, is_partial=cost.unpriced)),
@@ -297,8 +347,8 @@ class _Report:
         if key == "session":
             rows = self._report("session", "agent").rows
             return {(row.session or "", row.agent or ""): _Line.of(row) for row in rows}
-        if key == "agent":
-            return {(row.agent or "",): _Line.of(row) for row in self._report("agent").rows}
+        if key in ("agent", "user", "team"):
+            return {(getattr(row, key) or "",): _Line.of(row) for row in self._report(key).rows}
         parts: dict[tuple[str, ...], list[_Line]] = {}
         for row in self._by_day.rows:
             name = row.model or "" if key == "model" else _span_name(str(row.day), key)
@@ -309,7 +359,7 @@ class _Report:
         return dict(sorted(found.items(), reverse=True))
 
     def _report(self, *by: CostKey) -> CostReport:
-        return report(self._source.connection, self._source.prices, self._scope, by)
+        return self._source.report(self._times, by)
 
     def _spend_html(self) -> str:
         spent: dict[str, dict[str, float]] = {}
@@ -346,7 +396,7 @@ class _Report:
         return f"<section><h2>{title}</h2>{chart}{table}</section>"
 
     def _growth_html(self) -> str:
-        prompts = _recent_prompts(self._source.connection, self._scope)
+        prompts = self._source.recent_prompts(self._times)
         if not prompts:
             return ""
         names = self._session_names(list(prompts))
@@ -373,20 +423,12 @@ class _Report:
         )
 
     def _session_names(self, sessions: Sequence[tuple[str, ...]]) -> list[str]:
-        """Return the names of sessions by id and agent.
-
-        A session without a label is named by the id that its client chose, or its first day.
-        """
-        labels = self._source.labels
-        unknown = [session for session, _ in sessions if session and session not in labels]
-        days = _first_days(self._source.connection, unknown)
+        """Return the names of sessions by id and agent: label or id, and the agent."""
+        labels = self._source.session_labels([session for session, _ in sessions if session])
         names = []
         for session, agent in sessions:
-            name = labels.get(session) or session
-            if is_generated_id(name):
-                name = days.get(session, "")
             owner = "conversation" if agent == PROTOCOL else agent
-            name = name or "no session"
+            name = labels.get(session) or session or "no session"
             names.append(f"{name} · {owner}" if name != owner else name)
         return names
 

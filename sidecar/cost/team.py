@@ -6,24 +6,27 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
-from sidecar.cost.days import END_MS, day_name, time_range
+from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.events import Buckets
+from sidecar.cost.page import PageSource
 from sidecar.cost.prices import Cost
 from sidecar.cost.reports import SPANS, Tally, add_charts, build_report, ordered_keys
 from sidecar.endpoints.http import without_secrets
 from sidecar.errors import BadParamsError, SidecarError
+from sidecar.text.pages import COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from sidecar.config.settings import Team
-    from sidecar.cost.protocol import CostDetailParams, CostKey, CostReport
+    from sidecar.cost.protocol import CostDetailParams, CostKey, CostReport, PageKey
     from sidecar.cost.records import CallRecord
     from sidecar.cost.shipping import QueuedCall, ShippingQueue
 
@@ -107,10 +110,61 @@ class TeamStore:
             BadParamsError: The team's records do not have what the params name.
             TeamStoreError: The store cannot be read.
         """
-        where, values = _condition(params, agent)
+        times = time_range(params.since, params.until, None)
         keys = ordered_keys(params.by, team=True)
-        report_by = partial(self._report, where, values)
+        report_by = partial(self.report_days, times, agent=agent, session=params.session)
         return add_charts(report_by, keys) if params.charts else report_by(keys)
+
+    def report_days(
+        self,
+        times: TimeRange,
+        keys: Sequence[CostKey],
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+    ) -> CostReport:
+        """Return the costs of whole days by ordered keys.
+
+        Raises:
+            BadParamsError: The range is not of whole days.
+            TeamStoreError: The store cannot be read.
+        """
+        where, values = _condition(times, agent=agent, session=session)
+        columns = ", ".join(_COLUMNS[key] for key in keys)
+        sums = ", ".join(f"sum({name})" for name in _SUMS)
+        positions = ", ".join(str(index + 1) for index in range(len(keys)))
+        found = self._query(
+            f"SELECT {columns}, {sums} FROM llm.daily WHERE {where} GROUP BY {positions}",  # noqa: S608
+            values,
+        )
+        tallies: dict[tuple[str | None, ...], Tally] = {}
+        everything = Tally()
+        for row in found:
+            names = tuple(map(_name_of, keys, row))
+            for tally in (tallies.setdefault(names, Tally()), everything):
+                _add(tally, dict(zip(_SUMS, row[len(keys) :], strict=True)))
+        return build_report(keys, tallies, everything, _BASIS)
+
+    def recent_prompts(
+        self, times: TimeRange, agent: str | None, sessions: int
+    ) -> dict[tuple[str, str], list[float]]:
+        """Return the prompt sizes of main calls, by session and agent, of the latest sessions."""
+        where, values = _condition(times, agent=agent)
+        where = f"{where} AND category = 'main'"
+        found = self._query(
+            "SELECT lower(hex(session)), agent, groupArray((at, prompt)) FROM ("  # noqa: S608
+            "SELECT session, agent, category, toDate(at) AS day, at, "
+            "input + cache_read + cache_write AS prompt FROM llm.calls WHERE session IN ("
+            f"SELECT session FROM llm.daily WHERE {where} GROUP BY session "
+            f"ORDER BY max(last_at) DESC LIMIT {int(sessions)}) "
+            "ORDER BY version DESC LIMIT 1 BY call_id"  # without FINAL, which reads all calls
+            f") WHERE {where} GROUP BY session, agent ORDER BY max(at) DESC",
+            values,
+        )
+        return {
+            (session, name): [float(prompt) for _at, prompt in sorted(calls)]
+            for session, name, calls in found
+        }
 
     def spent_this_month(self, team: str | None, now: datetime) -> Decimal:
         """Return the USD of a team, or of all teams, in the UTC month of `now`."""
@@ -171,22 +225,6 @@ class TeamStore:
             if stored.get(str(name)) != _totals_of(call.record):
                 yield call.row
 
-    def _report(self, where: str, values: Mapping[str, Any], keys: list[CostKey]) -> CostReport:
-        columns = ", ".join(_COLUMNS[key] for key in keys)
-        sums = ", ".join(f"sum({name})" for name in _SUMS)
-        positions = ", ".join(str(index + 1) for index in range(len(keys)))
-        found = self._query(
-            f"SELECT {columns}, {sums} FROM llm.daily WHERE {where} GROUP BY {positions}",  # noqa: S608
-            values,
-        )
-        tallies: dict[tuple[str | None, ...], Tally] = {}
-        everything = Tally()
-        for row in found:
-            names = tuple(map(_name_of, keys, row))
-            for tally in (tallies.setdefault(names, Tally()), everything):
-                _add(tally, dict(zip(_SUMS, row[len(keys) :], strict=True)))
-        return build_report(keys, tallies, everything, _BASIS)
-
     def _query(self, text: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         with self._translated():
             rows: Sequence[Sequence[Any]] = self._client.query(text, dict(values)).result_rows
@@ -203,6 +241,33 @@ class TeamStore:
             raise TeamStoreError(
                 f"the team's store {self._where} cannot be read: {reason}"
             ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamSource(PageSource):
+    """A team's calls, for a page. Its zone is UTC, as in the store."""
+
+    keys: ClassVar[Sequence[PageKey | CostKey]] = (
+        "model", "agent", "user", "team", "session", "day", "week", "month"
+    )  # fmt: skip
+    how_recorded: ClassVar[str] = "Each developer's machine sends its calls to the store."
+
+    store: TeamStore
+    agent: str | None = None
+    """The only agent whose calls the page reports."""
+
+    @property
+    def title(self) -> str:
+        return "Cost of the team"
+
+    def report(self, times: TimeRange, by: Sequence[CostKey]) -> CostReport:
+        return self.store.report_days(times, ordered_keys(by, team=True), agent=self.agent)
+
+    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
+        return self.store.recent_prompts(times, self.agent, COLOURS)
+
+    def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
+        return {session: session for session in sessions}
 
 
 class _Totals(NamedTuple):
@@ -237,15 +302,16 @@ def _parts(calls: Sequence[QueuedCall], size: int) -> Iterable[Sequence[QueuedCa
     return (calls[start : start + size] for start in range(0, len(calls), size))
 
 
-def _condition(params: CostDetailParams, agent: str | None) -> tuple[str, dict[str, Any]]:
-    """Return the SQL condition of the requested days and session, and its values."""
-    times = time_range(params.since, params.until, None)
+def _condition(
+    times: TimeRange, *, agent: str | None = None, session: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the SQL condition of days, agent and session, and its values."""
     if times.start_ms > 0 or times.end_ms < END_MS:
         raise BadParamsError("reports of the team cover whole days; use dates, such as 2026-11-21")
     terms = ["day BETWEEN {first:Date} AND {last:Date}"]
     last = min(times.last_day, _LAST_DATE)
     values: dict[str, Any] = {"first": day_name(times.first_day), "last": day_name(last)}
-    for name, value in (("agent", agent), ("session", params.session)):
+    for name, value in (("agent", agent), ("session", session)):
         if value is not None:
             terms.append(f"{_COLUMNS[name]} = {{{name}:String}}")  # type: ignore[index]
             values[name] = value

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sidecar.cost.page import Choice, PageSource, panel, period_start
+from sidecar.cost.page import Choice, LedgerSource, panel, period_start
 from sidecar.cost.protocol import CostFilesParams, CostPageParams
 from sidecar.workspace.prompt_files import file_costs
 
@@ -66,5 +66,12 @@ def _read_page(
     book = spending.book
     with book.ledger.reader() as connection:
         now = datetime.now(UTC)
-        source = PageSource(connection, book.prices, spending.scope(), now, None, labels, note)
+        source = LedgerSource(
+            connection=connection,
+            prices=book.prices,
+            scope=spending.scope(),
+            now=now,
+            labels=labels,
+            note=note,
+        )
         return panel(source, choice, files)

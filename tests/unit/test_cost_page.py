@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.page import Choice, PageSource, _thin_out, panel, whole_page
+from sidecar.cost.page import Choice, LedgerSource, _thin_out, panel, whole_page
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.sums import Scope
 from sidecar.text.pages import axis_maximum
@@ -95,9 +95,16 @@ def panel_of(book: CostBook, choice: Choice, scope: Scope | None = None, **label
 
 def source(
     book: CostBook, connection: sqlite3.Connection, scope: Scope | None, **labels: str
-) -> PageSource:
+) -> LedgerSource:
     now = START + timedelta(days=4)
-    return PageSource(connection, book.prices, scope or Scope(), now, UTC, labels)
+    return LedgerSource(
+        connection=connection,
+        prices=book.prices,
+        scope=scope or Scope(),
+        now=now,
+        zone=UTC,
+        labels=labels,
+    )
 
 
 def cells(html: str) -> list[list[str]]:

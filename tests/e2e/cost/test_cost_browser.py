@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.page import PageSource, whole_page
+from sidecar.cost.page import LedgerSource, whole_page
 from sidecar.cost.protocol import CostRecordParams
 from sidecar.cost.sums import Scope
 from tests.e2e import editors_setup
@@ -58,7 +58,14 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = {f"s{number}": f"{LONG} {number}" for number in range(11)}
     target = folder / "costs.html"
     with book.ledger.reader() as connection:
-        source = PageSource(connection, book.prices, Scope(), now, UTC, labels)
+        source = LedgerSource(
+            connection=connection,
+            prices=book.prices,
+            scope=Scope(),
+            now=now,
+            zone=UTC,
+            labels=labels,
+        )
         target.write_text(whole_page(source, {}), encoding="utf-8")
     book.close()
     return target

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import socket
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from io import StringIO
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 import pytest
@@ -142,6 +146,48 @@ def test_the_team_report_has_the_numbers_of_one_ledger_with_all_calls(
     totals = json.loads(msgspec.json.encode(expected.totals))
     assert found["totals"].pop("costUsd") == pytest.approx(totals.pop("costUsd"), abs=1e-12)
     assert found["totals"] == totals
+
+
+def test_the_page_of_a_team_has_the_numbers_of_its_report(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configure(store, monkeypatch)
+    since = (NOW - timedelta(days=4)).date().isoformat()
+    target = tmp_path / "team.html"
+    done = run("--html", str(target), "--since", since)
+    assert done.exit_code == 0, done.output
+    html = target.read_text("utf-8")
+    assert "<h1>Cost of the team</h1>" in html
+    assert "<dt>Calls</dt><dd>120</dd>" in html
+    for key in ("model", "agent", "user", "team", "session", "day"):
+        part = html.split(f'<div class="choice by-{key}">')[1].split("</section>")[0]
+        rows = json.loads(run("--json", "--by", key, "--since", since).stdout)["rows"]
+        (data,) = re.findall(r'href="data:text/csv;charset=utf-8,([^"]*)"', part)
+        shown = {line[key]: line for line in csv.DictReader(StringIO(unquote(data)))}
+        assert {name: int(line["calls"]) for name, line in shown.items()} == {
+            row[key]: row["calls"] for row in rows
+        }
+        for row in rows:
+            assert float(shown[row[key]]["cost_usd"] or 0) == pytest.approx(row["costUsd"] or 0)
+    growth = html.split("<h2>Context growth</h2>")[1].split("</section>")[0]
+    session = Identity(installation="", salt="salt").hash("session-0")[:16]
+    reverse = bytes.fromhex(session)[::-1].hex()
+    assert f"<title>{reverse} · claude-code: 4,007 tokens in the last call</title>" in growth
+
+
+def test_the_page_of_a_team_chooses_periods_and_agents(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configure(store, monkeypatch)
+    target = tmp_path / "team.html"
+    assert run("--html", str(target), "--agent", "codex").exit_code == 0
+    html = target.read_text("utf-8")
+    today = html.split('<div class="choice period-today">')[1].split('<div class="choice period-')[
+        0
+    ]
+    assert "<dt>Calls</dt><dd>12</dd>" in today
+    assert "claude-code" not in html
+    assert run("--html", str(target), "--since", "2026-11-01T10:00").exit_code == 2
 
 
 def test_users_and_teams_are_keys(store: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> None:
