@@ -1,1 +1,1 @@
-"""Model servers and vendors over HTTP: probing, counting, and context windows."""
+"""Connects to model servers and vendors over HTTP for probing, counting and context windows."""

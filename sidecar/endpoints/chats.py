@@ -1,4 +1,4 @@
-"""Converts messages and tools to the formats that the vendors count."""
+"""Converts messages and tools to the formats of the vendors' counting requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROLES = {"model": "assistant", "developer": "system"}
 
 @dataclass
 class PlainMessage:
-    """A message with text, tool calls and tool results, in a format that no vendor determines."""
+    """A message with text, tool calls and tool results, in a vendor-neutral format."""
 
     role: str
     text: str = ""
@@ -31,8 +31,6 @@ class PlainMessage:
 
 
 class ToolResult(NamedTuple):
-    """The result of a tool call."""
-
     id: str
     name: str
     text: str
@@ -102,7 +100,7 @@ def openai_tools(tools: Tools) -> list[dict[str, Any]]:
 
 
 def plain_message(message: ChatMessage) -> PlainMessage:
-    """Convert a message in any vendor's format.
+    """Convert a message from any vendor's format.
 
     Raises:
         EndpointError: The message contains a part other than text, such as an image.
@@ -122,14 +120,16 @@ def plain_message(message: ChatMessage) -> PlainMessage:
 
 
 def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], str]:
-    """Return the messages that are not system messages, and the text of those that are."""
+    """Split messages into those that are not system messages, and the text of the system
+    messages.
+    """
     turns = [plain_message(message) for message in messages]
     system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
     return [turn for turn in turns if turn.role != "system"], system
 
 
 def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> dict[str, Any]:
-    """Build the body of a request in OpenAI's format, with `more` as further fields.
+    """Return the body of a request in OpenAI's format. `more` contains additional fields.
 
     Raises:
         EndpointError: A message contains a part other than text, such as an image.
@@ -139,7 +139,7 @@ def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> d
 
 
 def call_arguments(call: Block) -> dict[str, Any]:
-    """Return the arguments of a tool call as an object, because some vendors accept no
+    """Return the arguments of a tool call as an object. Some vendors do not accept arguments as
     JSON text.
     """
     try:

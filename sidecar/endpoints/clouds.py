@@ -1,6 +1,7 @@
-"""The vendors' APIs, recognised by their hosts: how they count, and report context windows.
+"""The vendors' APIs: how each counts tokens and reports context windows.
 
-POST requests are sent to a vendor only for counts, never for probing.
+A vendor is recognised by its host. POST requests are sent to a vendor only to count, never to
+probe.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from sidecar.messages.tool_schemas import read_tools
 
 
 def bearer(key: str) -> Mapping[str, str]:
-    """Return the authorization header that most vendors expect, or no header without a key."""
+    """Return the authorization header that most vendors expect, or no header if there is no key."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
@@ -41,11 +42,11 @@ class Cloud:
     """A vendor's API: its hosts and headers, how it describes a model, and how it counts.
 
     Attributes:
-        hosts: The vendor's hosts; their subdomains belong to the vendor too.
-        headers: Returns the headers that authorize a request, from the API key.
+        hosts: The vendor's hosts. Subdomains are included.
+        headers: Returns the headers that authorize a request with the given API key.
         show: The path of the GET request that describes a model, or None.
-        limit_fields: The fields of that description that may contain the context window.
-        suffixes: Endings of configured URLs to remove before a path is appended.
+        limit_fields: The fields of the description that may contain the context window.
+        suffixes: Endings that are removed from configured URLs before a path is appended.
     """
 
     server: Server
@@ -59,10 +60,11 @@ class Cloud:
         """Return the path of the GET request that describes `model`.
 
         Raises:
-            EndpointError: The name contains `..`, `.` or an empty part, which HTTP clients resolve.
+            EndpointError: A part of the name is empty, `.` or `..`, which HTTP clients would
+                resolve.
         """
         if not {"", ".", ".."}.isdisjoint(model.split("/")):
-            raise EndpointError("unsupported", "the model's name is not a vendor's model id")
+            raise EndpointError("unsupported", "the model's name is not a valid id for this vendor")
         return self.show and self.show.format(model=quote(model, safe="/:"))
 
 
@@ -77,7 +79,7 @@ def _anthropic_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -
     }
     if not turns:
         raise EndpointError(
-            "unsupported", "Anthropic counts only conversations with a message of the user"
+            "unsupported", "Anthropic only counts conversations that contain a user message"
         )
     if system:
         body["system"] = system
@@ -250,7 +252,7 @@ CLOUDS: tuple[Cloud, ...] = (
     _cloud_without_count("groq", "api.groq.com", show="/v1/models/{model}"),
     _cloud_without_count("openrouter", "openrouter.ai"),
     _cloud_without_count("deepseek", "api.deepseek.com"),
-    # Bedrock can count, but only accepts requests signed with SigV4, not an API key.
+    # Bedrock can count, but accepts only requests that are signed with SigV4, not an API key.
     _cloud_without_count("aws", "amazonaws.com"),
     _cloud_without_count("azure", "azure.com", "azure-api.net"),
     _cloud_without_count("google", "googleapis.com"),
@@ -268,7 +270,7 @@ CLOUDS: tuple[Cloud, ...] = (
 
 
 def find_cloud(host: str) -> Cloud | None:
-    """Return the vendor that a host, or its parent domain, belongs to."""
+    """Return the vendor that a host or its parent domain belongs to, or None."""
     name = host.lower().rstrip(".")
     for cloud in CLOUDS:
         if any(name == known or name.endswith(f".{known}") for known in cloud.hosts):

@@ -1,4 +1,4 @@
-"""An endpoint in the user's settings, with its connection and what is known about its models."""
+"""An endpoint in the user's settings, with its connection and the known facts about its models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from sidecar.endpoints.chats import ChatMessage, Tools
 
 BuildRequest: TypeAlias = Callable[[Server, str], tuple[Request, ReadTokens]]
-"""Builds a counting request for a server's model, and returns the reader of its answer."""
+"""Builds the counting request for a model on a server, and returns it with a reader for the
+response.
+"""
 _INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(
     r"<\|[^|\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
@@ -70,7 +72,7 @@ def require_server(binding: ProbeResult) -> Server:
 
 
 def text_request(text: str) -> BuildRequest:
-    """Return a function that builds the request to count a text."""
+    """Return a function that builds the request for counting a text."""
 
     def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
         if server.text is None:
@@ -81,7 +83,7 @@ def text_request(text: str) -> BuildRequest:
 
 
 def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
-    """Return a function that builds the request to count messages and tools."""
+    """Return a function that builds the request for counting messages and tools."""
 
     def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
         if server.chat is None:
@@ -89,7 +91,7 @@ def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
         try:
             return server.chat.request(model, messages, tools), server.chat.read
         except (TypeError, AttributeError, ValueError) as error:
-            reason = f"messages or tools have an unknown form ({type(error).__name__})"
+            reason = f"messages or tools are in an unknown format ({type(error).__name__})"
             raise EndpointError("unsupported", reason) from None
 
     return build
@@ -105,28 +107,32 @@ PROBE_SECONDS = 2.0
 MODELS_KEPT = 256
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
-"""Seconds until a server that cannot count is probed again. They double after each failure."""
+"""Minimum and maximum number of seconds before a server that cannot count is probed again. The
+delay doubles after each failure.
+"""
 LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
-"""Seconds for which a probe with this status is valid. Other results are valid for the session."""
+"""How long a probe result with this status is valid, in seconds. Results with other statuses are
+valid for the session.
+"""
 
 ALIKE_CHARACTERS = 64
-"""Texts whose lengths differ by fewer characters may have the same count."""
+"""Texts may have the same count if their lengths differ by fewer characters."""
 Aspect: TypeAlias = Literal["text", "chat"]
 
 
 class _ServerChangedError(SidecarError):
-    """The server was restarted with other models, so that earlier probes are invalid."""
+    """The server was restarted with other models, so earlier probe results are invalid."""
 
 
 class DeclaredEndpoint:
-    """Counts with one endpoint. The methods that count raise only EndpointError."""
+    """Counts with one endpoint. The counting methods raise no exceptions except EndpointError."""
 
     def __init__(
         self, settings: EndpointSettings, environment: Mapping[str, str], *, counts: bool = True
     ) -> None:
         """Args:
         settings: The `[[endpoint]]` table in the user's settings.
-        environment: The environment variables that contain the API key.
+        environment: The environment variables, one of which may contain the API key.
         counts: Whether texts may be sent. Otherwise only context windows are requested.
         """
         self.models, self._counts = settings.models, counts
@@ -141,7 +147,7 @@ class DeclaredEndpoint:
             headers = self._cloud.headers(key) if self._cloud else bearer(key)
         except EndpointError as error:
             self._no_key = error
-        # Local servers are never reached through the proxies in the environment.
+        # Local servers are never accessed through the proxies in the environment.
         proxied = self._cloud is not None
         self._connection = Connection(root, headers, proxied, key_from=settings.api_key_env)
         self._sdk = lmstudio.SdkCounter(root)
@@ -155,21 +161,23 @@ class DeclaredEndpoint:
         self._failures = 0
         self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
-        """Size and count of the last text or chat, by model."""
+        """Size and token count of the last text or chat for each model."""
 
     @property
     def requests(self) -> int:
         return self._connection.requests
 
     def is_named(self, url: str) -> bool:
-        """Return whether a URL is that of this endpoint, with or without its secrets."""
+        """Return whether a URL belongs to this endpoint. The URL may contain the endpoint's
+        secrets.
+        """
         return url.rstrip("/") in (self._url.rstrip("/"), self.root)
 
     async def models_to_ask(self) -> list[str]:
-        """Return the models to probe if the user names none.
+        """Return the models to probe if the user does not name one.
 
-        These are the models that were used before and the declared names without wildcards, or else
-        the first listed model that the endpoint declares.
+        These are all models that were used before, and the declared names without wildcards. If
+        there are none, the first model in the server's list that the endpoint declares is returned.
         """
         named = self.named_models()
         if named or self._cloud or self._no_key:
@@ -182,35 +190,39 @@ class DeclaredEndpoint:
         return fitting[:1] or [self.models[0]]
 
     def named_models(self) -> list[str]:
-        """Return the models that were used, and the declared names without wildcards."""
+        """Return the models that were used before, and the declared names without wildcards."""
         plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
         return list(dict.fromkeys([*self._asked, *plain]))
 
     @property
     def matching_models(self) -> list[str]:
-        """The models in the server's list that the endpoint declares."""
+        """The models in the server's list that are declared for the endpoint."""
         return [name for name in self._offered if matches(name, self.models)]
 
     def result_for(self, model: str) -> ProbeResult | None:
-        """Return the result of the last probe for a model if it is still valid, else None."""
+        """Return the last probe result for a model if it is still valid, else None."""
         return self._bindings.get(model)
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return the seconds for which an unreachable or loading server is not asked, or None."""
+        """Return for how many seconds no requests are sent to a server that is unreachable or
+        loading.
+
+        Returns None for any other server.
+        """
         known = self.result_for(model)
         return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the context window that the server reported last."""
+        """Return the last context window that the server reported."""
         last = self._asked.get(model)
         return last.limit if last else None
 
     async def refresh_window(self, model: str, tokens: int) -> None:
-        """Request the context window again if a reply or another model may have changed it.
+        """Request the context window again if a reply or a change of the model may have changed it.
 
         Args:
             model: The model of the conversation.
-            tokens: The prompt and output tokens of the reply, or 0 without a reply.
+            tokens: The prompt and output tokens of the reply, or 0 if there is no reply.
         """
         last = self._asked.get(model)
         if last is None or last.server is None:
@@ -223,13 +235,16 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return the capabilities for each model that was used, or else for each declared name."""
+        """Return the capabilities for each model that was used, or for each declared name if none
+        was used.
+        """
         rows = [self._capability_row(model, binding) for model, binding in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
     async def ensure_probed(self, model: str) -> ProbeResult:
-        """Return the result of the last probe for a model, or probe it. Concurrent calls share one
-        probe.
+        """Return the last probe result for a model. Probe the model if there is no valid result.
+
+        Concurrent calls share one probe.
         """
         known = self._bindings.get(model)
         if known is not None:
@@ -237,12 +252,14 @@ class DeclaredEndpoint:
         return await self._probes.run(model, partial(self._probe_model, model))
 
     async def probe_again(self, model: str) -> ProbeResult:
-        """Probe a model even if the last result is still valid."""
+        """Probe a model, even if its last result is still valid."""
         self._bindings.pop(model, None)
         return await self.ensure_probed(model)
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
-        """Return the token count of a text. Sends one request if the model was probed before."""
+        """Return the token count of a text. If the model has been probed, this sends one
+        request.
+        """
         if not text:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
         binding = await self._require(model, "text")
@@ -250,7 +267,7 @@ class DeclaredEndpoint:
         if server.parses_specials and await has_specials(text):
             # These servers cannot count special tokens as plain characters.
             raise EndpointError(
-                "unsupported", f"{server.name} would count special tokens in the text"
+                "unsupported", f"{server.name} would interpret special tokens in the text"
             )
         tokens = await self._text_tokens(model, server, text)
         if not is_possible_count(text, tokens):
@@ -266,7 +283,7 @@ class DeclaredEndpoint:
     async def count_chat(
         self, model: str, messages: Sequence[ChatMessage], tools: Tools
     ) -> EndpointCount:
-        """Return the token count of a whole request, with the chat template of the model."""
+        """Return the token count of a whole request, using the model's chat template."""
         tokens = await self._count(model, "chat", chat_request(messages, tools))
         size = sum(len(str(message.get("content"))) for message in messages)
         await self._check_varies(model, "chat", size, tokens)
@@ -275,7 +292,7 @@ class DeclaredEndpoint:
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
 
     async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
-        """Probe again if texts of different sizes had the same count.
+        """Probe again if two texts of different sizes had the same count.
 
         Raises:
             EndpointError: The server returns the same count for all texts.
@@ -320,7 +337,7 @@ class DeclaredEndpoint:
 
     async def _sdk_ability(self, model: str) -> Ability:
         if not lmstudio.sdk_is_installed():
-            return Ability("unsupported", "install token-sidecar[lmstudio] to count by LM Studio")
+            return Ability("unsupported", "install token-sidecar[lmstudio] to count with LM Studio")
         try:
             counts = [await self._sdk.count(model, text) for text in PROBE_TEXTS]
             check_texts(counts, servers.LMSTUDIO.name)
@@ -371,7 +388,7 @@ class DeclaredEndpoint:
         if not server.text_by_chat:
             return await self._count(model, "text", text_request(text))
         if model not in self._message_costs:
-            # A full stop is one token in every vocabulary, so the rest belongs to the template.
+            # A full stop is one token in every vocabulary. The rest belongs to the chat template.
             extra_tokens = await self._count(model, "chat", chat_request(single_message("."), ()))
             self._message_costs[model] = extra_tokens - 1
         token_count = await self._count(model, "chat", chat_request(single_message(text), ()))
@@ -385,7 +402,7 @@ class DeclaredEndpoint:
             raise
 
     async def _count(self, model: str, what: Aspect, build: BuildRequest) -> int:
-        """Send a counting request, and repeat it once if the server was replaced."""
+        """Send a counting request, and repeat it once if the server has been replaced."""
         for _ in range(2):
             binding = await self._require(model, what)
             request, read = build(require_server(binding), binding.model)
@@ -418,7 +435,7 @@ class DeclaredEndpoint:
             return
         try:
             listed = list_models(await self._connection.get("/v1/models"))
-        except BaseException:  # also after a cancellation, so that the next count probes again
+        except BaseException:  # including cancellation, so the next count probes again
             self._bindings.clear()
             raise
         if digest_of_list(listed) != binding.listed:
@@ -446,7 +463,7 @@ class DeclaredEndpoint:
 
 
 def reconnect_delay(failures: int) -> float:
-    """Return the seconds to wait after a number of failures in a row."""
+    """Return the number of seconds to wait after a number of consecutive failures."""
     return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
@@ -455,9 +472,9 @@ def _expiry_of(_: str, binding: ProbeResult, now: float) -> float:
 
 
 def _result_after_failure(binding: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
-    """Return the result after a failed count.
+    """Return the probe result after a failed count.
 
-    The context window stays known if the server is only unavailable.
+    If the server is only temporarily unavailable, the result keeps the context window.
     """
     failed = ProbeResult.failed(model, error, binding.server)
     away = error.status in ("unreachable", "loading")

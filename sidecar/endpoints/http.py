@@ -1,7 +1,7 @@
-"""Connects to an endpoint over HTTP, with limits for time and size.
+"""Connects to an endpoint over HTTP, with limits on time and size.
 
-Bodies are JSON. Redirects are not followed, answers have a maximum size, and each request has a
-time limit. Requests are sent one at a time, the newest first, so that a slow server does not answer
+Bodies are JSON. Redirects are not followed, responses have a maximum size, and each request has a
+time limit. Requests are sent one at a time, newest first. A slow server therefore does not process
 abandoned requests before the current one. httpx is imported on a thread, because the import would
 block the event loop.
 """
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 _REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
 BASES = (*_REQUESTS, "/v1", "/api")
-"""Endings of configured URLs to remove: request paths, and the base paths of OpenAI and Ollama."""
+"""Endings that are removed from configured URLs: request paths, and the base paths of OpenAI and
+Ollama.
+"""
 
-_SET_IT = "set it to the server's key where the editor or the shell is started"
+_SET_IT = "set it to the server's key in the environment of the editor or shell"
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, or "" if it has none."""
+    """Return the host in a URL, or "" if there is none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -44,7 +46,7 @@ def host_of(url: str) -> str:
 
 
 def root_of(url: str, suffixes: Sequence[str]) -> str:
-    """Return a URL without an ending such as `/v1`. Request paths are appended to the result."""
+    """Return a URL without endings such as `/v1`, so request paths can be appended."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     for suffix in suffixes:
@@ -55,13 +57,13 @@ def root_of(url: str, suffixes: Sequence[str]) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL without user, password, query and fragment, which may be secret."""
+    """Return a URL without its user, password, query and fragment, which may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return "an invalid address"
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    # In a URL without `//`, user and password are part of the path.
+    # In a URL without `//`, the user and password are part of the path.
     return printable(bare if parts.netloc else bare.rpartition("@")[2])
 
 
@@ -84,7 +86,7 @@ def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
 # The order of requests
 
 IsWanted: TypeAlias = Callable[[], bool]
-"""A function that returns whether the caller still waits for the answer."""
+"""Returns whether the caller is still waiting for the response."""
 
 
 def always() -> bool:
@@ -96,7 +98,9 @@ _is_wanted: ContextVar[IsWanted] = ContextVar("wanted", default=always)
 
 @contextmanager
 def abandon_unless(wanted: IsWanted) -> Iterator[None]:
-    """Prevent tasks that start in this block from sending requests once `wanted` returns False."""
+    """Stop tasks that are started in this block from sending requests once `wanted`
+    returns False.
+    """
     token = _is_wanted.set(wanted)
     try:
         yield
@@ -105,7 +109,7 @@ def abandon_unless(wanted: IsWanted) -> Iterator[None]:
 
 
 def detach_from_caller() -> None:
-    """Let the running task send requests even if its caller stops waiting."""
+    """Allow the running task to send requests even if its caller stops waiting."""
     _is_wanted.set(always)
 
 
@@ -115,7 +119,7 @@ class _QueuedRequest(NamedTuple):
 
 
 class RequestQueue:
-    """Grants the connection to one request at a time, the newest first."""
+    """Grants the connection to one request at a time, newest first."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -126,7 +130,7 @@ class RequestQueue:
         """Hold the connection exclusively.
 
         Raises:
-            RequestAbandonedError: The caller stopped waiting before the connection was free.
+            RequestAbandonedError: The caller stopped waiting before the connection became free.
         """
         await self._acquire()
         try:
@@ -149,7 +153,7 @@ class RequestQueue:
             if one in self._waiting:
                 self._waiting.remove(one)
             elif one.slot.done() and not one.slot.cancelled() and not one.slot.exception():
-                self._release()  # cancelled after the connection was granted
+                self._release()  # the task was cancelled after the connection was granted
             raise
 
     def _release(self) -> None:
@@ -168,26 +172,26 @@ class RequestQueue:
 
 REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
-_IDLE_SECONDS = 4.0  # below the 5 s after which llama.cpp and uvicorn close an idle connection
-_INLINE_BYTES = 64 * 1024  # JSON up to this size is read and written on the event loop
-_MAX_CONTAINERS = (
-    150_000  # in an answer: an empty container has 2 bytes of JSON but 64 bytes of memory
-)
+_IDLE_SECONDS = 4.0  # less than the 5 s after which llama.cpp and uvicorn close an idle connection
+_INLINE_BYTES = 64 * 1024  # larger JSON is decoded and encoded on a thread
+_MAX_CONTAINERS = 150_000  # an empty container is 2 bytes of JSON, but takes 64 bytes of memory
 
 _deadline: ContextVar[float] = ContextVar("until", default=math.inf)
 
 
 def set_deadline(seconds: float) -> None:
-    """Limit the total time of all requests of the running task, in seconds.
+    """Limit the total time of all requests in the running task, in seconds.
 
-    Only the request checks the remaining time, because two nested timeouts would leave the socket
-    open.
+    The remaining time is checked only by the request itself, because two nested timeouts would
+    leave the socket open.
     """
     _deadline.set(asyncio.get_running_loop().time() + seconds)
 
 
 def time_left() -> float:
-    """Return the seconds until the deadline of the running task; infinite without a deadline."""
+    """Return the number of seconds until the deadline of the running task, or infinity if there is
+    no deadline.
+    """
     return _deadline.get() - asyncio.get_running_loop().time()
 
 
@@ -200,46 +204,44 @@ class Answer:
     body: object
     """The decoded JSON, or None if the body is not JSON."""
     text: str
-    """The first characters of the body, because some servers answer in plain text."""
+    """The first characters of the body. Some servers respond in plain text."""
     reconnected: bool
-    """Whether a new connection was opened unexpectedly, so that the server may have been
-    replaced.
-    """
+    """Whether a new connection was opened unexpectedly. The server may have been replaced."""
     key_from: str | None = None
-    """The environment variable of the API key in the request."""
+    """The environment variable that contained the API key of the request."""
 
 
 @dataclass
 class Connection:
-    """Sends requests to one server over one connection."""
+    """Sends requests to one server over a single connection."""
 
     root: str
     headers: Mapping[str, str]
     trust_environment: bool = False
-    """Whether to use the proxies in the environment, which local servers never need."""
+    """Whether to use the proxies in the environment. Local servers never need them."""
     key_from: str | None = None
-    """The environment variable of the API key in `headers`."""
+    """The environment variable that contained the API key in `headers`."""
     requests: int = 0
-    """The number of requests that were sent."""
+    """The number of requests that have been sent."""
     _client: httpx.AsyncClient | None = None
     _turns: RequestQueue = field(default_factory=RequestQueue)
     _new_connection_expected: bool = True
     _closed: bool = False
 
     async def get(self, path: str) -> Answer:
-        """Send a GET request. Raises EndpointError."""
+        """Send a GET request. Raises EndpointError on failure."""
         return await self._request("GET", path, None)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
-        """Send JSON in a POST request. Raises EndpointError."""
+        """Send JSON in a POST request. Raises EndpointError on failure."""
         return await self._request("POST", path, await _encode_json(body))
 
     async def aclose(self) -> None:
-        """Close the connection. Later requests fail."""
+        """Close the connection. Later requests raise EndpointError."""
         self._closed = True
         if self._client is not None:
             await self._client.aclose()
-            await asyncio.sleep(0)  # the event loop closes the socket
+            await asyncio.sleep(0)  # lets the event loop close the socket
 
     async def _request(self, method: str, path: str, content: bytes | None) -> Answer:
         async with self._turns.slot():
@@ -261,7 +263,7 @@ class Connection:
             try:
                 return await self._send_request(client, method, path, content)
             except ended:
-                # The server may have closed the idle connection, so try once more on a new one.
+                # The server may have closed the idle connection, so try again with a new one.
                 return await self._send_request(client, method, path, content)
         except failed as error:
             reason = f"{without_secrets(self.root)} cannot be reached ({type(error).__name__})"
@@ -294,17 +296,17 @@ class Connection:
         )
 
     async def open(self) -> httpx.AsyncClient:
-        """Return the HTTP client, which the first call creates.
+        """Return the HTTP client. The first call creates it.
 
         Raises:
-            EndpointError: The connection was closed.
+            EndpointError: The connection has been closed.
         """
         if self._closed:
             raise EndpointError(
                 "unreachable", f"the connection to {without_secrets(self.root)} was closed"
             )
         if self._client is None:
-            # On a thread, because importing httpx and reading certificates is slow.
+            # On a thread, because importing httpx and reading the certificates is slow.
             self._client = await asyncio.to_thread(self._make_client)
         return self._client
 
@@ -329,10 +331,10 @@ class Connection:
 
 async def _read_body(response: httpx.Response, root: str) -> bytes:
     if response.is_redirect:
-        raise EndpointError("unsupported", f"{root} redirects; redirects are not followed")
+        raise EndpointError("unsupported", f"{root} sent a redirect, which is not followed")
     if is_encoded(response.headers):
         raise EndpointError(
-            "unsupported", f"{root} compresses its answers, although the request forbids it"
+            "unsupported", f"{root} sends compressed responses, although the request forbids them"
         )
     parts: list[bytes] = []
     size = 0
@@ -340,7 +342,7 @@ async def _read_body(response: httpx.Response, root: str) -> bytes:
         size += len(part)
         if size > BODY_BYTES:
             raise EndpointError(
-                "unsupported", f"the answer of {root} is larger than {BODY_BYTES} bytes"
+                "unsupported", f"the response from {root} is larger than {BODY_BYTES} bytes"
             )
         parts.append(part)
     return b"".join(parts)

@@ -22,9 +22,10 @@ def sdk_is_installed() -> bool:
 
 
 class SdkCounter:
-    """Counts with LM Studio's SDK, for models in memory only.
+    """Counts with LM Studio's SDK, but only for models that are in memory.
 
-    The same task must enter and leave the SDK's client, so one task keeps it open until `aclose`.
+    The SDK's client must be entered and left by the same task, so one task keeps it open until
+    `aclose` is called.
     """
 
     def __init__(self, root: str) -> None:
@@ -37,7 +38,7 @@ class SdkCounter:
         """Return the token count of a text.
 
         Raises:
-            EndpointError: The model is not in memory, or the SDK failed.
+            EndpointError: The model is not in memory, or the SDK has failed.
         """
         try:
             async with asyncio.timeout(min(SDK_SECONDS, time_left())):
@@ -45,7 +46,7 @@ class SdkCounter:
                 return token_count(await handle.count_tokens(text))
         except EndpointError:
             raise
-        except Exception as error:  # the SDK's errors have no documented base
+        except Exception as error:  # the SDK's errors have no documented base class
             await self.aclose()
             raise _to_endpoint_error(error) from None
 

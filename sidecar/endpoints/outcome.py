@@ -1,4 +1,4 @@
-"""The results of a request to an endpoint: a count, or the reason why there is none."""
+"""The result of a request to an endpoint: a count, or the reason why there is no count."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sidecar.text.printable import printable
 
 BIG_BYTES = 128 * 1024
 LARGEST_CHARACTERS = 500_000
-"""Most characters of a text that is sent to an endpoint."""
+"""Maximum number of characters in a text that is sent to an endpoint."""
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]
-"""Whether an endpoint can count. `unsupported`: HTTP 404, an unexpected answer, or an error in an
-answer with HTTP 200. `auth`: the key is missing or was refused. `loading`: the server is loading
-the model. `unreachable`: HTTP 5xx or 429, a reset or a timeout. `lying`: the counts cannot be true.
-`unknown`: not probed yet, or another model is loaded.
+"""Whether an endpoint can count. `unsupported`: HTTP 404, an unexpected response, or an error in a
+response with HTTP 200. `auth`: the key is missing or was refused. `loading`: the server is
+loading the model. `unreachable`: HTTP 5xx or 429, a connection reset or a timeout. `lying`: the
+counts cannot be correct. `unknown`: not probed yet, or another model is loaded.
 """
 
 MissKind: TypeAlias = Literal[
     AbilityStatus, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
 ]
-"""Why there is no count, besides the values of `AbilityStatus`.
+"""Why there is no count, in addition to the values of `AbilityStatus`.
 
 `off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint declares the model. `too-large`:
 the text is too long. `special-tokens`: the server would interpret special tokens in the text.
@@ -34,7 +34,7 @@ shutting down.
 
 
 class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The token count of a text or a chat by the model's server."""
+    """A token count for a text or a chat, made by the model's server."""
 
     tokens: int
     server: str
@@ -44,12 +44,12 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of the tokenizer, which consists of the server and the model."""
+        """The tokenizer's name, which consists of the names of the server and the model."""
         return f"{self.server}:{self.model}"
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """The reason why an endpoint gave no count. It contains no text and no key."""
+    """Why an endpoint did not return a count. It contains neither the text nor the key."""
 
     reason: str
     kind: MissKind
@@ -57,19 +57,19 @@ class Miss(msgspec.Struct, frozen=True):
 
 _STEPS: dict[MissKind, str] = {
     "off": "set use-endpoint = true under [tokenize] in your own configuration",
-    "undeclared": "choose a model that one of your servers has, or add this one to the models of "
-    "an [[endpoint]] in your own configuration",
+    "undeclared": "choose a model that one of your servers has, or add this model to an "
+    "[[endpoint]] in your own configuration",
     "unsupported": "counts are estimates; a tokenizer.json in [[tokenizer]] makes them exact",
-    "auth": "put the key into an environment variable and name it in api-key-env",
-    "loading": "it is retried automatically",
-    "unreachable": "start the server or correct its url; it is retried automatically",
+    "auth": "store the key in an environment variable, and set api-key-env to its name",
+    "loading": "the request is retried automatically",
+    "unreachable": "start the server or correct its url; the request is retried automatically",
     "lying": "counts are estimates; check for a proxy in front of the server",
-    "unknown": "load the model there, or choose one that the server has",
+    "unknown": "load the model on the server, or choose a model that the server has",
 }
 
 
-URL_IN_DOUBT = f"is its url right? If it is, {_STEPS['unsupported']}"
-"""The advice for an address at which no known model server answers."""
+URL_IN_DOUBT = f"check its url; if the url is correct, {_STEPS['unsupported']}"
+"""The advice for an address at which no known model server responds."""
 
 
 def explain(kind: MissKind, reason: str, step: str = "") -> str:
@@ -79,7 +79,7 @@ def explain(kind: MissKind, reason: str, step: str = "") -> str:
 
 
 def undeclared_reason(model: str) -> str:
-    """Return the reason why no endpoint counts for a model that none declares."""
+    """Return the reason for a model that no endpoint declares."""
     return explain("undeclared", printable(f"no endpoint is configured for {model}"))
 
 
@@ -87,7 +87,7 @@ ENDPOINTS_OFF = explain("off", "endpoints are disabled")
 WINDOW_ONLY = explain("off", "only the context window is requested (endpoint-window)")
 NO_ENDPOINT = (
     "no usable [[endpoint]] is configured: `token-sidecar config init --user` writes a sample, "
-    "`token-sidecar config check` reports problems"
+    "and `token-sidecar config check` reports problems"
 )
 
 
@@ -100,23 +100,25 @@ class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: AbilityStatus
     chat: AbilityStatus
     limit: int | None
-    """The context window that the server allocates, in tokens; null if unknown."""
+    """The size of the context window that the server allocates, in tokens; null if unknown."""
     checked_at: str | None
-    """The time of the last probe, as RFC 3339 in UTC; null before the first probe."""
+    """The time of the last probe (RFC 3339, UTC); null before the first probe."""
     reason: str | None = None
-    """Why texts or chats cannot be counted, with advice; null if both can."""
+    """Why texts or chats cannot be counted, with advice; null if both can be counted."""
 
 
 class EndpointError(SidecarError):
-    """An endpoint gave no count. `Endpoints` returns a `Miss` instead of raising it."""
+    """An endpoint did not return a count. `Endpoints` returns a `Miss` instead of raising this
+    error.
+    """
 
     kind = "endpoint"
 
     def __init__(self, status: AbilityStatus, reason: str, step: str = "") -> None:
         """Args:
         status: The kind of failure.
-        reason: The reason, for the user.
-        step: The advice, if the usual advice for the status does not fit.
+        reason: The reason, as shown to the user.
+        step: Advice that replaces the usual advice for the status.
         """
         super().__init__(reason)
         self.status: AbilityStatus = status
@@ -124,7 +126,9 @@ class EndpointError(SidecarError):
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether other requests may succeed, because this one was malformed or too large."""
+        """Whether other requests may succeed, because the cause is that this request was malformed
+        or too large.
+        """
         return self.status == "unsupported" and "HTTP 4" in self.reason
 
 
@@ -132,7 +136,7 @@ class RequestAbandonedError(EndpointError):
     """The request was not sent, because its caller stopped waiting."""
 
     def __init__(self) -> None:
-        super().__init__("unknown", "the request was not sent: its caller stopped waiting")
+        super().__init__("unknown", "the request was not sent, because the caller stopped waiting")
 
     @property
     def is_request_specific(self) -> bool:
@@ -148,5 +152,5 @@ class EndpointTimeoutError(EndpointError):
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether the request is so large that a healthy server may exceed the time limit."""
+        """Whether the request is so large that even a healthy server may exceed the time limit."""
         return self.sent_bytes > BIG_BYTES

@@ -1,7 +1,7 @@
 """Determines the capabilities of an endpoint for one model, with at most eight requests.
 
-The server is recognised by its list of models, its greeting or the form of its counts. Then it
-counts two known texts, which reveals servers that return constants or nonsense.
+The server is recognised by its list of models, its greeting or the format of its counts. It then
+counts two known texts. This detects servers that return constants or nonsense.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ PROBE_TEXTS = (
     "The quick brown fox jumps over the lazy dog, 24 times in 2048 steps;\n"
     "def answer(question: str) -> int:\n    return 42 if question else 0\n",
 )
-"""Two texts whose token counts differ clearly with every tokenizer."""
+"""Two texts whose token counts differ clearly in every tokenizer."""
 
-_SPECIALS = 4  # most tokens that a server may add around a text
-_BYTES_PER_TOKEN = 512  # no vocabulary has longer tokens; runs of blanks have about 128 bytes
+_SPECIALS = 4  # maximum number of tokens that a server may add around a text
+_BYTES_PER_TOKEN = (
+    512  # no vocabulary has longer tokens; the longest runs of blanks have about 128 bytes
+)
 
 
 def check_texts(counts: Sequence[int], server: str) -> None:
@@ -57,13 +59,13 @@ def check_texts(counts: Sequence[int], server: str) -> None:
 
 
 def is_possible_count(text: str, tokens: int) -> bool:
-    """Return whether a tokenizer can return this count: at most one token per byte."""
+    """Return whether a tokenizer could return this count, which is at most one token per byte."""
     size = len(text.encode("utf-8", "surrogatepass"))
     return size // _BYTES_PER_TOKEN <= tokens <= size + _SPECIALS
 
 
 def check_chats(counts: Sequence[int], server: str) -> None:
-    """Raise EndpointError if these cannot be the counts of a chat with each of `PROBE_TEXTS`."""
+    """Raise EndpointError if the counts of chats with each of `PROBE_TEXTS` are not plausible."""
     short, long = counts
     if long < short + 8:
         raise EndpointError(
@@ -78,12 +80,12 @@ _OWNERS: Mapping[str, Server] = {
     "koboldcpp": servers.KOBOLDCPP,
     "library": servers.OLLAMA,
 }
-# A proxy that starts the server of the requested model, so that a count would load the model.
+# A proxy that starts a server for the requested model, so a count would load the model.
 _LOADS_WHEN_ASKED = ("llama-swap",)
 
 
 def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server | None:
-    """Recognise a server by its answer to `/v1/models`.
+    """Recognise a server by its response to `/v1/models`.
 
     Raises:
         EndpointError: The server would load a model in order to count.
@@ -105,22 +107,24 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
 async def recognise_server(
     connection: Connection, model: str, greets: bool
 ) -> tuple[Server, int | None]:
-    """Recognise a server by its greeting, or else by its answers to counting requests.
+    """Recognise a server by its greeting, or by its responses to counting requests.
 
     Returns:
-        The server, and its count of the first probe text if that identified it.
+        The server, and its count of the first probe text if the server was recognised by that
+        count.
 
     Raises:
-        EndpointError: The server does not count in any known way.
+        EndpointError: The server does not support any known counting request.
     """
     greeted = await server_from_greeting(connection) if greets else None
     return (greeted, None) if greeted else await _server_from_count(connection, model)
 
 
 async def server_from_greeting(connection: Connection) -> Server | None:
-    """Recognise the servers to which a POST request must not be sent.
+    """Recognise servers that must not receive a POST request.
 
-    LM Studio answers every request with HTTP 200, and LocalAI loads the model that a request names.
+    LM Studio responds to every request with HTTP 200, and LocalAI loads the model that a request
+    names.
     """
     greeting = await connection.get("/lmstudio-greeting")
     if isinstance(greeting.body, Mapping) and greeting.body.get("lmstudio") is True:
@@ -135,7 +139,7 @@ async def server_from_greeting(connection: Connection) -> Server | None:
 
 
 async def _server_from_count(connection: Connection, model: str) -> tuple[Server, int | None]:
-    """Recognise llama.cpp, vLLM or TGI by their answer to a request that all three accept."""
+    """Recognise llama.cpp, vLLM or TGI by the response to a request that all three accept."""
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
         if server.text:
@@ -166,7 +170,7 @@ async def _server_from_path(connection: Connection, model: str) -> Server:
             answer = await connection.post(request.path, request.body)
             if answer.status == 200 and isinstance(answer.body, Mapping):
                 return server
-    reason = f"{without_secrets(connection.root)} does not answer any known counting request"
+    reason = f"{without_secrets(connection.root)} does not support any known counting request"
     raise EndpointError("unsupported", reason, URL_IN_DOUBT)
 
 
@@ -176,16 +180,15 @@ def _utc_now() -> str:
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether texts or chats can be counted, and the reason if they cannot."""
+    """Whether texts or chats can be counted, and the reason if not."""
 
     status: AbilityStatus
     reason: str = ""
     step: str = ""
-    """The advice, if the usual advice for the status does not fit."""
+    """Advice that replaces the usual advice for the status."""
 
     @classmethod
     def failed(cls, error: EndpointError) -> Ability:
-        """Return the ability after an error."""
         return cls(error.status, error.reason, error.step)
 
 
@@ -194,30 +197,32 @@ class ProbeResult:
     """The capabilities of an endpoint for one model."""
 
     model: str
-    """The server's own name for the model."""
+    """The model's name on the server."""
     server: Server | None = None
     text: Ability = Ability("unknown", "not asked yet")
     chat: Ability = Ability("unknown", "not asked yet")
     limit: int | None = None
     listed: bytes = b""
-    """A digest of the server's list of models; empty without a list."""
+    """A digest of the server's list of models; empty if there is no list."""
     listed_models: tuple[str, ...] = ()
     """The first models in the server's list."""
     extra_tokens: int = 0
-    """Tokens that the server adds to the count of each text."""
+    """The number of tokens that the server adds to each text. They are subtracted from
+    the counts.
+    """
     lifetime: float = math.inf
-    """The number of seconds for which the result is valid."""
+    """How long the result is valid, in seconds."""
     checked_at: str = field(default_factory=_utc_now)
 
     @classmethod
     def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:
-        """Return a result after which neither texts nor chats can be counted."""
+        """Return a result in which neither texts nor chats can be counted."""
         ability = Ability.failed(error)
         return cls(model=model, server=server, text=ability, chat=ability)
 
 
 async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> ProbeResult:
-    """Probe a vendor's API. A single GET request checks the key and the model."""
+    """Probe a vendor's API. A single GET request verifies the key and the model."""
     path = cloud.show_path(model)
     limit = None
     if path:
@@ -228,7 +233,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
             return ProbeResult.failed(model, error, cloud.server)
         limit = first_window(answer.body, *cloud.limit_fields)
     server = cloud.server
-    none = Ability("unsupported", f"{server.name} has no such count")
+    none = Ability("unsupported", f"{server.name} cannot count this")
     can_text = server.text is not None or server.text_by_chat
     return ProbeResult(
         model=model,
@@ -240,8 +245,8 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
 
 
 async def probe(connection: Connection, model: str) -> ProbeResult:
-    """Probe a server that is not a vendor's API: recognise it, and count two texts and
-    two chats.
+    """Probe a server that is not a vendor's API. The server is recognised, and then counts two
+    texts and two chats.
     """
     server: Server | None = None
     listed: list[ListedModel] = []
@@ -251,10 +256,10 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         server = server_from_listing(answer, listed)
         named = find_listed_model(model, listed)
         if listed and named is None:
-            raise EndpointError("unknown", f"the server has {_names_of(listed)}, not {model}")
+            raise EndpointError("unknown", f"the server has {_names_of(listed)}, but not {model}")
         first = None
         if server is None:
-            # All servers with a greeting (LM Studio, Ollama, LocalAI) list their models.
+            # All servers that have a greeting (LM Studio, Ollama, LocalAI) list their models.
             name = named.id if named else model
             server, first = await recognise_server(connection, name, greets=bool(listed))
         entry = find_listed_model(model, await server.loaded(connection, listed))
@@ -276,7 +281,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
 
 
 async def probe_window(connection: Connection, model: str) -> ProbeResult:
-    """Determine only the context window. No text is sent."""
+    """Determine only the context window, without sending any text."""
     server: Server | None = None
     try:
         answer = await connection.get("/v1/models")
@@ -298,10 +303,11 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
 
 
 def list_models(answer: Answer) -> list[ListedModel]:
-    """Return the models in the answer to `/v1/models`, or an empty list if the server has none.
+    """Return the models in a response to `/v1/models`. The list is empty if the server has no such
+    request.
 
     Raises:
-        EndpointError: The server needs a key, is loading a model, or failed.
+        EndpointError: The server needs a key, is loading a model, or has failed.
     """
     if answer.status in (404, 405, 501):
         return []
@@ -311,7 +317,7 @@ def list_models(answer: Answer) -> list[ListedModel]:
 
 
 OFFERED = 100
-"""Most models of a server to offer in a picker."""
+"""Maximum number of a server's models to offer in a picker."""
 
 
 def _listed_names(listed: Sequence[ListedModel]) -> tuple[str, ...]:
@@ -319,13 +325,13 @@ def _listed_names(listed: Sequence[ListedModel]) -> tuple[str, ...]:
 
 
 def digest_of_list(listed: Sequence[ListedModel]) -> bytes:
-    """Return a digest of a list of models with 16 bytes; empty for an empty list."""
+    """Return a 16-byte digest of a list of models, or empty bytes if the list is empty."""
     written = msgspec.json.encode(listed)
     return blake2b(written, digest_size=16).digest() if listed else b""
 
 
 def find_listed_model(model: str, loaded: Sequence[ListedModel]) -> ListedModel | None:
-    """Return the listed model with this id or alias, or None. An exact match takes precedence."""
+    """Return the listed model with this id or alias, or None. Exact matches take precedence."""
     for entry in loaded:
         if model in entry.names:
             return entry
@@ -352,7 +358,7 @@ async def _try_text(
     if server.text is None:
         if server.text_by_chat:
             return binding  # `_try_chat` decides
-        reason = f"{server.name} has no request that counts a text"
+        reason = f"{server.name} cannot count texts"
         return replace(binding, text=Ability("unsupported", reason))
     try:
         extra_tokens = await _empty_text_tokens(connection, server, binding.model)
@@ -367,7 +373,7 @@ async def _try_text(
 
 
 async def _empty_text_tokens(connection: Connection, server: Server, model: str) -> int:
-    """Return the server's count of an empty text, such as a begin-of-text token."""
+    """Return the server's token count for an empty text, which may have a begin-of-text token."""
     if not server.counts_empty or server.text is None:
         return 0
     request = server.text.request(model, "")
@@ -380,7 +386,7 @@ async def _empty_text_tokens(connection: Connection, server: Server, model: str)
 
 async def _try_chat(connection: Connection, server: Server, binding: ProbeResult) -> ProbeResult:
     if server.chat is None:
-        reason = f"{server.name} has no request that counts a chat"
+        reason = f"{server.name} cannot count chats"
         return replace(binding, chat=Ability("unsupported", reason))
     try:
         counts = []
@@ -398,7 +404,7 @@ async def request_count(connection: Connection, request: Request, read: ReadToke
     """Send a counting request and return the count.
 
     Raises:
-        EndpointError: The server gave no count.
+        EndpointError: The server did not return a count.
     """
     answer = await connection.post(request.path, request.body)
     refuse_unless_ok(answer, without_secrets(connection.root))

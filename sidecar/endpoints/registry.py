@@ -1,7 +1,7 @@
-"""The endpoints in the user's settings: their counts, context windows and capabilities.
+"""The endpoints in the user's settings, for counts, context windows and capabilities.
 
-No method raises. Nothing is sent while `use_endpoint` is off, and text is sent only to endpoints
-that declare the model.
+No method raises. Nothing is sent while `use_endpoint` is off. Text is sent only to endpoints that
+declare the model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Endpoints:
-    """Counts and finds context windows with the endpoints in the user's settings."""
+    """Requests counts and context windows from the endpoints in the user's settings."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Endpoints:
         """Args:
         endpoints: The `[[endpoint]]` tables in the user's settings.
         use_endpoint: Whether texts may be sent.
-        environment: The environment variables that contain API keys; by default those of the
-            process.
+        environment: The environment variables that contain API keys. By default, the environment of
+            the process is used.
         window: Whether context windows may be requested even if `use_endpoint` is off.
         """
         variables = os.environ if environment is None else environment
@@ -72,11 +72,14 @@ class Endpoints:
         return sum(endpoint.requests for endpoint in self._endpoints)
 
     def serves(self, model: str) -> bool:
-        """Return whether a usable endpoint declares a model. Sends nothing."""
+        """Return whether a usable endpoint declares a model, without a request."""
         return self._use and any(self._endpoints_for(model))
 
     def reports_window(self, model: str) -> bool:
-        """Return whether an endpoint may be asked for a model's context window. Sends nothing."""
+        """Return whether the context window of a model may be requested from an endpoint.
+
+        This sends no request.
+        """
         return self._asks and any(self._endpoints_for(model))
 
     async def count_text(
@@ -88,15 +91,14 @@ class Endpoints:
     ) -> EndpointCount | Miss:
         """Return the token count of a text by a server that has the model in memory.
 
-        One request is sent if the model was probed before. A request that was sent is completed
-        even after the time limit, so that a failure of the server is noticed.
+        If the model has been probed, one request is sent. The request continues after the time
+        limit, so a failure of the server is still noticed.
 
         Args:
             model: The model's name.
             text: The text. Texts longer than `LARGEST_CHARACTERS` are not sent.
-            seconds: How long to wait for the answer.
-            wanted: Returns whether the count is still needed. It is called before the request is
-                sent.
+            seconds: How long to wait for the response.
+            wanted: Called before the request is sent. Returns whether the count is still needed.
         """
         if len(text) > LARGEST_CHARACTERS:
             return Miss(f"the text is longer than {LARGEST_CHARACTERS} characters", "too-large")
@@ -111,13 +113,15 @@ class Endpoints:
         tools: Tools | None = None,
         seconds: float = DEFAULT_SECONDS,
     ) -> EndpointCount | Miss:
-        """Return the token count of a whole request, with the chat template of the model."""
+        """Return the token count of a whole request, using the model's chat template."""
         return await self._count_at_first(
             model, lambda e: e.count_chat(model, messages, tools or ()), seconds
         )
 
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
-        """Return the context window that a server allocates to a model, or None."""
+        """Return the size of the context window that a server allocates to a model, or None if
+        unknown.
+        """
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             binding = await self._await_within(partial(endpoint.ensure_probed, model), seconds)
             if not isinstance(binding, Miss) and binding.limit:
@@ -125,24 +129,26 @@ class Endpoints:
         return None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the known context window of a model, without a request."""
+        """Return the context window of a model if it is already known, without a request."""
         known = (endpoint.known_limit(model) for endpoint in self._endpoints_for(model))
         return next((limit for limit in known if limit), None)
 
     def is_window_due(self, model: str) -> bool:
-        """Return whether a server should be asked for a model's context window. Sends nothing."""
+        """Return whether a model's context window should be requested from a server.
+
+        This sends no request.
+        """
         if not self._asks or self._closed:
             return False
         declared = self._endpoints_for(model)
         return any(one.result_for(model) is None and not one.known_limit(model) for one in declared)
 
     async def refresh_window(self, model: str, tokens: int = 0) -> None:
-        """Request context windows again that may have changed after a reply or a change of the
-        model.
+        """Request context windows again that a reply or a change of the model may have changed.
 
         Args:
             model: The model of the conversation.
-            tokens: The prompt and output tokens of the reply, or 0 without a reply.
+            tokens: The prompt and output tokens of the reply, or 0 if there is no reply.
         """
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             await self._await_within(
@@ -150,7 +156,8 @@ class Endpoints:
             )
 
     def fingerprint(self, model: str) -> Hashable | None:
-        """Return a value that identifies the endpoint that counts for a model, or None.
+        """Return a value that identifies the endpoint that counts for a model, or None if there is
+        none.
 
         The value changes when the endpoint is probed again.
         """
@@ -161,10 +168,11 @@ class Endpoints:
         return None
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return the seconds until a model's unavailable server should be asked again.
+        """Return the number of seconds to wait before sending requests to a model's unavailable
+        server.
 
-        Returns None if no server of the model is unavailable, or if another one counts. Sends
-        nothing.
+        Returns None if none of the model's servers is unavailable, or if another server can count.
+        This sends no request.
         """
         if not self._use or self._closed or self.fingerprint(model) is not None:
             return None
@@ -172,12 +180,13 @@ class Endpoints:
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def retry_delay(self, model: str, kind: MissKind, tries: int) -> float | None:
-        """Return the seconds until a failed count should be repeated, or None for never.
+        """Return the number of seconds after which to repeat a failed count, or None to never
+        repeat it.
 
         Args:
             model: The model's name.
             kind: The reason for the failure.
-            tries: The number of failures in a row.
+            tries: The number of consecutive failures.
         """
         away = self.unavailable_for(model)
         if away is not None or kind not in _PASSING:
@@ -185,18 +194,18 @@ class Endpoints:
         return reconnect_delay(tries)
 
     async def probe_if_due(self, model: str) -> None:
-        """Probe the servers of a model whose last result is no longer valid."""
+        """Probe the servers of a model that have no valid result."""
         for endpoint in self._endpoints_for(model) if self._use and not self._closed else ():
             await self._await_within(partial(endpoint.ensure_probed, model), DEFAULT_SECONDS)
 
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
     ) -> list[Capability]:
-        """Probe every endpoint, or the named one, even if its last result is still valid.
+        """Probe every endpoint, or only the named one, even if its last result is still valid.
 
-        Without a model, the models are probed that were used before or are declared without
-        wildcards, or else the first model that the server lists. While endpoints are disabled,
-        nothing is sent, and every status is `unknown`.
+        If `model` is None, the models that were used before and the models that are declared
+        without wildcards are probed. If there are none, the first model in the server's list is
+        probed. While endpoints are disabled, nothing is sent, and every status is `unknown`.
         """
         chosen = [each for each in self._endpoints if endpoint is None or each.is_named(endpoint)]
         if self._asks and not self._closed:
@@ -204,7 +213,9 @@ class Endpoints:
         return [row for each in chosen for row in each.capabilities()]
 
     def models(self) -> list[str]:
-        """Return the models that were used, declared without wildcards, or listed by a server."""
+        """Return the models that were used, are declared without wildcards, or are listed by a
+        server.
+        """
         names = [name for endpoint in self._endpoints for name in endpoint.named_models()]
         listed = [name for endpoint in self._endpoints for name in endpoint.matching_models]
         return list(dict.fromkeys([*names, *listed]))
@@ -229,8 +240,9 @@ class Endpoints:
         seconds: float,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Return the count of the first endpoint that can count, or the reason why the last one
-        cannot.
+        """Return the count of the first endpoint that can count.
+
+        If none can, the result contains the reason why the last endpoint could not.
         """
         if not self._use:
             return Miss(ENDPOINTS_OFF, "off")
@@ -254,7 +266,7 @@ class Endpoints:
                 return Miss(unsent.reason, "late")
             except EndpointError as error:
                 miss = Miss(explain(error.status, error.reason, error.step), error.status)
-            except Exception as error:  # a count never raises
+            except Exception as error:  # counting never raises
                 log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss
@@ -262,9 +274,9 @@ class Endpoints:
     async def _await_within(
         self, work: Callable[[], Awaitable[T]], seconds: float, wanted: IsWanted = always
     ) -> T | Miss:
-        """Start work and wait for it for at most `seconds`.
+        """Start work and wait at most `seconds` for it.
 
-        A request that was sent is then completed, but no further request is sent.
+        After that time, a request that has been sent is completed, but no further request is sent.
         """
         is_waiting, caller = True, asyncio.current_task()
 

@@ -1,7 +1,7 @@
-"""The kinds of model server: how each counts, and which context window it allocates.
+"""The kinds of model servers: how each counts tokens, and which context window it allocates.
 
-A server's answer may have any form. An answer that is not as expected, such as a number that cannot
-be a count, raises EndpointError.
+Responses may have any structure. If a response is not as expected (for example, if a number cannot
+be a token count), EndpointError is raised.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from sidecar.text.printable import printable
 T = TypeVar("T")
 
 LISTED = 1000
-"""Most entries to read of a server's list. Routers of hosted models list several hundred."""
+"""Maximum number of entries to read from a server's list. Routers of hosted models list several
+hundred.
+"""
 NAME_CHARACTERS = 256
-"""Most characters of a model's name."""
+"""Maximum number of characters in a model's name."""
 MOST_TOKENS = 10**9
 """Larger numbers are neither token counts nor context windows."""
 
 
 class Meta(msgspec.Struct):
-    """llama.cpp's metadata of a listed model. Its sizes distinguish models of the same name."""
+    """llama.cpp's metadata for a listed model. The sizes distinguish models of the same name."""
 
     n_ctx: int | None = None
     n_vocab: int | None = None
@@ -48,13 +50,15 @@ class Meta(msgspec.Struct):
 
 
 class LoadState(msgspec.Struct):
-    """Whether a model is in memory, as llama.cpp's router reports it."""
+    """Whether a model is in memory, as reported by llama.cpp's router."""
 
     value: str = "loaded"
 
 
 class ListedModel(msgspec.Struct):
-    """A model in the answer to `/v1/models`, with the fields that servers add to OpenAI's."""
+    """A model in a response to `/v1/models`, with the fields that servers add to
+    OpenAI's format.
+    """
 
     id: str = ""
     aliases: list[str] = []
@@ -71,31 +75,31 @@ class ListedModel(msgspec.Struct):
 
 
 def is_model_name(name: str) -> bool:
-    """Return whether a model name is short enough and printable."""
+    """Return whether a model name is printable and short enough."""
     return 0 < len(name) <= NAME_CHARACTERS and printable(name) == name
 
 
 class Request(NamedTuple):
-    """A POST request that asks a server for a count."""
+    """A POST request to a server for a token count."""
 
     path: str
     body: Mapping[str, Any]
 
 
 ReadTokens: TypeAlias = Callable[[object], int]
-"""Reads the token count from the body of an answer. Raises EndpointError for other bodies."""
+"""Reads the token count from the body of a response. Raises EndpointError if there is none."""
 
 
 class TextCounting(NamedTuple):
-    """The request with which a server counts a text, and the reader of its answer."""
+    """The request by which a server counts a text, and a reader for the response."""
 
     request: Callable[[str, str], Request]
-    """Builds the request from the server's name for the model and the text."""
+    """Builds the request from the text and the server's name for the model."""
     read: ReadTokens
 
 
 class ChatCounting(NamedTuple):
-    """The request with which a server counts messages and tools, and the reader of its answer."""
+    """The request by which a server counts messages and tools, and a reader for the response."""
 
     request: Callable[[str, Sequence[ChatMessage], Tools], Request]
     """Builds the request from the server's name for the model, the messages and the tools."""
@@ -103,13 +107,15 @@ class ChatCounting(NamedTuple):
 
 
 FindLimit: TypeAlias = Callable[[Connection, str, ListedModel | None], Awaitable[int | None]]
-"""Finds the context window that the server allocates to a model."""
+"""Finds the size of the context window that the server allocates to a model."""
 
 
 async def listed_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the context window in the server's list of models, or None."""
+    """Return the context window in the server's list of models, or None if it is not in
+    the list.
+    """
     del connection, model
     return valid_window(listed and (listed.max_model_len or listed.max_input_tokens))
 
@@ -129,15 +135,16 @@ class Server:
     Attributes:
         text: How the server counts texts, or None if it cannot.
         chat: How the server counts messages and tools, or None if it cannot.
-        loaded: Selects the listed models that are in memory. A count must not load a model.
-        parses_specials: Whether the server reads `<|im_end|>` in a text as one special token.
-            Texts with such strings are not sent.
-        text_by_chat: Whether texts are counted as a chat of one message, less the tokens of an
+        loaded: Selects those listed models that are in memory, because a count must not load a
+            model.
+        parses_specials: Whether the server treats strings such as `<|im_end|>` in a text as special
+            tokens. Texts that contain such strings are not sent.
+        text_by_chat: Whether texts are counted as a chat of one message, minus the tokens of an
             empty message.
-        loads_itself: Whether the first request loads a model, whose context window is unknown
-            until then.
-        counts_empty: Whether counts include tokens that the server adds. The count of "" is
-            subtracted.
+        loads_itself: Whether the server loads a model at the first request. The context window is
+            unknown until then.
+        counts_empty: Whether counts include tokens that the server adds. The count of an empty text
+            is then subtracted.
     """
 
     name: str
@@ -157,11 +164,12 @@ class Server:
 
 
 def refuse_unless_ok(answer: Answer, sender: str) -> None:
-    """Raise EndpointError for an error status, or for an error in an answer with status 200.
+    """Raise EndpointError if the response has an error status, or has status 200 but contains an
+    error.
 
     Args:
-        answer: The server's answer.
-        sender: The name of the server in the error's message.
+        answer: The server's response.
+        sender: The server's name, for the error message.
     """
     status, body = answer.status, answer.body
     if status in (401, 403):
@@ -176,7 +184,7 @@ def refuse_unless_ok(answer: Answer, sender: str) -> None:
         step = URL_IN_DOUBT if status == 404 else ""
         raise EndpointError("unsupported", f"{sender} answered HTTP {status}", step)
     if body is None:
-        raise EndpointError("unsupported", f"{sender} sent an answer that is not JSON")
+        raise EndpointError("unsupported", f"{sender} sent a response that is not JSON")
     if isinstance(body, Mapping) and body.get("error"):
         raise EndpointError("unsupported", f"{sender} answered HTTP 200 with an error")
 
@@ -184,12 +192,12 @@ def refuse_unless_ok(answer: Answer, sender: str) -> None:
 def _authorization_error(answer: Answer, sender: str) -> EndpointError:
     if answer.key_from is None:
         return EndpointError("auth", f"{sender} needs a key (HTTP {answer.status})")
-    step = f"does {answer.key_from} hold the server's key?"
+    step = f"does {answer.key_from} contain the server's key?"
     return EndpointError("auth", f"{sender} refused the key (HTTP {answer.status})", step)
 
 
 def reports_loading(body: object) -> bool:
-    """Return whether an error says that the model is still loading."""
+    """Return whether an error means that the model is still loading."""
     return _error_mentions(body, "loading")
 
 
@@ -200,43 +208,45 @@ def _error_mentions(body: object, *words: str) -> bool:
 
 
 def field_of(body: object, name: str) -> Any:
-    """Return a field of a JSON object, or None for any other body."""
+    """Return a field of a JSON object, or None if the body is not an object."""
     return body.get(name) if isinstance(body, Mapping) else None
 
 
 def token_count(value: object) -> int:
-    """Return a value that can be the token count of a text.
+    """Return a value if it can be the token count of a text.
 
     Raises:
-        EndpointError: The value is not a whole number above 0.
+        EndpointError: The value is not a positive whole number, or is too large.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
-        raise EndpointError("unsupported", "the answer does not contain a valid token count")
+        raise EndpointError("unsupported", "the response does not contain a valid token count")
     return value
 
 
 def read_number(name: str) -> ReadTokens:
-    """Return a function that reads the token count in a field of the answer."""
+    """Return a function that reads a token count from a field of the response."""
     return lambda body: token_count(field_of(body, name))
 
 
 def read_ids(name: str) -> ReadTokens:
-    """Return a function that counts the token ids in a field of the answer."""
+    """Return a function that counts the token ids in a field of the response."""
     return lambda body: count_ids(field_of(body, name))
 
 
 def count_ids(tokens: object) -> int:
-    """Return the length of a list of token ids, or of objects with an id.
+    """Return the length of a list of token ids or of objects with an id.
 
     Raises:
         EndpointError: The value is not such a list.
     """
     if not isinstance(tokens, list):
-        raise EndpointError("unsupported", "the answer does not contain a list of tokens")
-    kinds = set(map(type, tokens))  # a Python loop over up to 100,000 ids would be slow
+        raise EndpointError("unsupported", "the response does not contain a list of tokens")
+    kinds = set(map(type, tokens))  # a Python loop over up to 100,000 ids would be too slow
     if kinds <= {int} or (kinds == {dict} and all(map(_has_token_id, tokens))):
         return token_count(len(tokens))
-    raise EndpointError("unsupported", "the list in the answer contains values that are not tokens")
+    raise EndpointError(
+        "unsupported", "the list in the response contains values that are not tokens"
+    )
 
 
 def _has_token_id(token: Mapping[str, object]) -> bool:
@@ -244,7 +254,7 @@ def _has_token_id(token: Mapping[str, object]) -> bool:
 
 
 def decode_as(answer: Answer, form: type[T]) -> T | None:
-    """Return the body of a successful answer as this type, or None if it does not fit."""
+    """Return the body of a successful response as this type, or None if the body does not match."""
     return _convert(answer.body, form) if answer.status == 200 else None
 
 
@@ -256,7 +266,7 @@ def _convert(value: object, form: type[T]) -> T | None:
 
 
 def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
-    """Return the entries of a list in the answer that fit the type, at most `LISTED`."""
+    """Return the entries of a list in the response that match the type, but at most `LISTED`."""
     entries = field_of(answer.body, name)
     if answer.status != 200 or not isinstance(entries, list):
         return []
@@ -265,20 +275,22 @@ def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
 
 
 def valid_window(value: object) -> int | None:
-    """Return a context window in tokens, which Cohere sends as a fraction, or None if invalid."""
+    """Return a context window in tokens, or None if the value is invalid. Cohere sends it as a
+    fraction.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 1 <= value <= MOST_TOKENS else None
 
 
 def first_window(body: object, *names: str) -> int | None:
-    """Return the first valid context window in these fields of an answer, or None."""
+    """Return the first valid context window in these fields of a response, or None."""
     windows = (valid_window(field_of(body, name)) for name in names)
     return next((window for window in windows if window), None)
 
 
 def limit_at(path: str, *names: str) -> FindLimit:
-    """Return a function that finds the context window in an answer to a GET request."""
+    """Return a function that finds the context window in the response to a GET request."""
 
     async def find(connection: Connection, model: str, listed: ListedModel | None) -> int | None:
         del model, listed
@@ -289,13 +301,13 @@ def limit_at(path: str, *names: str) -> FindLimit:
 
 
 def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> TextCounting:
-    """Return how a server counts that takes the model and the text in a JSON object.
+    """Return a counting request that contains the model and the text in a JSON object.
 
     Args:
         path: The path of the POST request.
         field: The field for the text.
-        read: Reads the answer.
-        more: Further fields.
+        read: Reads the token count from the response.
+        more: Additional fields.
     """
 
     def request(model: str, text: str) -> Request:
@@ -305,12 +317,12 @@ def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> TextC
 
 
 def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> ChatCounting:
-    """Return how a server counts that takes messages and tools in OpenAI's format.
+    """Return a counting request that contains messages and tools in OpenAI's format.
 
     Args:
         path: The path of the POST request.
-        read: Reads the answer.
-        more: Further fields.
+        read: Reads the token count from the response.
+        more: Additional fields.
     """
 
     def request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
@@ -319,7 +331,7 @@ def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> ChatCounti
     return ChatCounting(request, read)
 
 
-# A router of llama.cpp loads the model of a request unless it is told not to.
+# By default, llama.cpp's router loads the model that a request names.
 _NO_LOAD = "autoload=false"
 
 
@@ -332,10 +344,11 @@ class _Props(msgspec.Struct):
 
 
 def _llamacpp_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    """Build a request that counts with the model's own chat template.
+    """Build a request that counts with the model's chat template.
 
-    llama.cpp continues an assistant's message at the end, and refuses one that calls tools. The
-    next request must contain the results of these calls, so empty results are appended.
+    If the last message is from the assistant, llama.cpp continues it, but refuses it if it contains
+    tool calls. Because the next request must contain the results of these calls, empty results are
+    appended.
     """
     turns = openai_messages(messages)
     calls = turns[-1].get("tool_calls") if turns else None
@@ -448,9 +461,10 @@ class _Show(msgspec.Struct):
 async def _ollama_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the running model's window, or the window that it would get when it is loaded.
+    """Return the context window of the running model, or the window that the model would get when
+    loaded.
 
-    Neither request loads a model.
+    No request loads a model.
     """
     del listed
     answer = await connection.get("/api/ps")
@@ -462,7 +476,7 @@ async def _ollama_limit(
 
 
 def _window_from_show(description: _Show) -> int | None:
-    """Return the smaller of the architecture's window and `num_ctx` among the parameters."""
+    """Return the smaller of the model's maximum window and `num_ctx` in its parameters."""
     configured = _NUM_CTX.search(description.parameters or "")
     windows = [int(configured[1])] if configured else []
     for key, value in islice((description.model_info or {}).items(), LISTED):
@@ -475,14 +489,15 @@ OLLAMA = Server(name="ollama", limit=_ollama_limit, loads_itself=True)
 
 
 _LOCAL_SOURCES = ("local_estimate", "local_tokenizer", "local")
-"""Sources by which LiteLLM marks counts that it estimated itself."""
+"""The sources that LiteLLM reports for counts that it estimated itself."""
 
 
 def _read_litellm(body: object) -> int:
     """Return `total_tokens`.
 
     Raises:
-        EndpointError: LiteLLM estimated the count, which it also does if it names no source.
+        EndpointError: LiteLLM estimated the count. If the source is missing, the count is also an
+            estimate.
     """
     source = field_of(body, "count_source") or field_of(body, "litellm_count_source")
     if not isinstance(source, str) or source in _LOCAL_SOURCES:

@@ -165,7 +165,7 @@ REASONS: list[tuple[Any, str]] = [
     (Canned(401, {"error": {"message": "no"}}), "api-key-env"),
     (Canned(503, {"error": {"message": "Loading model"}}), "retried automatically"),
     (Canned(500, {}), "start the server"),
-    (listing("another", owned_by="llamacpp"), "choose one that the server has"),
+    (listing("another", owned_by="llamacpp"), "choose a model that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
 """What a server answers to a request for its models, and the next step that the user is shown for

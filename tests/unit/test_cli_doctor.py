@@ -103,7 +103,7 @@ def test_model_without_an_endpoint_is_reported(tmp_path: Path) -> None:
     lines = configured(tmp_path, f'model = "llama3"\n[tokenize]\nuse-endpoint = true\n{endpoint}')
     assert lines[2] == (
         "    no endpoint is configured for llama3: choose a model that one of your servers has, "
-        "or add this one to the models of an [[endpoint]] in your own configuration"
+        "or add this model to an [[endpoint]] in your own configuration"
     )
 
 

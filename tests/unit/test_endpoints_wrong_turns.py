@@ -39,8 +39,13 @@ async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("named", "held", "reason", "step"),
     [
-        (None, {}, "the server needs a key (HTTP 401)", "name it in api-key-env"),
-        (KEY, {KEY: "wrong"}, "refused the key (HTTP 401)", f"does {KEY} hold the server's key?"),
+        (None, {}, "the server needs a key (HTTP 401)", "set api-key-env to its name"),
+        (
+            KEY,
+            {KEY: "wrong"},
+            "refused the key (HTTP 401)",
+            f"does {KEY} contain the server's key?",
+        ),
         (KEY, {}, f"{KEY} (api-key-env) is not set", "where the editor or the shell is started"),
         (KEY, {KEY: "a\nb"}, "contains no usable key", "where the editor or the shell is started"),
     ],
@@ -73,7 +78,7 @@ async def test_url_with_a_request_path_is_accepted(path: str) -> None:
 async def test_reason_doubts_a_url_with_an_unknown_path() -> None:
     async with llamacpp() as server:
         told = await sentence_of(Endpoint(url=f"{server.url}/somewhere"), {})
-    assert "is its url right?" in told
+    assert "check its url; if the url is correct, " in told
     assert "tokenizer.json" in told
 
 

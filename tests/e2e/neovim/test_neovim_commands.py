@@ -634,7 +634,7 @@ def test_a_probe_without_endpoints_explains_why(ready: Editor) -> None:
 @pytest.mark.parametrize(
     ("switch", "line"),
     [
-        ("true", ": start the server or correct its url; it is retried automatically"),
+        ("true", ": start the server or correct its url; the request is retried automatically"),
         ("false", "endpoints are disabled: set use-endpoint = true under [tokenize]"),
     ],
 )
