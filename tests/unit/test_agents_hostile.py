@@ -260,7 +260,7 @@ def test_zstd_frame_with_a_huge_window_is_rejected(tmp_path: Path) -> None:
     packed = zstd.ZstdCompressor(options=options)
     path = tmp_path / "x.jsonl.zst"
     path.write_bytes(packed.compress(b"{}\n" * 1_000) + packed.flush())
-    with open_quietly(str(path)) as file, pytest.raises(OSError, match="damaged"):
+    with open_quietly(str(path)) as file, pytest.raises(OSError, match="corrupt"):
         file.read(10)
 
 
