@@ -1,1 +1,1 @@
-"""Models: names, families, context windows, output limits and prices."""
+"""Model names, families, context windows, output limits and prices."""

@@ -1,7 +1,7 @@
-"""Looks up the provider and the context window of a model by its name, offline.
+"""Looks up the provider and context window of a model by its name, offline.
 
-Windows come from the price list (`sidecar.models.price_list`), whose import takes most of a second.
-`warm` loads the list on a worker thread. Until then, windows are None.
+Context windows come from the price list (`sidecar.models.price_list`), which takes most of a
+second to import. `warm` loads the list on a worker thread. Until then, windows are None.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sidecar.models.limits import input_limit, overruling_window, published_wind
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import price_list
 
-_LONG = 60  # most characters of a name that is compared with known names
-_NEAR = 0.8  # smallest similarity of a suggested name; identical names have 1
+_LONG = 60  # the number of characters of a name to compare with known names
+_NEAR = 0.8  # the minimum similarity of a suggestion, from 0 to 1
 _FAR = 0.5  # the same for names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
@@ -43,12 +43,12 @@ def warm() -> None:
 
 
 def provider_of(model: str) -> str:
-    """Return the provider that a model's name implies, or "" if the name does not show it."""
+    """Return the provider that a model's name implies, or an empty string if none is known."""
     return parse(model).provider or families.maker_of(model) or ""
 
 
 def provider_name(named: str) -> str:
-    """Return the price list's name of a provider, such as `x-ai` for `xAI`."""
+    """Return the price list's id for a provider, such as `x-ai` for `xAI`."""
     return KNOWN_PROVIDERS.get(named.lower(), named)
 
 
@@ -56,26 +56,29 @@ def provider_name(named: str) -> str:
 def billing_provider(named: str, model: str) -> str:
     """Return the provider that bills a call.
 
-    That is the named provider if it is in the price list. Otherwise, for example for a proxy, it is
-    the model's vendor.
+    This is the named provider if it is in the price list. Otherwise, for example for a proxy, it
+    is the model's vendor.
     """
     known = KNOWN_PROVIDERS.get(named.lower())
     return known or provider_of(model) or named
 
 
 def loaded() -> bool:
-    """Return whether the price list is loaded."""
+    """Return whether the price list has been loaded."""
     return _prices is not None
 
 
 def providers() -> Sequence[Any]:
-    """Return the providers of the price list with their models, or an empty list before `warm`."""
+    """Return all providers in the price list with their models, or nothing before `warm` is
+    called.
+    """
     return getattr(_prices, "providers", ())
 
 
 def known_window(model: str) -> int | None:
-    """Return a model's context window in tokens, or None if it is unknown or not loaded. Never
-    blocks.
+    """Return a model's context window in tokens, or None if it is unknown.
+
+    Never blocks. Returns None if the price list has not been loaded yet.
     """
     return None if _prices is None else window_of(model)
 
@@ -84,17 +87,17 @@ def window_of(model: str) -> int | None:
     """Return a model's context window in tokens, or None. The first call loads the price list."""
     if model not in _windows:
         warm()
-        if len(_windows) > 4096:  # bounded, because clients may send any names
+        if len(_windows) > 4096:  # limited, because clients may send arbitrary names
             _windows.clear()
         _windows[model] = _look_up(model)
     return _windows[model]
 
 
 def is_different_model(reported: str, requested: str) -> bool:
-    """Return whether the model that a reply names is another one than the requested model.
+    """Return whether a reply comes from a different model than the one that was requested.
 
-    Names that differ only in a release date are the same. Unknown names are not compared, because
-    local servers use names of their own. The first call loads the price list.
+    Release dates are ignored. Returns False if the reported name is unknown, because local
+    servers use arbitrary names. The first call loads the price list.
     """
     names = {
         families.without_date(parse(model).bare).replace(".", "-")
@@ -104,10 +107,11 @@ def is_different_model(reported: str, requested: str) -> bool:
 
 
 def similar_models(model: str) -> tuple[str, ...] | None:
-    """Return the known models with the most similar names, or None if the name is known.
+    """Return the known models with the most similar names, or None if the model is known.
 
-    Known are local models, listed models, models of known families, and names that differ from a
-    listed one only in their numbers. The first call loads the price list.
+    These models are considered known: local models, listed models, models in known families, and
+    names that differ from a listed name only in their numbers. The first call loads the price
+    list.
     """
     if model not in _similar:
         if len(_similar) > 4096:
@@ -119,8 +123,8 @@ def similar_models(model: str) -> tuple[str, ...] | None:
 def similar_if_known(model: str) -> tuple[str, ...] | None:
     """Return the cached result of `similar_models`. Never blocks.
 
-    Without a cached result, returns () if the form of the name shows that it is misspelt, else
-    None.
+    If there is no cached result, returns an empty tuple for a name that is obviously misspelt,
+    and None otherwise.
     """
     name = parse(model)
     is_wrong = name.provider not in LOCAL_PROVIDERS and families.is_misspelt(name.bare)
@@ -153,7 +157,7 @@ def _all_names() -> list[str]:
 
 
 def prompt_limit_of(model: str) -> int | None:
-    """Return the largest prompt in tokens if the vendor limits it below the window, else None."""
+    """Return the maximum prompt size in tokens if it is smaller than the window, or None."""
     name = parse(model)
     return None if name.provider in LOCAL_PROVIDERS else input_limit(name.bare)
 
@@ -184,17 +188,17 @@ def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
 def _window_at(provider: str | None, reference: str) -> int | None:
     try:
         _found, info = _prices.find_provider_model(reference, None, provider, None)
-    except Exception:  # the library raises LookupError and others for unknown models
+    except Exception:  # the library raises LookupError and other errors for unknown models
         return None
     window = info.context_window
     return window if isinstance(window, int) and window > 0 else None
 
 
 def usual_window(bare: str) -> int | None:
-    """Return the context window that most providers give a model, or None.
+    """Return the most common context window of a model among all providers, or None.
 
-    If two windows are equally common, the smaller one is returned. Models that no provider lists
-    have the window that their vendor publishes.
+    In case of a tie, the smaller window is returned. If no provider lists the model, the window
+    that its vendor publishes is returned.
     """
     windows = _windows_by_name().get(bare) or _windows_by_name().get(families.without_date(bare))
     if not windows:

@@ -1,11 +1,13 @@
-"""Determines a model's tokenizer generation from its name, with a small table.
+"""Determines the tokenizer generation of a model from its name.
 
-Models of one generation have the same number of tokens for the same text. Calibrations are stored
-by generation, and each generation has an approximation. The table needs no import of genai-prices,
-which takes most of a second, so that a first count never waits for it.
+Models of the same generation produce the same number of tokens for a text. Calibrations are
+stored by generation, and each generation has an approximation. The table does not depend on
+genai-prices, which takes most of a second to import, so the first count does not have to wait
+for it.
 
-Sources: tiktoken's `model.py` for OpenAI, and the published vocabularies of open models. Claude's
-tokenizer is not published; its count endpoint shows two generations, before and since Opus 4.7.
+Sources: tiktoken's `model.py` for OpenAI, and the published vocabularies of open models.
+Claude's tokenizer is not published, but its count endpoint shows two generations: before Opus
+4.7, and since then.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from sidecar.models.names import compiled, first_inside, parse
 OPENAI_GENERATIONS = frozenset(
     ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
 )
-"""Generations of OpenAI's models, whose chat templates and formulas are published."""
+"""Generations of OpenAI models, whose chat templates and formulas are public."""
 UNKNOWN = "unknown"
-"""The generation of models that no row of the table matches."""
+"""The generation of models that are not in the table."""
 
 _ROWS: tuple[tuple[str, str, str | None], ...] = (
-    # (pattern at the start of the bare name, generation, provider id of the vendor's API)
+    # (pattern for the start of the bare name, generation, provider id of the vendor's API)
     (r"gpt-oss", "o200k_harmony", None),
     (r"gpt-?(4|3\.?5)-?t(urbo)?|gpt-?3\.?5|gpt-4(-|$)", "cl100k_base", "openai"),
     (r"text-embedding-(3|ada-002)|(davinci|babbage)-002", "cl100k_base", "openai"),
@@ -69,7 +71,7 @@ _ROWS: tuple[tuple[str, str, str | None], ...] = (
     (r"phi-?3", "llama2", None),
 )
 _INSIDE: tuple[tuple[str, str], ...] = (
-    # The name of a fine-tune contains the name of its base model.
+    # The name of a fine-tune often contains the name of its base model.
     (r"llama-?[v-]?3|l3[.-]", "llama3"),
     (r"llama-?2", "llama2"),
     (r"qwen-?2|qwen-?3|qwq", "qwen2"),
@@ -88,7 +90,7 @@ _FAMILY_WORDS = frozenset(
         *("deepseek", "llama", "codellama", "vicuna", "mistral", "mixtral", "ministral"),
         *("devstral", "magistral", "codestral", "pixtral", "voxtral", "mathstral", "qwen"),
         *("codeqwen", "grok", "kimi", "moonshot", "glm", "chatglm", "minimax", "command"),
-        "llava",  # a family whose name differs from llama in one letter
+        "llava",  # a separate family, although its name is similar to llama
     )
 )
 """Words in model names that identify a family."""
@@ -99,21 +101,19 @@ _TIER_WORDS = frozenset(
         *("search", "research", "latest"),
     )
 )
-"""Words of four or more letters that occur in the names of closed models."""
+"""Words of at least four letters in the names of closed models."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
-"""Families whose models nobody else fine-tunes. The name of a fine-tune may contain any word."""
+"""Families that only their vendor fine-tunes. Names of other fine-tunes may contain any word."""
 _GLUED = re.compile(
     r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
 )
-"""A version without a hyphen before it (`grok4`), or with letters that no version has
-(`gpt-4oo`).
-"""
+"""Matches a version without a hyphen (`grok4`) or with an unknown suffix (`gpt-4oo`)."""
 _MISSPELT = 0.8
-"""Smallest similarity (0 to 1) to a known word from which a word counts as misspelt."""
+"""The minimum similarity (0 to 1) to a known word for a word to count as misspelt."""
 _MISSPELT_TIER = 0.75
-"""The same similarity for Claude's tiers, which may differ in one of four letters."""
+"""The minimum similarity for Claude's tiers, where one letter in four may differ."""
 _SHORTEST = 4
-"""Fewest letters of a word that is checked for misspellings."""
+"""The minimum number of letters for a word to be checked for typos."""
 _TWO_DIGITS = re.compile(
     r"""(?!gpt-?35)
     (?:(?:chat)?gpt|(?:claude|gemini)(?:-[a-z]+)?|grok|(?:zai-|chat)?glm|deepseek-v|kimi-k
@@ -122,40 +122,42 @@ _TWO_DIGITS = re.compile(
     -?\d\d(?![\d.]|[bm](?![a-z\d]))""",
     re.VERBOSE,
 )
-"""A version without its dot, such as `gpt-55`. Two digits before `b` or `m` are a number of
-parameters.
+"""Matches a version without its dot, such as `gpt-55`.
+
+Two digits before `b` or `m` are the number of parameters instead.
 """
 _CLAUDE_WITHOUT_VERSION = re.compile(
     r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
 )
-"""Claude names without a version number. A name with a number may be that of a future model."""
+"""Matches Claude names without a version. Names with a version may refer to future models."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
-"""The first version with Claude's new tokenizer, Opus 4.7."""
+"""The first version with Claude's new tokenizer, which is Opus 4.7."""
 
 
 def generation_of(model: str) -> str:
     """Return the tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
 
-    The generation is `unknown` if no row of the table matches the name, or if the name is misspelt.
+    Returns `unknown` if the model is not in the table, or if its name is misspelt.
     """
     return _find_row(parse(model).bare)[0]
 
 
 def without_date(bare: str) -> str:
-    """Return a model name without its release date, such as `claude-sonnet-4-5`."""
+    """Remove the release date from a model name, as in `claude-sonnet-4-5`."""
     return _DATE.sub("", bare)
 
 
 def maker_of(model: str) -> str | None:
-    """Return the provider id of the API of a model's vendor, or None if it is unknown."""
+    """Return the provider id of the model vendor's API, or None if it is unknown."""
     return _find_row(parse(model).bare)[1]
 
 
 @lru_cache(maxsize=4096)
 def is_misspelt(bare: str) -> bool:
-    """Return whether a name is a misspelt name of a known family, such as `gpt-55` or
-    `gpt-5-trubo`.
+    """Return whether a name looks like a typo in the name of a known family.
+
+    Examples are `gpt-55` and `gpt-5-trubo`.
     """
     if _TWO_DIGITS.match(bare) or _GLUED.match(bare) or _is_no_claude(bare):
         return True
@@ -172,7 +174,7 @@ def is_misspelt(bare: str) -> bool:
 def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
     if len(word) < _SHORTEST or word in _FAMILY_WORDS or word in known or not known:
         return False
-    from difflib import get_close_matches  # imported only here, because it takes 10 ms
+    from difflib import get_close_matches  # imported lazily, because it takes 10 ms
 
     return bool(get_close_matches(word, known, 1, likeness))
 
@@ -196,7 +198,7 @@ def _find_row(bare: str) -> tuple[str, str | None]:
 
 
 def _claude_generation(bare: str) -> str:
-    """Return `claude` for models before Opus 4.7, else `claude-4.7`."""
+    """Return `claude` for models before Opus 4.7, and `claude-4.7` for all others."""
     version = claude_version(bare)
     if version is None:
         return "claude" if re.search(r"claude-(v1|instant)", bare) else "claude-4.7"
@@ -210,5 +212,5 @@ def claude_version(bare: str) -> tuple[int, int] | None:
 
 
 def counts_as_gemini_3(bare: str) -> bool:
-    """Return whether a Gemini model counts media like version 3. Names without a version do."""
+    """Return whether a Gemini model counts media like Gemini 3. This is the default."""
     return _GEMINI_BEFORE_3.match(bare) is None

@@ -1,9 +1,9 @@
-"""Token limits that the price list lacks: context windows, and limits of prompts and replies.
+"""Lists token limits that are missing from the price list: context windows, prompts and replies.
 
-They come from the vendors' model pages and, for open weights, from the context length in their
-configuration. docs/reference/sources.md lists the sources. The price list takes precedence over
-this table. A host may allocate a smaller window, which its endpoint reports. Models that their
-vendor does not host have no limit of replies.
+The limits come from the vendors' model pages or, for open weights, from the context length in
+the model's configuration. The sources are listed in docs/reference/sources.md. The price list
+takes precedence over this table. A host may use a smaller window, which its endpoint reports.
+Models that are not hosted by their vendor have no limit for replies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sidecar.models.names import compiled, first_inside, first_match
 _M = 1_048_576
 
 _WINDOWS: tuple[tuple[str, int], ...] = (
-    # (pattern at the start of the bare name, tokens). The first match applies.
+    # (pattern for the start of the bare name, tokens). The first match is used.
     (r"claude-(v1|instant)|claude-2$", 100_000),
     (r"claude-(2|3|((opus|sonnet|haiku)-4|4(?=[.-]))(?![.-][6-9](?!\d)))", 200_000),
     (r"claude-|(sonnet|opus|haiku|fable|mythos|opusplan)$", 1_000_000),
@@ -141,7 +141,7 @@ _WINDOWS: tuple[tuple[str, int], ...] = (
     (r"bge-", 512),
 )
 _WINDOWS_OF_BASES: tuple[tuple[str, int], ...] = (
-    # The name of a fine-tune contains the name of its base model.
+    # The name of a fine-tune often contains the name of its base model.
     (r"(llama-?|l)3\.[123]", 131_072),
     (r"(llama-?|l)3(-|$)", 8_192),
     (r"llama-?2|(^|-)l2-", 4_096),
@@ -152,18 +152,18 @@ _WINDOWS_OF_BASES: tuple[tuple[str, int], ...] = (
     (r"deepseek-(v3|r1)", 163_840),
 )
 _CHAT = r"gpt-5(\.\d)?-chat(-latest)?$"
-"""The models behind ChatGPT. Price lists give them the larger window of the API's models."""
+"""Matches ChatGPT's models. Price lists contain the larger window of the API models instead."""
 _CHAT_WINDOW = 128_000
 
 _PROMPTS: tuple[tuple[str, int], ...] = (
-    # OpenAI's windows include the reply: the prompt is limited to window minus maximum reply.
-    (r"gpt-5(\.\d)?-(chat|search)|gpt-chat", 0),  # these have no separate limit
+    # OpenAI's windows include the reply, so the prompt limit is the window minus the reply limit.
+    (r"gpt-5(\.\d)?-(chat|search)|gpt-chat", 0),  # these models have no separate limit
     (r"gpt-5(\.[0-3])?(-|$)|gpt-5\.4-(mini|nano)|gpt-mini-latest", 272_000),
     (r"gpt-(5\.[4-9]|6|((astra|sol|terra|luna)-)?latest)", 922_000),
 )
 
 _WHOLE = 0
-"""Marks a model whose replies may use the rest of the context window."""
+"""Marks models whose replies may use the rest of the context window."""
 
 _REPLIES: tuple[tuple[str, int], ...] = (
     (r"gpt-5(\.\d)?-(chat|search)|gpt-chat", 16_384),
@@ -216,12 +216,12 @@ _REPLIES: tuple[tuple[str, int], ...] = (
 
 
 def overruling_window(bare: str) -> int | None:
-    """Return a context window that takes precedence over every list, or None for most models."""
+    """Return the context window if it takes precedence over the price list, or None."""
     return _CHAT_WINDOW if compiled(_CHAT).match(bare) else None
 
 
 def published_window(bare: str) -> int | None:
-    """Return the published context window of a bare model name in tokens, or None."""
+    """Return the published context window of a model in tokens, or None if it is unknown."""
     if is_misspelt(bare):
         return None
     found = first_match(_WINDOWS, bare)
@@ -230,13 +230,13 @@ def published_window(bare: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def input_limit(bare: str) -> int | None:
-    """Return the largest prompt of a bare model name in tokens if it is smaller than the window,
-    else None.
+    """Return the maximum prompt size of a model in tokens if it is smaller than the window, or
+    None.
     """
     return None if is_misspelt(bare) else first_match(_PROMPTS, bare) or None
 
 
 def max_output_of(bare: str) -> int | None:
-    """Return the largest reply of a bare model name in tokens, or None."""
+    """Return the maximum reply size of a model in tokens, or None if it is unknown."""
     tokens = None if is_misspelt(bare) else first_match(_REPLIES, bare)
     return published_window(bare) if tokens == _WHOLE else tokens

@@ -1,6 +1,6 @@
-"""Parses model names in the forms that APIs, gateways, local runners and people use.
+"""Parses the model names used by APIs, gateways, local runners and people.
 
-Parts of a name in an unknown form stay as they are.
+Parts that are not recognised remain unchanged.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ T = TypeVar("T")
 LOCAL_PROVIDERS = frozenset(
     ("ollama", "llamacpp", "lmstudio", "vllm", "sglang", "tgi", "localai", "koboldcpp")
 )
-"""Providers that run on the user's own machine and are not in the price list."""
+"""Providers that run on the user's own machine. They are not in the price list."""
 
 CREDIT_PROVIDERS = frozenset(("github-copilot",))
-"""Providers that bill in credits of their own."""
+"""Providers that bill in credits instead of a currency."""
 
 HOSTS = {
     "openrouter": "openrouter",
@@ -49,8 +49,9 @@ HOSTS = {
     "huggingface": "huggingface",
     "openai-codex": "openai",
 }
-"""First path segments that name a provider. `vendor/model`, such as `openai/gpt-5`, is OpenRouter's
-notation and means OpenRouter, so vendors are not listed.
+"""Provider names that may be the first segment of a model name.
+
+Vendors are not listed, because `vendor/model`, as in `openai/gpt-5`, is OpenRouter's notation.
 """
 
 _MAKERS = (
@@ -69,7 +70,7 @@ KNOWN_PROVIDERS = (
         "moonshot": "moonshotai",
     }
 )
-"""The price list's id of each provider, by the names that people and agents use."""
+"""The price list's id for each provider, by the names that people and agents use."""
 
 _QUANTISATION = re.compile(
     r"""[-._](?:ud[-_])?
@@ -95,9 +96,9 @@ class Name(msgspec.Struct, frozen=True):
     """The parts of a model name."""
 
     provider: str | None
-    """The provider that the name contains: an id of genai-prices or a local provider, or None."""
+    """A genai-prices id or a local provider, or None if the name does not include a provider."""
     bare: str
-    """The model in lower case, without provider, route, quantisation and file ending."""
+    """The model name in lower case, without provider, route, quantisation and file extension."""
     host_id: str
     """The model's id in the provider's price list."""
 
@@ -105,7 +106,7 @@ class Name(msgspec.Struct, frozen=True):
 def parse(model: str) -> Name:
     """Parse a model name. Never raises.
 
-    Only the first `MAX_LENGTH` characters are read, because names may come from untrusted files.
+    Only the first `MAX_LENGTH` characters are used, because names may come from untrusted files.
     """
     return _parse_name(model[:MAX_LENGTH])
 
@@ -129,13 +130,13 @@ _DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
 
 
 def short_name(model: str) -> str:
-    """Return a model's name without provider, date and `claude-`: `opus-5`."""
+    """Return a model's name without provider, date and `claude-`, such as `opus-5`."""
     name = _DATE.sub("", parse(model).bare).removesuffix("[1m]")
     return name.removeprefix("claude-") or model
 
 
 def same_model(asked: str, loaded: str) -> bool:
-    """Return whether two names mean models with the same tokens.
+    """Return whether two names refer to models with the same tokenizer.
 
     Case, folder, provider, `.gguf`, shard, quantisation and `:latest` are ignored.
     """
@@ -143,10 +144,10 @@ def same_model(asked: str, loaded: str) -> bool:
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
-    """Return whether one of a setting's globs matches a model. Case is ignored.
+    """Return whether a model matches any of the globs. Case is ignored.
 
-    The globs are compared with the full name, the part after the last slash, and the bare name:
-    `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`.
+    The globs are compared with the full name, with the part after the last slash, and with the
+    bare name. For example, `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`.
     """
     return matches_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
 
@@ -211,8 +212,9 @@ def _bare_name(name: str) -> str:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return a compiled pattern. Compiling all patterns at once would take 30 ms, and most names
-    need few.
+    """Compile a pattern on first use.
+
+    Compiling all patterns would take 30 ms, and most names need only a few.
     """
     return re.compile(pattern)
 
@@ -223,5 +225,5 @@ def first_match(rows: Iterable[tuple[str, T]], name: str) -> T | None:
 
 
 def first_inside(rows: Iterable[tuple[str, T]], name: str) -> T | None:
-    """Return the value of the first row whose pattern occurs in `name`, or None."""
+    """Return the value of the first row whose pattern occurs anywhere in `name`, or None."""
     return next((value for pattern, value in rows if compiled(pattern).search(name)), None)

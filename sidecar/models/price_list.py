@@ -1,7 +1,7 @@
 """Reads context windows and prices from the package genai-prices, offline.
 
-Prices are computed here, because genai-prices would treat the sum of many calls as one huge prompt.
-The price of a call is chosen as in genai-prices.
+Prices are selected as in genai-prices, but costs are not calculated by it, because it would
+treat the sum of many calls as a single huge prompt.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _EPOCH = date(1970, 1, 1)
 _REGIONAL_FACTOR = {"us": Decimal("1.1")}
-"""Factor on token prices for calls confined to a region.
+"""The factor by which token prices increase if a call is restricted to a region.
 
 Source: Anthropic's pricing page, "Data residency pricing".
 """
 _HOUR_TO_INPUT = 2
-"""Price of a one-hour cache write relative to input (Anthropic), unless the list has its price."""
+"""The price of Anthropic's one-hour cache writes relative to input, if it is not listed."""
 
 
 _lock = threading.Lock()
@@ -37,10 +37,10 @@ _loaded: dict[tuple[ListFile, int], DataSnapshot] = {}
 
 
 def price_list(file: ListFile = None) -> DataSnapshot:
-    """Return the price list that `update-prices` stored in `file`, or the bundled one.
+    """Return the price list that `update-prices` saved to `file`, or the bundled list.
 
-    An unusable file is renamed and logged. The first call blocks for 0.2 to 0.8 s. The list is
-    cached until the file changes.
+    If the file is unusable, it is renamed and the reason is logged. The first call blocks for
+    0.2 to 0.8 s. The list is cached until the file changes.
     """
     with _lock:
         key = (file, stored_prices.version(file))
@@ -61,7 +61,7 @@ def _load_list(file: ListFile) -> DataSnapshot:
 
 
 def parse_list(data: bytes) -> DataSnapshot:
-    """Parse a price list in the JSON format of genai-prices.
+    """Parse a price list in genai-prices' JSON format.
 
     Raises:
         ValueError: The data is not a price list.
@@ -74,9 +74,9 @@ def parse_list(data: bytes) -> DataSnapshot:
     try:
         raw = typed.decode(data, list[dict[str, Any]])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a newer list may contain unknown units
+            warnings.simplefilter("ignore")  # newer lists may contain unknown units
             providers = _providers_from_raw(raw)
-    except Exception as error:  # any error of the library means that the list is invalid
+    except Exception as error:  # any error in the library means that the list is invalid
         raise ValueError("this is not a price list in the format of genai-prices") from error
     if not providers:
         raise ValueError("the price list is empty")
@@ -84,12 +84,12 @@ def parse_list(data: bytes) -> DataSnapshot:
 
 
 def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTariff | None:
-    """Return the listed prices of a model, or None.
+    """Return the listed prices of a model, or None if it is not listed.
 
     Args:
         snapshot: The price list.
         model: The model's id.
-        provider: The provider's id. If it is empty, the model's id determines the provider.
+        provider: The provider's id. If empty, the provider is derived from the model's id.
     """
     try:
         found, info = snapshot.find_provider_model(model, None, provider or None, None)
@@ -99,11 +99,11 @@ def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTari
 
 
 class ListedTariff:
-    """The prices of one model in the price list."""
+    """The prices of a model in the price list."""
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._model = model
-        # A provider that resells a model does not offer the service tiers of its vendor.
+        # Providers that resell a model do not offer the vendor's service tiers.
         own = any(model is listed for listed in provider.models)
         self._variants = (model.price_variants or []) if own else []
         constraints = [*self._constraints()]
@@ -115,11 +115,12 @@ class ListedTariff:
         self.by_clock = any(hasattr(constraint, "start_time") for constraint in constraints)
         self.thresholds = frozenset(self._thresholds())
         self._known: dict[tuple[int, int], UnitPrices | None] = {}
-        """Prices by the id of the listed prices and the number of exceeded thresholds."""
+        """Prices, by the identity of the listed prices and the number of thresholds exceeded."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call by its time, service tier and prompt size, or None if
-        unknown.
+        """Return the prices of a call, or None if they are unknown.
+
+        They depend on the call's time, service tier and prompt size in tokens.
         """
         tier, confined, place = tier.partition("@")
         found = self._prices_in_tier(at, tier, prompt_tokens)
@@ -162,11 +163,11 @@ class ListedTariff:
 
 
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
-    """Return the unit prices of a model for one prompt size.
+    """Return the unit prices of a model for a prompt size.
 
-    If the list has no price for them, cached tokens cost as much as input, and pictures and video
-    as much as text, as vendors bill them. Audio without a price is unpriced. The price per call of
-    models that are billed by call includes searches.
+    Like vendors do, cached tokens without a listed price are billed as input, and images and
+    video as text. Audio without a listed price has no price. For models that are billed per
+    call, searches are included in the price.
     """
     fresh = _price_of_key(listed, "input_mtok", prompt_tokens)
     output = _price_of_key(listed, "output_mtok", prompt_tokens)
@@ -221,8 +222,9 @@ def _unit_price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | N
 
 
 def _price_of_key(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    """Return the price in one field. Above a tier's threshold, its price applies to the whole
-    prompt.
+    """Return the price in a field for a prompt size.
+
+    If the prompt exceeds a threshold, the higher price applies to the entire prompt.
     """
     value: Any = getattr(listed, key, None)
     if value is None or isinstance(value, Decimal):

@@ -1,4 +1,4 @@
-"""The unit prices of a model, and when they change."""
+"""The unit prices of a model and when they change."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _EACH = ("call", "search", "file_search", "other_tool")
 
 
 class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices in USD per million tokens, or per call or search; None if unknown."""
+    """Prices in USD per million tokens, unless noted otherwise. None if unknown."""
 
     input: Decimal | None
     cache_read: Decimal | None
     cache_write: Decimal | None
-    """The price of cache writes that live for five minutes or for an unknown time."""
+    """The price of cache writes with a lifetime of five minutes or an unknown lifetime."""
     cache_write_1h: Decimal | None
     output: Decimal | None
     reasoning: Decimal | None
     call: Decimal = Decimal(0)
-    """USD per call of any size."""
+    """The price per call in USD, regardless of size."""
     search: Decimal | None = None
-    """USD per web search."""
+    """The price per web search in USD."""
     file_search: Decimal | None = None
-    """USD per search in stored files."""
+    """The price per search in stored files in USD."""
     other_tool: Decimal | None = None
-    """USD per use of another tool that the vendor runs."""
+    """The price in USD per use of any other tool that the vendor runs."""
     audio_input: Decimal | None = None
     audio_cache_read: Decimal | None = None
     audio_output: Decimal | None = None
@@ -44,7 +44,10 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     video_input: Decimal | None = None
 
     def times(self, factor: Decimal) -> UnitPrices:
-        """Return a copy with multiplied token prices. Prices per call and search stay the same."""
+        """Return a copy with all token prices multiplied by a factor.
+
+        Prices per call and per search do not change.
+        """
         prices = msgspec.structs.asdict(self)
         tokens = {
             name: price * factor
@@ -55,28 +58,29 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tariff(Protocol):
-    """The prices of one model at one provider over time."""
+    """The prices of a model at a provider over time."""
 
     @property
     def changes(self) -> frozenset[int]:
-        """The days on which a price changes, as numbers of days since 1970 in UTC."""
+        """The days on which prices change, in days since 1970 (UTC)."""
 
     @property
     def by_clock(self) -> bool:
-        """Whether a price depends on the time of day."""
+        """Whether prices depend on the time of day."""
 
     @property
     def thresholds(self) -> frozenset[int]:
-        """The prompt sizes in tokens above which other prices apply."""
+        """The prompt sizes in tokens above which different prices apply."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call by its time, service tier and prompt size, or None if
-        unknown.
+        """Return the prices of a call, or None if they are unknown.
+
+        They depend on the call's time, service tier and prompt size in tokens.
         """
 
 
 class UserTariff:
-    """The prices of a `[[price]]` entry in the user's settings, which never change."""
+    """The prices in a `[[price]]` entry of the user's settings. They never change."""
 
     changes: frozenset[int] = frozenset()
     by_clock = False
