@@ -1,4 +1,4 @@
-"""Validates single values of settings. Does no I/O."""
+"""Validates the values of individual settings. Does no I/O."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: 
 MAX_SECTIONS = 200
 MAX_HEADING = 1_000  # characters
 _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
-"""Names of query parameters that may contain secrets."""
+"""Matches the names of query parameters that may contain secrets."""
 
 
 class InvalidError(SidecarError):
-    """A setting does not allow a value. The message describes what is expected."""
+    """The value of a setting is invalid. The message describes what is expected."""
 
     kind = "config"
 
@@ -35,7 +35,7 @@ def convert_value(value: object, wanted: object) -> object:
     """Convert a value to the type of a setting.
 
     Raises:
-        InvalidError: The value does not fit the type.
+        InvalidError: The value does not match the type.
     """
     kind: Any = _without_none(wanted)
     if _without_metadata(kind) is Decimal:
@@ -58,7 +58,7 @@ def convert_value(value: object, wanted: object) -> object:
 
 
 def describe_type(wanted: object) -> str:
-    """Describe a type in the terms of TOML."""
+    """Describe a type in TOML terms."""
     wanted = _without_none(wanted)
     for note in getattr(wanted, "__metadata__", ()):
         if isinstance(note, msgspec.Meta) and note.description:
@@ -72,7 +72,7 @@ def describe_type(wanted: object) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Describe the type of a value, but not the value, which may be a secret."""
+    """Describe the type of a value. The value itself is not included, as it may be a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -87,7 +87,9 @@ def describe_value(value: object) -> str:
 
 
 def check_budget(budget: Budget) -> str | None:
-    """Return what is wrong with a budget, apart from the types of its values, or None."""
+    """Return what is wrong with a budget whose values have the correct types, or None if it is
+    valid.
+    """
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
@@ -106,7 +108,7 @@ def check_budget(budget: Budget) -> str | None:
 
 
 def check_models(models: Sequence[str]) -> str | None:
-    """Return what is wrong with a list of patterns for model names, or None."""
+    """Return what is wrong with a list of patterns for model names, or None if it is valid."""
     if len(models) > MAX_PATTERNS:
         return f"models holds more than {MAX_PATTERNS:,} patterns"
     wrong = next(filter(None, map(glob_problem, models)), None)
@@ -114,7 +116,7 @@ def check_models(models: Sequence[str]) -> str | None:
 
 
 def check_context(context: Context) -> str | None:
-    """Return what is wrong with the thresholds, which must increase, or None."""
+    """Return what is wrong with the thresholds, or None if they are valid."""
     levels = context.warn_at
     if not levels:
         return "needs at least one number, such as [0.8, 0.95]"
@@ -124,7 +126,10 @@ def check_context(context: Context) -> str | None:
 
 
 def check_agents(names: Sequence[str]) -> str | None:
-    """Return the positions of unknown agents, without their names, which may be secrets."""
+    """Return a message about unknown agents, or None if all agents are known.
+
+    The message lists positions instead of names, because a misplaced value may be a secret.
+    """
     unknown = [(position, name) for position, name in enumerate(names, 1) if name not in AGENTS]
     if not unknown:
         return None
@@ -135,7 +140,7 @@ def check_agents(names: Sequence[str]) -> str | None:
 
 
 def similar_agents(names: Sequence[str]) -> list[str]:
-    """Return the known agents whose names are similar to some names."""
+    """Return the known agents whose names resemble the given names."""
     import difflib
 
     matches = (difflib.get_close_matches(name[:60], AGENTS, 1) for name in names)
@@ -143,7 +148,7 @@ def similar_agents(names: Sequence[str]) -> list[str]:
 
 
 def known_agents(agents: Agents) -> dict[str, Any]:
-    """Return `sources` and `paths` of the settings of agents, without unknown agents."""
+    """Return the `sources` and `paths` settings without unknown agents."""
     sources = agents.sources and tuple(name for name in agents.sources if name in AGENTS)
     return {
         "sources": sources,
@@ -152,7 +157,7 @@ def known_agents(agents: Agents) -> dict[str, Any]:
 
 
 def unreachable_soft_caps(caps: Caps) -> list[str]:
-    """Return the keys of soft caps that are above the hard cap, so that they never warn."""
+    """Return the keys of soft caps that exceed the hard cap and therefore have no effect."""
     keys = []
     for scope in ("", "session-", "workspace-", "team-"):
         name = scope.replace("-", "_")
@@ -179,7 +184,7 @@ def _convert_usd(value: object) -> Decimal:
 
 
 def _without_none(wanted: object) -> object:
-    """Return the type `X` of an optional type `X | None`."""
+    """Return `X` for the type `X | None`."""
     if get_origin(wanted) in (Union, UnionType):
         return next(part for part in get_args(wanted) if part is not type(None))
     return wanted

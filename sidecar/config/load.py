@@ -49,15 +49,15 @@ def load(
 ) -> Loaded:
     """Load the settings of a root folder from the user's file, the project's file and the editor.
 
-    Never raises. The result contains the problems.
+    Never raises. Problems are included in the result.
 
     Args:
-        root: The folder, or None for documents outside all folders.
-        editor: The editor's section `tokenSidecar` (camelCase). Its trusted keys apply, so clients
-            must take them from the user's own settings only.
-        env: The environment; by default that of this process.
+        root: The folder, or None for documents outside of all folders.
+        editor: The editor's `tokenSidecar` section, with camelCase keys. It may set trusted
+            keys, so clients must read them only from the user's own settings.
+        env: The environment. Defaults to that of this process.
         project_file: A file to read instead of the project's own.
-        previous: The last result. Its values stay in force for files that are broken now.
+        previous: The previous result. Its values are used for files that are now broken.
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})
@@ -67,7 +67,7 @@ def load(
     elif root is not None:
         files.read_project(root)
     resolved = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
-    # The values of a broken file are those of an earlier version, so their lines are outdated.
+    # Values of a broken file come from an earlier version, so their line numbers may be wrong.
     problems = [problem for problem in resolved.problems if problem.file not in files.broken]
     problems = [*files.problems, *problems]
     loaded = Loaded(resolved.settings, tuple(problems), resolved.origins, files.layers)
@@ -75,14 +75,17 @@ def load(
 
 
 def find_root(start: Path) -> Path:
-    """Return the nearest project folder at or above a path, or the folder of the path."""
+    """Return the nearest project folder at or above a path.
+
+    If there is none, the folder of the path is returned.
+    """
     folder = start if os.path.isdir(start) else start.parent
     return next(filter(is_root, (folder, *folder.parents)), folder)
 
 
 def is_root(folder: Path) -> bool:
     """Return whether a folder contains a project configuration or `.git`. Never raises."""
-    # Unlike pathlib, os.path does not raise for names that are too long or not accessible.
+    # Unlike pathlib, os.path does not raise for overlong or inaccessible paths.
     own, pyproject = project_files(folder)
     if os.path.isfile(own) or os.path.exists(folder / ".git"):
         return True
@@ -90,11 +93,9 @@ def is_root(folder: Path) -> bool:
 
 
 class _Files:
-    """Reads configuration files into layers and problems."""
-
     def __init__(self, last_valid: Mapping[FileKey, Layer]) -> None:
         self.layers: dict[FileKey, Layer] = {}
-        """The valid contents of each file, in the order in which they apply."""
+        """The last valid contents of each file, lowest precedence first."""
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
         """The files that cannot be read or parsed."""
@@ -109,7 +110,7 @@ class _Files:
         self._read("project", path, _SECTION if path.name == PYPROJECT else ())
 
     def read_project(self, root: Path) -> None:
-        """Read the project's own file, or else its pyproject.toml."""
+        """Read `.token-sidecar.toml` or, if it does not exist, `pyproject.toml`."""
         own, pyproject = project_files(root)
         if not self._read("project", own, (), root):
             self._read("project", pyproject, _SECTION, root)
@@ -117,7 +118,7 @@ class _Files:
     def _read(self, source: Source, path: Path, prefix: KeyPath, root: Path | None = None) -> bool:
         is_shared = root is not None and path.name == PYPROJECT
         try:
-            # CRLF is kept, because spans are offsets in this text.
+            # Line endings are not converted, because spans are offsets in this text.
             text = read_file(path, root).decode("utf-8-sig")
             if not is_shared or "token-sidecar" in text:
                 self._add_section(path, Layer(source, parse(text), path, *find_spans(text), prefix))
@@ -155,9 +156,10 @@ class _Files:
         refused: bool = False,
         is_warning: bool = False,
     ) -> None:
-        """Report a file that cannot be read or parsed, and keep its last valid values.
+        """Report a file that cannot be read or parsed, and use its last valid contents.
 
-        A pyproject.toml only causes a warning, because it may not contain settings of this program.
+        For a `pyproject.toml`, this is only a warning, because it may not contain any of our
+        settings.
         """
         self.broken.add(path)
         last_valid = self._last_valid.get((source, path))
@@ -177,7 +179,7 @@ def _get_nested(values: object, prefix: KeyPath) -> object:
 
 
 def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
-    """Lower or set `context.limit` by the environment variable `CONTEXT_MAX_TOKENS`."""
+    """Set or lower `context.limit` according to the environment variable `CONTEXT_MAX_TOKENS`."""
     value = environ.get(LIMIT_VARIABLE, "").strip()
     if not value:
         return loaded
@@ -196,9 +198,9 @@ def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
 
 
 def _has_section(pyproject: Path) -> bool:
-    """Return whether a pyproject.toml has the section `[tool.token-sidecar]`.
+    """Return whether a `pyproject.toml` has a `[tool.token-sidecar]` section.
 
-    A broken file that mentions the section counts, so that its error is reported.
+    Returns True for an invalid file that mentions the section, so that its error is reported.
     """
     try:
         text = read_file(pyproject, pyproject.parent).decode("utf-8-sig")

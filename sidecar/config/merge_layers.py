@@ -1,4 +1,4 @@
-"""Merges layers into `Settings`. Later layers override earlier ones. Does no I/O."""
+"""Merges layers of values into `Settings`. Does no I/O."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from sidecar.config.toml import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})
-"""The keys of the editor's section that only the editor's plugin reads."""
+"""Keys in the editor's section that are used only by the editor's plugin."""
 
 _EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
-"""An example for each setting that is a table with arbitrary keys."""
+"""Examples for settings that are tables with arbitrary keys."""
 
 MAX_PROBLEMS = 50
-MAX_KEY = 60  # longer keys are not checked for misspellings
+MAX_KEY = 60  # longer keys are not checked for typos
 MAX_TABLES = 500  # the limit for each list of tables, such as [[budget]]
 
 _T = TypeVar("_T", bound=Table)
 
 
 def resolve(layers: Sequence[Layer]) -> Loaded:
-    """Merge layers, of which later ones override earlier ones. Never raises; reports problems."""
+    """Merge layers, lowest precedence first. Never raises. Problems are included in the result."""
     resolver = _Resolver(layers)
     settings = resolver.table(Settings, ())
     return Loaded(settings, tuple(resolver.problems), resolver.origins)
@@ -57,7 +57,7 @@ class _Resolver:
                 self._add(problem)
 
     def table(self, kind: type[_T], path: KeyPath) -> _T:
-        """Return the table at a path, whose keys may come from different layers."""
+        """Return the table at a path. Its keys may come from different layers."""
         tables = list(self._tables_at(path))
         for layer, values in tables:
             self._report_unknown(kind, layer, values, path)
@@ -95,7 +95,7 @@ class _Resolver:
     def _convert(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
         if get_origin(wanted) is not dict:
             return convert_value(value, wanted)
-        # Users choose the keys of this table, so each entry is checked on its own.
+        # Users choose the keys of this table, so each entry is validated separately.
         if not isinstance(value, dict):
             raise InvalidError(f"must be a table, such as {_EXAMPLES[str(path[-1])]}")
         kept: dict[str, object] = {}
@@ -139,7 +139,7 @@ class _Resolver:
             entry = self._resolve_entry(kind, (*path, index), layer, values)
             if entry is None:
                 continue
-            # Like the settings, origins count only valid entries.
+            # The index in a key counts only valid entries, as in the settings.
             self.origins[format_key((*path, kept))] = layer.origin((*path, index))
             kept += 1
             yield entry
@@ -147,7 +147,7 @@ class _Resolver:
     def _resolve_entry(
         self, kind: type[Table], path: KeyPath, layer: Layer, values: object
     ) -> Table | None:
-        """Return an entry of a list of tables, or None if it is invalid."""
+        """Return an entry in a list of tables, or None if it is invalid."""
         if not isinstance(values, dict):
             self._report(layer, path, "must be a table (ignored)")
             return None
@@ -163,7 +163,7 @@ class _Resolver:
             except InvalidError as error:
                 self._report(layer, here, f"{error} (ignored)")
         entry, problem = _create_entry(kind, fields)
-        # An invalid value often makes its entry invalid too. Only the value is reported then.
+        # If a value has already been reported, the entry is not reported as well.
         if problem and len(self.problems) == problems_before:
             self._report(layer, path, f"{problem} (ignored)")
         return entry
@@ -246,7 +246,7 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -
             return f"; did you mean {key}s? The global {key} belongs above the first [table]"
         return "; it belongs above the first [table]"
     similar = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
-    if f"{key}s" in similar:  # `file` is a typo in [[budget]], but a key of [[tokenizer]]
+    if f"{key}s" in similar:  # `file` is a key of [[tokenizer]], but a typo in [[budget]]
         return f"; did you mean {key}s?"
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
@@ -280,7 +280,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
 
 
 def _value_of(layer: Layer, values: Mapping[str, Any], key: str) -> object:
-    """Return the value of a key, which a layer may spell in camelCase, or None."""
+    """Return the value of a key in kebab-case or in the layer's own spelling, or None."""
     value = values.get(key)
     return values.get(layer.spell_key(key)) if value is None else value
 
@@ -290,7 +290,7 @@ def _is_table(wanted: object) -> bool:
 
 
 def _entry_type(wanted: object) -> type[Table] | None:
-    """Return the type of the entries if a setting is a list of tables, else None."""
+    """Return the type of the entries of a list of tables, or None for other settings."""
     if get_origin(wanted) is not tuple:
         return None
     kind = get_args(wanted)[0]

@@ -1,4 +1,4 @@
-"""Defines the sources of settings: layers of unvalidated values, their places and problems."""
+"""Defines layers of raw setting values, their origins and their problems."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 Source = Literal["default", "user", "project", "environment", "editor"]
 ProblemSeverity = Literal["error", "warning"]
 FileKey = tuple[Source, Path]
-"""The role and path of a file. One file may be both the user's and a project's."""
+"""A file and its role. The same file may be both a user file and a project file."""
 
 
 _KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The source of a value. `file` and the 1-based `line` are None for values outside files."""
+    """Where a value comes from. `file` and the 1-based `line` are None for values not in a file."""
 
     source: Source
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The path of the key from the top of the file, as in `find_value_spans`."""
+    """The full path of the key in the file, as in `find_value_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:
@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A problem in a configuration. `line` and `column` are 1-based, and None outside files."""
+    """A problem in the configuration. `line` and `column` are 1-based, or None if unknown."""
 
     file: Path | None
     key: str
@@ -51,9 +51,9 @@ class Problem(msgspec.Struct, frozen=True):
     source: Source = "user"
     column: int | None = None
     refused: bool = False
-    """Whether the file must not be opened, not even by an editor that shows a diagnostic for it.
+    """Whether the file must not be opened, not even by an editor that displays the problem.
 
-    Neovim reads a file that has a diagnostic, and would block on a FIFO or a device.
+    Neovim reads a file that has a diagnostic, so a FIFO or device would block it.
     """
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """The values of one source. `prefix` is the path of their table in the file."""
+    """The values from one source. `prefix` is the path of the table that contains them."""
 
     source: Source
     values: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Layer(msgspec.Struct, frozen=True):
     prefix: KeyPath = ()
 
     def origin(self, path: KeyPath) -> Origin:
-        """Return the source of the value at a path."""
+        """Return the origin of the value at a path."""
         full = (*self.prefix, *path)
         return Origin(self.source, self.file, find_line(self.spans, full), full)
 
@@ -88,27 +88,27 @@ class Layer(msgspec.Struct, frozen=True):
         *,
         at_key: bool = False,
     ) -> Problem:
-        """Return a problem with the value or the key at a path."""
+        """Create a problem with the value or the key at a path."""
         full = (*self.prefix, *path)
         span = (self.keys.get(full) if at_key else None) or find_span(self.spans, full)
         line, column = (span.line, span.column) if span else (None, None)
         return Problem(self.file, format_key(path), line, message, severity, self.source, column)
 
     def spell_key(self, key: str) -> str:
-        """Return a kebab-case key in this layer's spelling, which is camelCase for the editor's
-        JSON.
+        """Return a kebab-case key as it is spelled in this layer. The editor's JSON uses
+        camelCase.
         """
         return to_camel_case(key) if self.source == "editor" else key
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The settings in force, and the problems in their files."""
+    """The settings in effect, and the problems that were found."""
 
     settings: Settings
     problems: tuple[Problem, ...]
     origins: Mapping[str, Origin]
-    """The source of each value, by key."""
+    """The origin of each value, by key."""
     files: Mapping[FileKey, Layer] = field(default_factory=dict)
     """The last valid contents of each file."""
 
@@ -119,9 +119,9 @@ def to_camel_case(key: str) -> str:
 
 
 def format_key(path: KeyPath) -> str:
-    """Format `("budget", 1, "max-tokens")` as `budget[1].max-tokens`.
+    """Format a path such as `("budget", 1, "max-tokens")` as `budget[1].max-tokens`.
 
-    Parts that do not look like a key may be secrets and become `"..."`.
+    Parts that do not look like keys are replaced by `"..."`, because they may be secrets.
     """
     text = ""
     for part in path:

@@ -1,4 +1,4 @@
-"""Determines the paths of configuration, state and caches, without opening or creating files."""
+"""Determines the paths of configuration, state and cache files, without accessing them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ APP = "token-sidecar"
 LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
 """The environment variable that limits the context window, in tokens."""
 STATE_VARIABLE = "TOKEN_SIDECAR_STATE"
-"""The environment variable that names the state folder."""
+"""The environment variable that contains the path of the state folder."""
 PROJECT_FILE = ".token-sidecar.toml"
 PYPROJECT = "pyproject.toml"
 
 
 def config_file(env: Mapping[str, str] | None = None) -> Path:
-    """Return the path of the user's configuration, which `TOKEN_SIDECAR_CONFIG` overrides."""
+    """Return the path of the user's configuration. `TOKEN_SIDECAR_CONFIG` overrides the default."""
     named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
     if named:
         return Path(named).expanduser()
@@ -31,9 +31,9 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
 
 
 def state_dir(env: Mapping[str, str] | None = None) -> Path:
-    """Return the folder with the ledger and the calibration file.
+    """Return the folder that contains the ledger and the calibration file.
 
-    The environment variable `TOKEN_SIDECAR_STATE` overrides it.
+    The environment variable `TOKEN_SIDECAR_STATE` overrides the default.
     """
     named = _environ(env).get(STATE_VARIABLE)
     if named:
@@ -46,9 +46,9 @@ def state_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of caches, which may be deleted at any time.
+    """Return the cache folder, which may be deleted at any time.
 
-    If `TOKEN_SIDECAR_STATE` is set, it is a subfolder of the state folder.
+    If `TOKEN_SIDECAR_STATE` is set, the cache is a subfolder of the state folder.
     """
     named = _environ(env).get(STATE_VARIABLE)
     if named:
@@ -61,9 +61,9 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def _xdg_folder(variable: str, usual: str) -> Path | None:
-    """Return a folder as `platformdirs` does, or None if that must be asked.
+    """Return the path that `platformdirs` would return, or None if it cannot be determined.
 
-    Importing platformdirs would slow down every start.
+    This avoids importing platformdirs, which would slow down every start.
     """
     if not IS_LINUX:
         return None
@@ -76,16 +76,16 @@ _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
 
 
 LEDGER_FILES = ("ledger.db", "ledger.db-wal")
-"""The ledger and its write-ahead log, which every write changes first."""
+"""The ledger and its write-ahead log. Watching both detects every write."""
 
 
 def project_files(root: Path) -> tuple[Path, Path]:
-    """Return the files that may configure a project. The first one that does so is used."""
+    """Return the files that may configure a project. The first file with settings is used."""
     return root / PROJECT_FILE, root / PYPROJECT
 
 
 def settings_files(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Return all files whose change, creation or deletion may change the settings of a project."""
+    """Return all files that may affect the settings of a project, including missing files."""
     user = config_file(env)
     return (user,) if root is None else (user, *project_files(root))
 

@@ -1,4 +1,4 @@
-"""Creates files that only the user can access (folders 0700, files 0600). Blocking."""
+"""Creates files (0600) and folders (0700) that only the user can access. Blocking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents, and remove other users' access to it.
+    """Create a folder and its parents, and deny other users access to it.
 
     Raises:
         OSError: The folder cannot be created.
@@ -34,9 +34,9 @@ def make_folder(folder: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Create an empty private file, unless it exists.
+    """Create an empty private file if it does not exist.
 
-    SQLite would create a file that other users can read.
+    Otherwise, SQLite would create a file that other users can read.
 
     Raises:
         OSError: The file cannot be created.
@@ -48,7 +48,7 @@ def create(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file atomically. Its folder must exist.
+    """Write a file atomically, replacing any existing file. The folder must exist.
 
     Raises:
         OSError: The file cannot be written.
@@ -67,10 +67,10 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(lock: Path, seconds: float) -> Iterator[bool]:
-    """Lock a file against other processes. Yields False if that takes longer than `seconds`.
+    """Lock a file against other processes. Yields False if this takes longer than `seconds`.
 
-    The lock is an empty file that is never deleted. SQLite locks it, because such locks work on all
-    systems and end with the process.
+    The file is empty and never deleted. It is locked by SQLite, whose locks work on every
+    platform and are released when the process exits.
 
     Raises:
         OSError: The file cannot be created or locked.
@@ -92,12 +92,12 @@ def locked(lock: Path, seconds: float) -> Iterator[bool]:
 
 
 def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
-    """Rename an unusable file so that a new one can be created, and log the reason. Never raises.
+    """Rename an unusable file to make room for a new one, and log the reason. Never raises.
 
     Args:
         path: The file.
         why: The reason.
-        beside: The suffixes of files that belong to it and are renamed too.
+        beside: Suffixes of associated files to rename as well.
     """
     aside = path.with_name(f"{path.name}.broken-{time.time_ns()}")
     try:

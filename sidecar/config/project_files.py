@@ -1,8 +1,8 @@
 """Reads a project's configuration files safely.
 
-A hostile repository may contain links to any of the user's files, FIFOs, which block readers,
-and endless devices. Therefore only regular files of at most `MAX_BYTES` are read, and only if
-they are inside the root after links are resolved.
+A malicious repository may contain links to the user's private files, FIFOs that block readers,
+or devices that never end. Only regular files of at most `MAX_BYTES` are therefore read. After
+resolving all links, they must be inside the root folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_BYTES = 1_000_000
 
 
 class RefusedError(SidecarError, OSError):
-    """A file must not be read. The message gives the reason."""
+    """A file must not be read. The message explains why."""
 
     kind = "config"
 
@@ -31,10 +31,10 @@ class RefusedError(SidecarError, OSError):
 
 
 def read_file(path: Path, root: Path | None = None) -> bytes:
-    """Return the contents of a configuration file, which must be inside `root` if that is given.
+    """Return the contents of a configuration file. If `root` is given, the file must be inside it.
 
     Raises:
-        RefusedError: The file is outside `root`, is not a regular file, or is larger than
+        RefusedError: The file is outside of `root`, is not a regular file, or is larger than
             `MAX_BYTES`.
         OSError: The file does not exist or cannot be read.
     """
@@ -51,7 +51,9 @@ def read_regular(path: Path | str) -> bytes:
         RefusedError: The file is not a regular file, or is larger than `MAX_BYTES`.
         OSError: The file does not exist or cannot be read.
     """
-    _check_is_regular(os.lstat(path))  # checked first, because opening a device may have effects
+    _check_is_regular(
+        os.lstat(path)
+    )  # check before opening, because opening a device may have side effects
     descriptor = open_to_read(path, NO_FOLLOW)
     with open(descriptor, "rb") as file:
         _check_is_regular(os.fstat(descriptor))
@@ -65,12 +67,12 @@ def resolved(path: Path, root: Path | None) -> Path:
     """Return the path of a file with all links resolved.
 
     Raises:
-        RefusedError: The path is outside `root`.
+        RefusedError: The path is outside of `root`.
         OSError: The file does not exist, or its links form a loop.
     """
     try:
         real = path.resolve(strict=True)
-    except (RuntimeError, ValueError):  # a loop of links (before Python 3.13), or a NUL in the name
+    except (RuntimeError, ValueError):  # a loop of links (before Python 3.13) or a NUL in the path
         raise RefusedError("cannot be resolved") from None
     if root is not None and not real.is_relative_to(root.resolve()):
         raise RefusedError("is a link to a file outside the project's folder")

@@ -1,4 +1,4 @@
-"""Contains the sample configuration, in which every line is a comment."""
+"""Contains the sample configuration, in which every line is commented out."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ _USER = """
 
 
 def sample(*, user: bool) -> str:
-    """Return the text of a sample configuration, with all keys commented out.
+    """Return a sample configuration with all keys commented out.
 
     Args:
-        user: Whether to include the keys that only the user's own file may set.
+        user: Whether to include the keys that may be set only in the user's own file.
     """
     if not user:
         return _PROJECT

@@ -1,4 +1,4 @@
-"""Defines the settings in force, with their defaults. They are immutable.
+"""Defines all settings and their defaults. The values are immutable.
 
 A field's encoded name is its key in TOML (kebab-case). The editor's JSON uses the same name in
 camelCase. `resolve` reports values of the wrong type and uses the default instead.
@@ -48,21 +48,21 @@ Show = Literal["tokens", "percent", "both"]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """A TOML table, whose fields are the allowed keys."""
+    """A TOML table. Its fields are the allowed keys."""
 
 
 class Tokenize(Table, frozen=True):
-    """Settings for counting text. A project cannot set them, as they may enable an endpoint."""
+    """Settings for counting text. A project cannot set them, because they can enable endpoints."""
 
     use_endpoint: bool = False
     endpoint_window: bool = False
-    """Whether to ask endpoints for the model's window even if `use_endpoint` is off."""
+    """Whether to query endpoints for context windows even if `use_endpoint` is disabled."""
     estimator: NonEmpty = "default"
-    """The name of a built-in estimator or of an installed plug-in."""
+    """The name of a built-in estimator or an installed plug-in."""
 
 
 class Endpoint(Table, frozen=True):
-    """A model server of the user, with patterns of the models for which it counts."""
+    """A model server that the user has configured, with patterns for the models that it serves."""
 
     url: Url
     models: tuple[NonEmpty, ...] = ("*",)
@@ -70,14 +70,14 @@ class Endpoint(Table, frozen=True):
 
 
 class TokenizerFile(Table, frozen=True):
-    """A `tokenizer.json` or rank file of the user, with patterns of the models that it is for."""
+    """A `tokenizer.json` or rank file, with patterns for the models that use it."""
 
     models: tuple[NonEmpty, ...]
     file: NonEmpty
 
 
 class Price(Table, frozen=True):
-    """The price of models that are not in the price list, in USD per million tokens."""
+    """The price of models that are missing from the price list, in USD per million tokens."""
 
     models: tuple[NonEmpty, ...]
     input: Usd
@@ -96,7 +96,7 @@ class Context(Table, frozen=True):
 
 
 class Caps(Table, frozen=True):
-    """Spending caps in USD per day, session and workspace. By default there are none."""
+    """Spending caps in USD per day, session and workspace. None are set by default."""
 
     soft_cap_usd: Usd | None = None
     hard_cap_usd: Usd | None = None
@@ -105,12 +105,12 @@ class Caps(Table, frozen=True):
     workspace_soft_cap_usd: Usd | None = None
     workspace_hard_cap_usd: Usd | None = None
     team_soft_cap_usd: Usd | None = None
-    """Per UTC month, for the calls of `[team] team` in the team's store. Only warns."""
+    """The cap per UTC month on the team's calls in the shared store. It only triggers a warning."""
     team_hard_cap_usd: Usd | None = None
 
 
 class LedgerSettings(Table, frozen=True):
-    """Where recorded calls are sent, besides the user's ledger. A project cannot set this."""
+    """Where to send recorded calls in addition to the ledger. A project cannot set this."""
 
     otel_endpoint: Url | None = None
     otel_signals: bool = False
@@ -118,26 +118,24 @@ class LedgerSettings(Table, frozen=True):
 
 
 class Team(Table, frozen=True):
-    """Settings of a team, whose members send their calls to a shared store. A project cannot set
-    them.
-    """
+    """Settings for a team whose members share a store of calls. A project cannot set them."""
 
     user: NonEmpty | None = None
-    """The user's name, which is sent as a hash with the salt in the variable `salt_env`."""
+    """The user's name. It is sent as a hash, salted with the variable named in `salt_env`."""
     team: NonEmpty | None = None
     salt_env: EnvName | None = None
     store: Url | None = None
-    """The HTTP address of the ClickHouse database that `cost --team` reads."""
+    """The HTTP address of the ClickHouse database that `cost --team` queries."""
     store_user: NonEmpty | None = None
     store_password_env: EnvName | None = None
 
 
 class Agents(Table, frozen=True):
-    """Settings for reading coding agents' session files on this machine. A project cannot set them.
+    """Settings for reading coding agents' session files. A project cannot set them.
 
-    `sources` lists the agents to read, and None means all. `paths` adds a folder for an agent.
-    `labels` names sessions without a title by branch and start time, or by the first words of the
-    first prompt.
+    `sources` lists the agents to read, or is None for all agents. `paths` adds a folder for an
+    agent. `labels` determines the label of untitled sessions: either the branch and start time,
+    or the first words of the first prompt.
     """
 
     enabled: bool = True
@@ -147,7 +145,7 @@ class Agents(Table, frozen=True):
 
 
 class Budget(Table, frozen=True):
-    """A `[[budget]]`: the maximum tokens of matching files, or of sections in them.
+    """The maximum number of tokens in matching files, or in sections of these files.
 
     `max_tokens` is optional if `sections` is set.
     """
@@ -162,20 +160,20 @@ class Budget(Table, frozen=True):
 
 
 class Status(Table, frozen=True):
-    """Settings for the text of the status."""
+    """Settings for the status text."""
 
     show: Show = "both"
     hide: bool = False
 
 
 class DiagnosticsSettings(Table, frozen=True):
-    """Settings for diagnostics other than those of configured budgets."""
+    """Settings for diagnostics that are not based on budgets."""
 
     prompt_buffers: bool = False
 
 
 class Settings(Table, frozen=True):
-    """All settings of one root folder."""
+    """All settings for one root folder."""
 
     model: ModelName = DEFAULT_MODEL
     presets: bool = False
@@ -200,13 +198,13 @@ AGENTS = (
     "roo-code", "kilo-code", "goose", "crush", "zed", "amp", "vibe", "continue", "aider",
     "qwen-code", "pi", "kimi-cli", "kimi-code",
 )  # fmt: skip
-"""The agents whose session files can be read, as named in `agents` and `source`."""
+"""The agents whose session files can be read. These names are used in `agents` and `source`."""
 INCOMPLETE_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
-"""The agents that do not write all calls to their files, such as those for titles or summaries."""
+"""Agents that do not record all calls, such as the calls that generate titles or summaries."""
 LOWER_BOUND_AGENTS = INCOMPLETE_AGENTS - {"claude-code"}
-"""The agents whose costs are shown as a lower bound.
+"""Agents whose costs are shown as a lower bound.
 
-Claude Code leaves out only short calls for titles.
+Claude Code is not included, because it omits only short calls that generate titles.
 """
 
 

@@ -1,4 +1,4 @@
-"""Reads the price list that `cost update-prices` has stored. Blocking."""
+"""Reads the price list that `cost update-prices` saved. Blocking."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sidecar.config.private_files import set_aside
 logger = logging.getLogger(__name__)
 
 STORED_LIST = "prices.json"
-"""The name of the price list in the state folder."""
+"""The file name of the price list in the state folder."""
 
 ListFile: TypeAlias = Path | None
-"""The path of the stored list, or None to use only the bundled list."""
+"""The path of the saved price list, or None to use only the bundled list."""
 
 
 def version(file: ListFile) -> int:
@@ -26,7 +26,7 @@ def version(file: ListFile) -> int:
 
 
 def read(file: ListFile) -> bytes | None:
-    """Return the contents of the file, or None if it does not exist or is not readable."""
+    """Return the contents of the file, or None if it is missing or cannot be read."""
     try:
         return file.read_bytes() if file else None
     except FileNotFoundError:
@@ -37,6 +37,6 @@ def read(file: ListFile) -> bytes | None:
 
 
 def refuse(file: ListFile, reason: str) -> None:
-    """Rename an unusable file and log the reason."""
+    """Rename an unusable file, and log the reason."""
     if file is not None:
         set_aside(file, f"{reason}; fetch it again with `token-sidecar cost update-prices`")

@@ -1,8 +1,8 @@
 """Parses TOML with limits, and finds the positions of errors and keys.
 
-Python's `tomllib` returns no positions, takes minutes for a key of 20,000 parts, and quotes the
-text in its messages. This module checks limits before parsing, rewrites the messages, and finds
-positions with its own scanner.
+Python's `tomllib` does not return positions, takes minutes to parse a key with 20,000 parts, and
+quotes the text in error messages. This module checks limits before parsing, rewrites the
+messages, and determines positions with a separate scanner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sidecar.errors import SidecarError
 
 KeyPath = tuple[str | int, ...]
 
-MAX_ENTRIES = 10_000  # keys, parts of dotted keys, items of lists, and tables
+MAX_ENTRIES = 10_000  # keys, parts of dotted keys, list items, and tables
 MAX_LINES = 50_000
 MAX_DEPTH = 32  # levels of nested brackets
 MAX_PARTS = 32  # parts of a dotted key
@@ -42,7 +42,7 @@ _QUOTING = {
     "Found invalid character": "an illegal character",
     "Invalid hex value": "an invalid escape sequence",
 }
-"""Replacements for the messages of `tomllib` that quote the text, by their first words."""
+"""Replacements for `tomllib` messages that quote the text, by the start of the message."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -58,10 +58,10 @@ _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
 class InvalidTomlError(SidecarError, ValueError):
-    """The text is not valid TOML or exceeds a limit. The message quotes none of the text.
+    """The text is not valid TOML or exceeds a limit. The message never quotes the text.
 
-    `line` is 1-based. `column` is None if the whole line is meant. `key` is the setting in that
-    line, or an empty string.
+    `line` is 1-based. `column` is None if the error applies to the whole line. `key` is the
+    setting in this line, or an empty string.
     """
 
     kind = "config"
@@ -72,12 +72,12 @@ class InvalidTomlError(SidecarError, ValueError):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Parse a TOML text.
+    """Parse a TOML document.
 
     Raises:
         InvalidTomlError: The text is invalid or exceeds a limit.
     """
-    from tomllib import loads  # imported lazily, because many projects have no configuration
+    from tomllib import loads  # imported lazily, as many projects have no configuration
 
     check_limits(text)
     try:
@@ -87,7 +87,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def check_limits(text: str) -> None:
-    """Check that a text is small enough to parse.
+    """Check that a text is small enough to be parsed quickly.
 
     Raises:
         InvalidTomlError: The text exceeds a limit.
@@ -123,7 +123,7 @@ def _create_limit_error(message: str, text: str, at: int) -> InvalidTomlError:
 def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
     place = _PLACE.search(message)
     column = None
-    if place is None:  # a number beyond Python's limits, which is reported without a position
+    if place is None:  # a number that is too large for Python, reported without a position
         line = max(range(len(lines)), key=lambda index: len(lines[index])) + 1
         reason = "a number is too large"
     else:
@@ -154,9 +154,9 @@ def _line_with_text(lines: list[str], line: int) -> int:
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The position of a value or header.
+    """The position of a value, key or header.
 
-    The offsets are in characters, and `end` is exclusive. `line` and `column` are 1-based.
+    Offsets are in characters, and `end` is exclusive. `line` and `column` are 1-based.
     """
 
     line: int
@@ -166,18 +166,19 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class _BrokenError(SidecarError):
-    """The text is invalid at the position of the scanner."""
+    """The text is invalid at the scanner's position."""
 
 
 def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
-    """Return the spans of values, headers and list entries by path, such as `("budget", 0,
-    "model")`.
+    """Return the spans of values, headers and list entries.
+
+    The keys are paths such as `("budget", 0, "model")`.
     """
     return find_spans(text)[0]
 
 
 def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
-    """Return the spans of values and of keys, including dotted keys and headers."""
+    """Return the spans of values, and the spans of keys, including dotted keys and headers."""
     scanner = _Scanner(text)
     with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # invalid escapes
         scanner.document()
@@ -185,7 +186,7 @@ def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span
 
 
 def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
-    """Return the span at a path, else that of the nearest table around it, else None."""
+    """Return the span at a path, or that of the nearest enclosing table, or None."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
         if span is not None:
@@ -194,7 +195,7 @@ def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
 
 
 def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
-    """Return the line of a path, else that of the nearest table around it, else None."""
+    """Return the line of a path, or that of the nearest enclosing table, or None."""
     span = find_span(spans, path)
     return span.line if span else None
 
@@ -277,9 +278,9 @@ class _Scanner:
         return True
 
     def _read_key(self, path: KeyPath = ()) -> KeyPath:
-        """Parse a key in the table at `path`, and return its path.
+        """Parse a key in the table at `path`, and return its full path.
 
-        In a list of tables, the path contains the index of the last entry.
+        In a list of tables, the path includes the index of the last entry.
         """
         while True:
             self._skip(_SPACE)

@@ -1,4 +1,4 @@
-"""Refuses settings that a repository may not change, because they could harm its reader."""
+"""Rejects settings that a repository must not change, because they could harm the user."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 TRUSTED_KEYS = frozenset(
     {"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger", "team"}
 )
-"""Keys that are ignored in a project's file. They can contact servers, read other files or spend
-money.
+"""Keys that are ignored in a project's file.
+
+They can contact servers, read other files or spend money.
 """
 _MESSAGE = (
     "can be set only in your own settings; move it to the file that `token-sidecar config init "
@@ -22,7 +23,7 @@ _MESSAGE = (
 
 
 def remove_trusted_keys(layer: Layer) -> tuple[Layer, list[Problem]]:
-    """Return a layer without the keys that it may not set, and a warning for each of them."""
+    """Return the layer without the keys that it must not set, and a warning for each of these."""
     refused = sorted(TRUSTED_KEYS & layer.values.keys()) if layer.source == "project" else []
     kept = {key: value for key, value in layer.values.items() if key not in refused}
     problems = [layer.problem((key,), _MESSAGE, "warning", at_key=True) for key in refused]
