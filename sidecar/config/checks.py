@@ -47,12 +47,12 @@ def convert_value(value: object, wanted: object) -> object:
     except msgspec.ValidationError:
         text = _without_metadata(kind) is str or get_origin(_without_metadata(kind)) is Literal
         is_other_text = text and isinstance(value, str) and value
-        actual = "another string" if is_other_text else describe_value(value)
-        raise InvalidError(f"must be {describe_type(kind)}; it is {actual}") from None
+        actual = "a different string" if is_other_text else describe_value(value)
+        raise InvalidError(f"must be {describe_type(kind)}, but is {actual}") from None
     if kind == Url and _has_credentials(converted):
         raise InvalidError(
-            "must be an address without credentials; put the key in an environment variable and "
-            "its name in api-key-env"
+            "must be an address without credentials; store the key in an environment variable and "
+            "set api-key-env to its name"
         )
     return converted
 
@@ -67,7 +67,7 @@ def describe_type(wanted: object) -> str:
     if get_origin(plain) is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in get_args(plain))
     if get_origin(plain) is tuple:
-        return f"a list, each entry {describe_type(get_args(plain)[0])}"
+        return f"a list in which each entry is {describe_type(get_args(plain)[0])}"
     return _WORDS[plain] if isinstance(plain, type) and plain in _WORDS else "a table"
 
 
@@ -82,7 +82,7 @@ def describe_value(value: object) -> str:
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
-        return "an empty list" if not value else "a list with other entries"
+        return "an empty list" if not value else "a list with other types of entries"
     return f"a {type(value).__name__}"
 
 
@@ -93,7 +93,7 @@ def check_budget(budget: Budget) -> str | None:
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
-        return "files needs a pattern that does not start with !"
+        return "files needs at least one pattern without a leading !"
     if len(budget.sections) > MAX_SECTIONS:
         return f"sections has more than {MAX_SECTIONS:,} headings"
     if any(len(heading) > MAX_HEADING for heading in budget.sections):
@@ -110,7 +110,7 @@ def check_budget(budget: Budget) -> str | None:
 def check_models(models: Sequence[str]) -> str | None:
     """Return what is wrong with a list of patterns for model names, or None if it is valid."""
     if len(models) > MAX_PATTERNS:
-        return f"models holds more than {MAX_PATTERNS:,} patterns"
+        return f"models has more than {MAX_PATTERNS:,} patterns"
     wrong = next(filter(None, map(glob_problem, models)), None)
     return f"models: {wrong}" if wrong else None
 
@@ -121,7 +121,7 @@ def check_context(context: Context) -> str | None:
     if not levels:
         return "needs at least one number, such as [0.8, 0.95]"
     if list(levels) != sorted(set(levels)):
-        return "must rise from one number to the next, such as [0.8, 0.95]"
+        return "must be in ascending order, such as [0.8, 0.95]"
     return None
 
 
@@ -134,9 +134,10 @@ def check_agents(names: Sequence[str]) -> str | None:
     if not unknown:
         return None
     similar = similar_agents([name for _, name in unknown])
-    hint = f"; did you mean {' and '.join(similar)}?" if similar else ";"
+    hint = f"; did you mean {' and '.join(similar)}?" if similar else ""
     positions = " and ".join(str(position) for position, _ in unknown[:5])
-    return f"has unknown agents at position {positions}{hint} known: {', '.join(sorted(AGENTS))}"
+    known = ", ".join(sorted(AGENTS))
+    return f"has unknown agents at position {positions}{hint} (known agents: {known})"
 
 
 def similar_agents(names: Sequence[str]) -> list[str]:
@@ -180,7 +181,7 @@ def _has_credentials(url: str) -> bool:
 def _convert_usd(value: object) -> Decimal:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return Decimal(repr(value))
-    raise InvalidError(f"must be a number of USD, 0 or more; it is {describe_value(value)}")
+    raise InvalidError(f"must be an amount in USD (0 or more), but is {describe_value(value)}")
 
 
 def _without_none(wanted: object) -> object:

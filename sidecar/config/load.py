@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 NO_FILE = (
-    "no such file (named by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` creates it"
+    "no such file (set by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` creates it"
 )
-LAST_VALID = "the last valid settings of this file stay in force"
-NOTHING = "nothing in this file applies"
+LAST_VALID = "the last valid settings of this file remain in effect"
+NOTHING = "this file is ignored"
 _SECTION: KeyPath = ("tool", "token-sidecar")
 
 __all__ = ["Loaded", "Origin", "Problem", "find_root", "load"]
@@ -184,7 +184,7 @@ def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
     if not value:
         return loaded
     if not re.fullmatch(r"0*[1-9][0-9]{0,17}", value):
-        message = "must be a whole number, 1 or more (ignored)"
+        message = "must be a whole number of at least 1 (ignored)"
         problem = Problem(None, LIMIT_VARIABLE, None, message, source="environment")
         return dataclasses.replace(loaded, problems=(*loaded.problems, problem))
     limit, context = int(value), loaded.settings.context

@@ -179,11 +179,11 @@ class _Resolver:
             return msgspec.structs.replace(table, **known_agents(table))
         if isinstance(table, Settings):
             if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
-                problem = f"has more than {MAX_PATTERNS:,} patterns in all its files (ignored)"
+                problem = f"has more than {MAX_PATTERNS:,} patterns in total (ignored)"
                 self._report_at(path, "budget", problem)
                 return self._check_values(msgspec.structs.replace(table, budgets=()), path)
             for key in unreachable_soft_caps(table.cost):
-                self._report_at(("cost",), key, "is above the hard cap, so it never warns")
+                self._report_at(("cost",), key, "exceeds the hard cap and therefore has no effect")
         return table
 
     def _report_agents(self, table: Agents, path: KeyPath) -> None:
@@ -232,7 +232,9 @@ class _Resolver:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
         elif len(self.problems) == MAX_PROBLEMS:
-            more = msgspec.structs.replace(problem, key="", message="has more problems, not listed")
+            more = msgspec.structs.replace(
+                problem, key="", message="has more problems that are not listed"
+            )
             self.problems.append(msgspec.structs.replace(more, severity="error"))
 
 

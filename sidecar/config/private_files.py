@@ -106,6 +106,6 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(f"{path}{end}", f"{aside}{end}")
     except OSError:
-        logger.warning("%s cannot be used and could not be renamed: %s", path, why)
+        logger.warning("%s is unusable and could not be renamed: %s", path, why)
     else:
-        logger.warning("%s could not be used and was renamed to %s: %s", path, aside.name, why)
+        logger.warning("%s is unusable and was renamed to %s: %s", path, aside.name, why)

@@ -20,21 +20,21 @@ DEFAULT_RESERVE = 500
 
 URL = r"^https?://[^/\s]"
 
-Fraction = Annotated[float, Meta(gt=0, le=1, description="a number above 0 and at most 1")]
-Positive = Annotated[int, Meta(ge=1, description="a whole number, 1 or more")]
-Natural = Annotated[int, Meta(ge=0, description="a whole number, 0 or more")]
-Usd = Annotated[Decimal, Meta(description="a number of USD, 0 or more")]
-NonEmpty = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
+Fraction = Annotated[float, Meta(gt=0, le=1, description="a number greater than 0 and at most 1")]
+Positive = Annotated[int, Meta(ge=1, description="a whole number (1 or more)")]
+Natural = Annotated[int, Meta(ge=0, description="a whole number (0 or more)")]
+Usd = Annotated[Decimal, Meta(description="an amount in USD (0 or more)")]
+NonEmpty = Annotated[str, Meta(min_length=1, description="a non-empty string")]
 ModelName = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=MAX_LENGTH,
-        description=f"a model's name, of 1 to {MAX_LENGTH:,} characters",
+        description=f"a model name (1 to {MAX_LENGTH:,} characters)",
     ),
 ]
 Url = Annotated[
-    str, Meta(pattern=URL, description="an address that begins with http:// or https://")
+    str, Meta(pattern=URL, description="an address that starts with http:// or https://")
 ]
 EnvName = Annotated[
     str,

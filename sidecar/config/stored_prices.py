@@ -32,11 +32,11 @@ def read(file: ListFile) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        logger.warning("the price list %s cannot be read: %s", file, error.strerror)
+        logger.warning("cannot read the price list %s: %s", file, error.strerror)
         return None
 
 
 def refuse(file: ListFile, reason: str) -> None:
     """Rename an unusable file, and log the reason."""
     if file is not None:
-        set_aside(file, f"{reason}; fetch it again with `token-sidecar cost update-prices`")
+        set_aside(file, f"{reason}; download it again with `token-sidecar cost update-prices`")

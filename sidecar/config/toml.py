@@ -36,11 +36,11 @@ _LIMIT_TOKEN = re.compile(
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _KEY = re.compile(r"[ \t]*\[{0,2}[ \t]*([A-Za-z-]+)")
 _QUOTING = {
-    "Cannot declare": "a table is declared twice",
-    "Duplicate inline table key": "a key is given twice",
-    "Illegal character": "an illegal character",
-    "Found invalid character": "an illegal character",
-    "Invalid hex value": "an invalid escape sequence",
+    "Cannot declare": "duplicate table",
+    "Duplicate inline table key": "duplicate key",
+    "Illegal character": "illegal character",
+    "Found invalid character": "illegal character",
+    "Invalid hex value": "invalid escape sequence",
 }
 """Replacements for `tomllib` messages that quote the text, by the start of the message."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
@@ -111,7 +111,9 @@ def check_limits(text: str) -> None:
             entries += 1
             depth += mark in "[{"
         if depth > MAX_DEPTH:
-            raise _create_limit_error(f"is nested more than {MAX_DEPTH} deep", text, token.start())
+            raise _create_limit_error(
+                f"is nested more than {MAX_DEPTH} levels deep", text, token.start()
+            )
         if entries > MAX_ENTRIES:
             raise _create_limit_error(f"has more than {MAX_ENTRIES:,} entries", text, token.start())
 
@@ -125,7 +127,7 @@ def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
     column = None
     if place is None:  # a number that is too large for Python, reported without a position
         line = max(range(len(lines)), key=lambda index: len(lines[index])) + 1
-        reason = "a number is too large"
+        reason = "number too large"
     else:
         reason = _without_quotes(message[: place.start()])
         at = int(place[1]) if place[1] else len(lines)

@@ -87,7 +87,7 @@ async def test_broken_settings_file_does_not_stop_counting(bare: Client, tmp_pat
     assert told["uri"].endswith("/.token-sidecar.toml")
     (problem,) = told["diagnostics"]
     assert problem["range"]["start"]["line"] == 1
-    assert problem["message"].endswith("; nothing in this file applies")
+    assert problem["message"].endswith("; this file is ignored")
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     await bare.take("textDocument/publishDiagnostics", lambda told: told["diagnostics"] == [])
     bare.ignore("textDocument/publishDiagnostics")  # The same change may be reported twice.
@@ -103,7 +103,7 @@ async def test_a_file_that_breaks_keeps_its_last_valid_settings(
     told = await bare.take(
         "textDocument/publishDiagnostics", lambda told: told["diagnostics"] != []
     )
-    assert "the last valid settings of this file stay in force" in told["diagnostics"][0]["message"]
+    assert "the last valid settings of this file remain in effect" in told["diagnostics"][0]["message"]
     assert await model_of(bare) == "gpt-4"
     bare.ignore("textDocument/publishDiagnostics")
 

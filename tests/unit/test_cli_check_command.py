@@ -205,7 +205,7 @@ def test_broken_configuration_exits_with_2(project: Path, name: str, broken: byt
     result = run("fine.txt", str(project / "AGENTS.md"))
     assert result.exit_code == 2
     assert f"{name}:4" in result.stderr
-    assert "nothing in this file applies" in result.stderr
+    assert "this file is ignored" in result.stderr
 
 
 def test_binary_files_are_reported(project: Path) -> None:

@@ -51,30 +51,40 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
     "plural table": ('[[budgets]]\nfiles = "a"', "budgets", 2, "did you mean budget?"),
     "nothing like it": ("zzz = 1", "zzz", 2, "known keys:"),
     "string for a flag": ('presets = "yes"', "presets", 2, "must be true or false"),
-    "number for a flag": ("code-lens = 1", "code-lens", 2, "must be true or false; it is a number"),
+    "number for a flag": (
+        "code-lens = 1",
+        "code-lens",
+        2,
+        "must be true or false, but is a number",
+    ),
     "value for a table": ("context = 5", "context", 2, "must be a table, [context]"),
-    "string for a number": ('[context]\nreserve = "5"', "context.reserve", 3, "it is a string"),
+    "string for a number": ('[context]\nreserve = "5"', "context.reserve", 3, "but is a string"),
     "negative": (
         "[context]\nreserve = -5",
         "context.reserve",
         3,
-        "0 or more; it is a negative number",
+        "0 or more), but is a negative number",
     ),
     "fraction of a token": ("[context]\nlimit = 1.5", "context.limit", 3, "a whole number"),
-    "no window": ("[context]\nlimit = 0", "context.limit", 3, "1 or more; it is 0"),
+    "no window": ("[context]\nlimit = 0", "context.limit", 3, "1 or more), but is 0"),
     "percent for a fraction": (
         "[context]\nwarn-at = [80, 95]",
         "context.warn-at",
         3,
-        "a list, each entry a number above 0 and at most 1",
+        "a list in which each entry is a number greater than 0 and at most 1",
     ),
-    "falling thresholds": ("[context]\nwarn-at = [0.9, 0.8]", "context.warn-at", 3, "must rise"),
+    "falling thresholds": (
+        "[context]\nwarn-at = [0.9, 0.8]",
+        "context.warn-at",
+        3,
+        "ascending order",
+    ),
     "no thresholds": ("[context]\nwarn-at = []", "context.warn-at", 3, "at least one number"),
     "not a choice": (
         '[status]\nshow = "all"\n[diagnostics]',
         "status.show",
         3,
-        'one of "tokens", "percent", "both"; it is another string',
+        'one of "tokens", "percent", "both", but is a different string',
     ),
     "budget without files": ("[[budget]]\nmax-tokens = 5", "budget[0]", 2, "needs files"),
     "budget without a number": ('[[budget]]\nfiles = "a"', "budget[0]", 2, "needs max-tokens"),
@@ -82,13 +92,13 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\n[[budget]]\nfiles = "b"\nmax-tokens = 0',
         "budget[1].max-tokens",
         7,
-        "1 or more; it is 0",
+        "1 or more), but is 0",
     ),
     "bad warn-at of a budget": (
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\nwarn-at = 90',
         "budget[0].warn-at",
         5,
-        "at most 1; it is a number",
+        "at most 1, but is a number",
     ),
     "bad truncation": (
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\ntruncation = "tail"',
@@ -100,7 +110,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\n[budget.sections]\n"Plan > A" = 7\nB = "x"',
         "budget[0].sections.B",
         7,
-        "1 or more; it is a string",
+        "1 or more), but is a string",
     ),
     "sections that are no table": (
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\nsections = 5',
@@ -112,13 +122,13 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[budget]]\nfiles = ["a", 5]\nmax-tokens = 5',
         "budget[0].files",
         3,
-        "a list, each entry a string that is not empty",
+        "a list in which each entry is a non-empty string",
     ),
     "only exceptions": (
         '[[budget]]\nfiles = "!a"\nmax-tokens = 5',
         "budget[0]",
         2,
-        "does not start with !",
+        "without a leading !",
     ),
     "unknown key in a budget": (
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\nmax_token = 7',
@@ -131,7 +141,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[endpoint]]\nurl = "localhost:8080"',
         "endpoint[0].url",
         3,
-        "an address that begins with http:// or https://; it is another string",
+        "an address that starts with http:// or https://, but is a different string",
     ),
     "a key where its name belongs": (
         '[[endpoint]]\nurl = "http://a"\napi-key-env = "sk-secret-planted"',
@@ -149,14 +159,14 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[price]]\nmodels = "a"\ninput = -1\noutput = 2.5',
         "price[0].input",
         4,
-        "0 or more; it is a negative number",
+        "0 or more), but is a negative number",
     ),
-    "cap without end": ("[cost]\nhard-cap-usd = inf", "cost.hard-cap-usd", 3, "it is a number"),
+    "cap without end": ("[cost]\nhard-cap-usd = inf", "cost.hard-cap-usd", 3, "but is a number"),
     "soft cap over the hard one": (
         "[cost]\nsession-hard-cap-usd = 1\nsession-soft-cap-usd = 2",
         "cost.session-soft-cap-usd",
         4,
-        "above the hard cap",
+        "exceeds the hard cap",
     ),
     "unknown key of the agents": (
         "[agents]\nx = 1",
@@ -168,15 +178,15 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[agents]\nsources = ["codex", "claude"]',
         "agents.sources",
         3,
-        "at position 2; did you mean claude-code? known: aider, amp, claude-code, cline, codex, ",
+        "at position 2; did you mean claude-code? (known agents: aider, amp, claude-code, cline, codex, ",
     ),
     "a path of no agent": (
         '[agents]\npaths = { planted = "/x" }',
         "agents.paths",
         3,
-        "has unknown agents at position 1; known: ",
+        "has unknown agents at position 1 (known agents: ",
     ),
-    "path of an agent": ("[agents]\npaths = { codex = 1 }", "agents.paths.codex", 3, "a string"),
+    "path of an agent": ("[agents]\npaths = { codex = 1 }", "agents.paths.codex", 3, "non-empty string"),
     "paths of agents": (
         '[agents]\npaths = "x"',
         "agents.paths",
@@ -243,7 +253,7 @@ def test_first_syntax_error_is_reported_and_lower_layers_apply(
     loaded = load(tmp_path, {"codeLens": False}, env)
     (problem,) = loaded.problems
     assert (problem.file, problem.key, problem.line) == (path, *INVALID[name][1:])
-    assert problem.message.endswith("; nothing in this file applies")
+    assert problem.message.endswith("; this file is ignored")
     assert problem.severity == "error"
     assert (loaded.settings.model, loaded.settings.presets) == ("below", True)
     assert loaded.settings.code_lens is False
@@ -263,7 +273,7 @@ def test_broken_file_keeps_its_last_valid_settings(
     broken = load(tmp_path, {"codeLens": False}, env, previous=valid)
     (problem,) = broken.problems
     assert problem.line == INVALID[name][2]
-    assert problem.message.endswith("; the last valid settings of this file stay in force")
+    assert problem.message.endswith("; the last valid settings of this file remain in effect")
     assert (broken.settings.model, broken.settings.status.hide) == ("valid", True)
     assert broken.settings.code_lens is False  # the current values of the other layers apply
     assert load(tmp_path, None, env, previous=broken).settings == valid.settings
@@ -300,7 +310,7 @@ def test_file_that_is_not_utf8_is_reported(
 ) -> None:
     (tmp_path / "config.toml").write_bytes(content)
     (problem,) = load(None, None, env).problems
-    assert problem.message == "is not UTF-8; nothing in this file applies"
+    assert problem.message == "is not UTF-8; this file is ignored"
     assert (
         problem.line == content.count(b"\n", 0, 3) + (0 if content.startswith(b"model") else 1) or 1
     )
@@ -316,7 +326,7 @@ def test_byte_order_mark_is_allowed(tmp_path: Path, env: dict[str, str]) -> None
 def test_missing_file_named_by_the_environment_is_reported(name: str, tmp_path: Path) -> None:
     (problem,) = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / name)}).problems
     assert problem.file == tmp_path / name
-    assert "no such file (named by TOKEN_SIDECAR_CONFIG)" in problem.message
+    assert "no such file (set by TOKEN_SIDECAR_CONFIG)" in problem.message
 
 
 def test_folder_instead_of_the_file_is_reported(tmp_path: Path, env: dict[str, str]) -> None:

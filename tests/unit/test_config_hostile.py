@@ -97,7 +97,7 @@ def test_user_file_may_be_a_link_but_not_a_fifo(tmp_path: Path) -> None:
     mine = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "link")})
     assert mine.settings.model == "mine"
     (problem,) = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "fifo")}).problems
-    assert problem.message == "cannot be read: is not a regular file; nothing in this file applies"
+    assert problem.message == "cannot be read: is not a regular file; this file is ignored"
 
 
 MISTAKES = (

@@ -4,7 +4,7 @@ A message has one line per content block, each with the usage up to that block. 
 with the most output tokens counts. Resumed sessions, forks and sidechains repeat messages with
 the same ids.
 
-The calls that summarize a conversation for a compaction are not recorded as messages. However,
+The calls that summarise a conversation for a compaction are not recorded as messages. However,
 `cost-state` lines contain each model's total usage, including sub-agents and summaries. If there
 was a compaction since the previous `cost-state` line, any usage that cannot be attributed to a
 message must come from the summary.

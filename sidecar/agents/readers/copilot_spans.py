@@ -70,7 +70,7 @@ class _Line(Record, rename="camel"):
 
     @property
     def is_summary(self) -> bool:
-        """Whether the call summarized the conversation."""
+        """Whether the call summarised the conversation."""
         return "summar" in ((self.attrs.debug_name if self.attrs else None) or "").lower()
 
 
