@@ -103,7 +103,9 @@ async def test_a_file_that_breaks_keeps_its_last_valid_settings(
     told = await bare.take(
         "textDocument/publishDiagnostics", lambda told: told["diagnostics"] != []
     )
-    assert "the last valid settings of this file remain in effect" in told["diagnostics"][0]["message"]
+    assert (
+        "the last valid settings of this file remain in effect" in told["diagnostics"][0]["message"]
+    )
     assert await model_of(bare) == "gpt-4"
     bare.ignore("textDocument/publishDiagnostics")
 

@@ -186,7 +186,12 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         3,
         "has unknown agents at position 1 (known agents: ",
     ),
-    "path of an agent": ("[agents]\npaths = { codex = 1 }", "agents.paths.codex", 3, "non-empty string"),
+    "path of an agent": (
+        "[agents]\npaths = { codex = 1 }",
+        "agents.paths.codex",
+        3,
+        "non-empty string",
+    ),
     "paths of agents": (
         '[agents]\npaths = "x"',
         "agents.paths",
