@@ -64,9 +64,7 @@ ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
-    """The number of tokens in all parts of one kind. `system` covers everything that is not
-    stored.
-    """
+    """The token count of all parts of one kind. `system` covers everything that is not stored."""
 
     kind: ContentKind | Literal["system"]
     tool: str

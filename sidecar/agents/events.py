@@ -37,7 +37,7 @@ _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
 """How long a running turn may write nothing before it counts as idle. Tools can run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""The same limit for stores that do not record whether a turn is running."""
+"""How long a session may write nothing before it counts as idle, if turns are not recorded."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):
@@ -56,9 +56,7 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
 
 
 class Occupancy(msgspec.Struct, frozen=True, gc=False):
-    """How full a session's context window is. `note` explains why the size is unknown or
-    inexact.
-    """
+    """How full a context window is. `note` explains why the size is unknown or inexact."""
 
     tokens: int | None = None
     limit: int | None = None
@@ -97,9 +95,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """If several stores contain the session, the entry with the highest rank is used."""
 
     def state(self, now: datetime) -> Literal["running", "idle", "ended"]:
-        """Return whether the session is running, idle or ended, based on the time of its
-        last line.
-        """
+        """Return whether the session is running, idle or ended, based on its last line."""
         age = now - self.updated_at
         if self.ended or age > _ENDED_AFTER:
             return "ended"
@@ -176,7 +172,6 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     folder: str | None = None
     """The agent's current working directory."""
     parent: str | None = None
-    """The session from which this session was forked."""
     model: str | None = None
     tokens: int | None = None
     """The number of tokens in the context window: the prompt and output of the latest call."""
@@ -188,13 +183,11 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     note: str | None = None
     compacted: bool = False
     branch: str | None = None
-    """The repository branch that the agent works on, if the store records it."""
     began_at: int | None = None
     """The time of the first line, in milliseconds since 1970."""
     updated_at: int | None = None
     """The time of the last line, in milliseconds since 1970."""
     active: bool | None = None
-    """Whether a turn is running, or None if unknown."""
     ended: bool = False
     rank: int = 0
     """If several stores contain the session, the entry with the highest rank is used."""
@@ -260,8 +253,8 @@ class StoreReader(Protocol):
         """
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        """Return the store that a changed file belongs to, or None if it is not a file of this
-        agent.
+        """Return the store that a changed file belongs to, or None if this agent has no such
+        store.
         """
 
     def is_copy(self, store: Store) -> bool:  # noqa: ARG002
@@ -287,7 +280,5 @@ class StoreReader(Protocol):
         return ()
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
-        """Read the parts of a session in order. Returns nothing if the store contains no message
-        text.
-        """
+        """Read the parts of a session in order, or nothing if the store contains no text."""
         return ()

@@ -109,9 +109,7 @@ def time_from_ns(nanoseconds: int) -> datetime:
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Convert a cost in USD that an agent calculated. Zero means that the model has no known
-    price.
-    """
+    """Convert a cost in USD that an agent calculated. Zero means that the price is unknown."""
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 

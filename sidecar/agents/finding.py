@@ -111,9 +111,7 @@ class FileStores(StoreReader):
         return next((self._store_in(folder, path) for folder in inside), None)
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store at a path that matches the pattern, or None if the file no longer
-        exists.
-        """
+        """Return the store at a path that matches the pattern, or None if it no longer exists."""
         return store_from_path(self.agent, path)
 
     def _store_in(self, folder: str, path: str) -> Store | None:

@@ -133,9 +133,7 @@ def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | No
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The readers of all agents, the locations of their files, and the root folders of the
-    workspace.
-    """
+    """The readers of all agents, the locations of their files, and the workspace folders."""
 
     readers: tuple[StoreReader, ...]
     places: Places
@@ -145,9 +143,7 @@ class Sources(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Agents, *folders: str) -> Sources | None:
-        """Return the sources for some workspace folders, or None if agents are disabled.
-        Blocking.
-        """
+        """Return the sources for workspace folders, or None if agents are disabled. Blocking."""
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)

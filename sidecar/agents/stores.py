@@ -261,9 +261,7 @@ class Lines:
 
 
 class LineState(Protocol):
-    """What a reader remembers about a file of lines. Implementations are mutable
-    `msgspec.Struct`s.
-    """
+    """What a reader remembers about a file of lines. Implemented as mutable structs."""
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         """Update the state with new lines, and yield the calls that they contain."""
@@ -277,9 +275,7 @@ L = TypeVar("L", bound=LineState)
 
 
 class StartOverError(SidecarError):
-    """The state lacks data that a line depends on, so the file must be read again from the
-    start.
-    """
+    """The state lacks data that a line depends on, so the file must be read from the start."""
 
 
 def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:

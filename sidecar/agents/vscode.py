@@ -152,9 +152,7 @@ def _read_storage(path: str, name: str, _mtime_ns: int) -> Storage:
 
 
 def is_server(path: str) -> bool:
-    """Return whether a path is in the data of a VS Code server, which runs on the project's
-    machine.
-    """
+    """Return whether a path belongs to a VS Code server, which runs on the project's machine."""
     return any(
         f"{os.sep}{name}{os.sep}" in path for name in (*EDITOR_SERVERS, "code-server", "serve-web")
     )

@@ -87,8 +87,9 @@ def describe_value(value: object) -> str:
 
 
 def check_budget(budget: Budget) -> str | None:
-    """Return what is wrong with a budget whose values have the correct types, or None if it is
-    valid.
+    """Return what is wrong with a budget, or None if it is valid.
+
+    The types of its values must already have been validated.
     """
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens or sections"

@@ -95,9 +95,7 @@ class Layer(msgspec.Struct, frozen=True):
         return Problem(self.file, format_key(path), line, message, severity, self.source, column)
 
     def spell_key(self, key: str) -> str:
-        """Return a kebab-case key as it is spelled in this layer. The editor's JSON uses
-        camelCase.
-        """
+        """Return a kebab-case key as spelled in this layer, which is camelCase in the editor."""
         return to_camel_case(key) if self.source == "editor" else key
 
 

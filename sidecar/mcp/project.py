@@ -81,9 +81,7 @@ class Project:
         return real
 
     def shown(self, path: str | Path) -> str:
-        """Format a path for an answer: relative to the project if possible, with forward
-        slashes.
-        """
+        """Format a path for an answer. Paths in the project are relative to it."""
         real_root = Path(os.path.realpath(self.root))
         absolute = Path(path)
         inside = absolute.is_relative_to(real_root)

@@ -20,8 +20,8 @@ from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import price_list
 
 _LONG = 60  # the number of characters of a name to compare with known names
-_NEAR = 0.8  # the minimum similarity of a suggestion, from 0 to 1
-_FAR = 0.5  # the same for names that clearly belong to a family
+_NEAR = 0.8  # the minimum similarity (0 to 1) of a suggested name
+_FAR = 0.5  # the minimum for names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
@@ -69,9 +69,7 @@ def loaded() -> bool:
 
 
 def providers() -> Sequence[Any]:
-    """Return all providers in the price list with their models, or nothing before `warm` is
-    called.
-    """
+    """Return all providers in the price list with their models, or nothing if it is not loaded."""
     return getattr(_prices, "providers", ())
 
 

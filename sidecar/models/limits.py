@@ -230,9 +230,7 @@ def published_window(bare: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def input_limit(bare: str) -> int | None:
-    """Return the maximum prompt size of a model in tokens if it is smaller than the window, or
-    None.
-    """
+    """Return a model's maximum prompt size in tokens if it is smaller than the window, or None."""
     return None if is_misspelt(bare) else first_match(_PROMPTS, bare) or None
 
 

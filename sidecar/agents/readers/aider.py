@@ -81,9 +81,7 @@ READER = Aider()
 class _History(msgspec.Struct, dict=True):
     folder: str
     chat: SessionState
-    """The latest chat. Since only headings have a timestamp, the index uses the time of the
-    file.
-    """
+    """The latest chat. It has no time of its own, because only headings have timestamps."""
     started: datetime | None = None
     calls: int = 0
 

@@ -70,9 +70,7 @@ _MARKED_SINCE = (2, 1, 300)
 _UNFINISHED = (None, "tool_use", "pause_turn")
 """Stop reasons after which the agent continues."""
 TITLES = ("custom_title", "ai_title", "summary")
-"""The fields that may contain a title: set by the user, by the agent, or in a summary. The first
-one that is set is used.
-"""
+"""The fields that may contain a title. The first field that is set is used."""
 
 
 class _Split(Record):
@@ -327,8 +325,8 @@ class CostCheck(msgspec.Struct):
     """The conversation's model, if there was a compaction since the previous `cost-state` line."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add the usage of a message. Calling this again for the same message keeps the larger
-        output.
+        """Add the usage of a message. If the message is already known, the larger output is
+        kept.
         """
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
@@ -490,7 +488,6 @@ class _Transcript(msgspec.Struct):
     timestamp: str | None = None
     """The most recent timestamp, used for lines without a timestamp."""
     folder: str = ""
-    """The most recent working directory."""
     message: str | None = None
     """The id of the latest message in the main conversation."""
     titles: dict[str, str] = {}
@@ -499,7 +496,6 @@ class _Transcript(msgspec.Struct):
     own_cost: float = 0.0
     """The session's cost in USD according to the latest `cost-state` line."""
     newest_call: CallFinished | None = None
-    """The latest call in the main conversation."""
 
     @classmethod
     def of(cls, store: Store) -> _Transcript:

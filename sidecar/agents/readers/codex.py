@@ -151,9 +151,7 @@ class RolloutLine(Record):
 
     @property
     def is_summary(self) -> bool:
-        """Whether the line contains the summary of a compaction. A later line contains its
-        usage.
-        """
+        """Whether the line contains a compaction's summary. Its usage is in a later line."""
         return self.metadata is not None and bool(self.metadata.compaction_output)
 
     @property
@@ -196,7 +194,6 @@ class RolloutState(msgspec.Struct):
     records: bool = False
     """Whether the file contains usage records. If so, `token_count` events are ignored."""
     count: int = 0
-    """The number of calls so far."""
     total: UsageParts | None = None
     last: UsageParts | None = None
     """The token counts of the last event that was recorded as a call."""
@@ -639,10 +636,9 @@ _TURN = {
     "turn_complete": False,
     "turn_aborted": False,
 }
-"""Whether a turn is running after a line of each type."""
+"""Whether a turn is running, by the type of the last line."""
 
 
 def _thread_of(path: str) -> str:
-    """Extract the thread id from the name of a file."""
     found = _THREAD.search(os.path.basename(path))
     return found.group(1) if found else os.path.basename(path)

@@ -200,9 +200,7 @@ class _Session(CamelRecord):
 
 class _State(msgspec.Struct):
     replies: dict[str, tuple[int, int]] = {}
-    """The prompt and output tokens of each reply. Both are zero for replies copied from a
-    parent.
-    """
+    """The prompt and output tokens of each reply, or zeros if a parent made the call."""
     unlisted: tuple[int, int] = (0, 0)
     """The total prompt and output tokens of all calls without a stored reply."""
 
@@ -221,9 +219,7 @@ class ContinueSessions(FileStores):
     pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a session. Its inode is cleared, because saving may replace
-        the file.
-        """
+        """Return the store of a session. The inode is cleared, because saving may change it."""
         store = store_from_path(AGENT, path)
         return msgspec.structs.replace(store, inode=0) if store else None
 

@@ -113,7 +113,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """From this time on, a better store contains the turns, in milliseconds since 1970."""
+    """When a better store starts to cover this session, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -125,9 +125,7 @@ class _State(msgspec.Struct):
         return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay the lines and return their calls. Turns that are removed later are still
-        billed.
-        """
+        """Replay the lines and return their calls. Turns that are removed later still count."""
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
@@ -149,13 +147,13 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Find out from what time on traces or a debug log contain the turns of this session."""
+        """Determine when traces or a debug log start to cover this session."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the calls of the given turns by id, without those that a better store contains."""
+        """Return the calls of the given turns by id, without those that a better store covers."""
         session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {

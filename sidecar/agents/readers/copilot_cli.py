@@ -96,7 +96,7 @@ _TURN = {
     "assistant.turn_end": False,
     "session.shutdown": False,
 }
-"""Whether a turn is running after an event of each type."""
+"""Whether a turn is running, by the type of the last event."""
 _details = typed.decoder(list[_Detail])
 
 
@@ -121,9 +121,7 @@ class _Row:
 
     @property
     def usage(self) -> Usage:
-        """The usage of the call. The input includes cached tokens, and the output includes
-        reasoning.
-        """
+        """The usage of the call. The output includes reasoning tokens."""
         numbers = (self._found.get(f"{name}_tokens") for name in _NUMBERS)
         prompt, read, write, output, reasoning = (max(0, int(str(one or 0))) for one in numbers)
         return usage_from_prompt(prompt, read, write or self._written, 0, output, reasoning)
@@ -183,9 +181,7 @@ class CopilotCli(StoreReader):
         return read_lines(store, state, partial(_Events.of, os.path.dirname(store.path)))
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts in a session's events. Only the database contains the sizes of
-        prompts.
-        """
+        """Yield the parts in a session's events. Prompt sizes come from the database."""
         if not path.endswith(".db"):
             return
         with read_only(path) as connection:
@@ -246,7 +242,6 @@ class _Rows(msgspec.Struct):
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
 
     def update(self, row: _Row) -> None:
-        """Update the call's session."""
         session = self.sessions.get(row.session)
         if session is None:
             session = self.sessions[row.session] = SessionState(row.session, rank=1)
@@ -330,7 +325,7 @@ def _rows_since(path: str) -> str | None:
 class _Events(msgspec.Struct):
     session: SessionState
     until: str | None = None
-    """From this time on, the database contains the calls. In ISO 8601 format."""
+    """When the database starts to cover the calls, in ISO 8601 format."""
     tier: str | None = None
 
     @classmethod

@@ -132,9 +132,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a compaction. If so, the prompt size is from before the
-        compaction.
-        """
+        """Whether the turn ended with a compaction. The prompt size is from before it."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
@@ -198,8 +196,7 @@ class _Selected(CamelRecord):
 
     @property
     def window(self) -> int | None:
-        """The context window in tokens. Like in VS Code, this is the sum of the input and output
-        limits.
+        """The context window in tokens, which is the sum of the input and output limits.
 
         Some providers report the whole window as the input limit, in which case the output limit
         is ignored.
@@ -230,7 +227,7 @@ class Chat(CamelRecord):
 
     @property
     def turns(self) -> list[CopilotTurn]:
-        """The requests in the session, without removed ones."""
+        """All requests that have not been removed."""
         return [one for one in self.requests or () if one is not None]
 
     @property
@@ -257,9 +254,7 @@ class Chat(CamelRecord):
 
 
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
-    """Yield the calls of a turn: one for each model if totals are available, otherwise a single
-    call.
-    """
+    """Yield the calls of a turn: one per model if totals are available, otherwise just one."""
     at = time_from_ms(request.timestamp)
     parts = _usage_by_model(request)
     if at is None or request.request_id is None:

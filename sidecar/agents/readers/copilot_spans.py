@@ -86,7 +86,7 @@ class LogState(msgspec.Struct):
     """The folder of the log, which also contains `models.json`."""
     child: bool
     until: float | None = None
-    """From this time on, a better store contains the calls, in milliseconds since 1970."""
+    """When a better store starts to cover this session, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -158,9 +158,7 @@ class _Model(Record):
 
 
 def window_in(folder: str, model: str | None) -> int | None:
-    """Return the context window of a model according to the `models.json` of a debug log, in
-    tokens.
-    """
+    """Return a model's context window in tokens, according to a debug log's `models.json`."""
     path = os.path.join(folder, "models.json")
     try:
         return _read_windows(path, os.stat(path).st_mtime_ns).get(model or "")

@@ -268,9 +268,7 @@ class _Log(msgspec.Struct):
         return () if self.is_subagent else (self.session.snapshot(),)
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
-        """Apply changed session fields. Returns the new messages if they are one of these
-        fields.
-        """
+        """Apply changed session fields. If messages are among them, returns these messages."""
         session = self.session
         self._name(fields.session_id)
         session.at = parse_iso_time(fields.last_updated) or session.at
@@ -412,7 +410,8 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
-    """Read the projects' folders by name and by hash. The modification time is a cache key.
+    """Read the projects' folders by name and by hash. The modification time is part of the cache
+    key.
 
     Raises:
         OSError: The file cannot be read.

@@ -113,9 +113,7 @@ class Goose(OneDatabase):
         return session
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session. Prompt sizes are available only in databases with a
-        ledger.
-        """
+        """Yield the parts of a session. Prompt sizes are available only if there is a ledger."""
         with read_only(path) as connection:
             table = "usage_ledger"
             requests = [*rows(connection, table, "session_id = ? ORDER BY id", session)]

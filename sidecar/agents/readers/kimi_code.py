@@ -202,7 +202,6 @@ class _Wire(msgspec.Struct):
     path: str
     is_subagent: bool
     provider: str | None = None
-    """The provider of the latest request."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         self._read_state_file()

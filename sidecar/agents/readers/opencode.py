@@ -1,5 +1,6 @@
-"""Reads opencode's `opencode*.db`, its files in `storage/` before version 1.2, and Kilo Code's
-database.
+"""Reads the databases of opencode and Kilo Code, and opencode's files before version 1.2.
+
+The databases are named `opencode*.db` or `kilo*.db`. The files are in `storage/`.
 
 Forks copy messages with new ids, and the migration to version 2 keeps the old tables. Calls are
 therefore identified by fields that do not change in a copy: time, model and token counts.

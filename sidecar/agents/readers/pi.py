@@ -1,5 +1,6 @@
-"""Reads Pi's `sessions/--<folder>--/*.jsonl`. The entries form a tree based on `id` and
-`parentId`.
+"""Reads Pi's `sessions/--<folder>--/*.jsonl`.
+
+The entries in a file form a tree based on `id` and `parentId`.
 """
 
 from __future__ import annotations

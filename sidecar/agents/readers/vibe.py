@@ -166,7 +166,6 @@ class _PublicSession(CamelRecord):
     """The id of the main conversation. It differs from the session's id in a sub-agent."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
-    """The total usage of all calls in the session."""
     updated_at: float | None = None
 
 
