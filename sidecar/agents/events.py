@@ -253,9 +253,7 @@ class StoreReader(Protocol):
         """
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        """Return the store that a changed file belongs to, or None if this agent has no such
-        store.
-        """
+        """Return the store that a changed file belongs to, or None for other agents' files."""
 
     def is_copy(self, store: Store) -> bool:  # noqa: ARG002
         """Return whether the store starts with calls that were copied from another store."""

@@ -91,7 +91,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
 
     def compaction(self) -> ContextTrack:
-        """Return the size after a compaction, which is unknown."""
+        """Return a context of unknown size, for use after a compaction."""
         return ContextTrack(why=COMPACTED)
 
     def estimate(self, tokens: int, model: str | None) -> ContextTrack:
@@ -103,7 +103,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         )
 
     def rewind(self) -> ContextTrack:
-        """Return the size after turns have been removed, which is unknown."""
+        """Return a context of unknown size, for use after turns have been removed."""
         return ContextTrack(why=REWOUND)
 
 

@@ -14,7 +14,7 @@ TRUSTED_KEYS = frozenset(
 )
 """Keys that are ignored in a project's file.
 
-They can contact servers, read other files or spend money.
+These settings could make the program contact servers, read other files or spend money.
 """
 _MESSAGE = (
     "can be set only in your own settings; move it to the file that `token-sidecar config init "

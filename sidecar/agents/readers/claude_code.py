@@ -325,9 +325,7 @@ class CostCheck(msgspec.Struct):
     """The conversation's model, if there was a compaction since the previous `cost-state` line."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add the usage of a message. If the message is already known, the larger output is
-        kept.
-        """
+        """Add the usage of a message. For a known message, the larger output is kept."""
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
 

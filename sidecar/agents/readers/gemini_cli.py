@@ -410,8 +410,9 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
-    """Read the projects' folders by name and by hash. The modification time is part of the cache
-    key.
+    """Read the projects' folders by name and by hash.
+
+    The modification time is part of the cache key.
 
     Raises:
         OSError: The file cannot be read.

@@ -372,7 +372,7 @@ class OpenCode(StoreReader):
     def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
         """Return the completed calls in all changed messages, and the changed sessions.
 
-        opencode updates existing rows.
+        opencode updates rows in place.
         """
         rows, changed = _read_sessions(connection), set[str]()
         calls: list[CallFinished] = []
