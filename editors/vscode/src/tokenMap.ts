@@ -2,6 +2,7 @@ import { type ExtensionContext, ProgressLocation, ViewColumn, window, workspace 
 import { findServer, run } from "./locate";
 
 const MOST_BYTES = 1 << 26;
+const POLICY = `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">`;
 
 /** Show where the tokens of the active document's folder are: the page of `token-sidecar map`. */
 export async function showTokenMap(context: ExtensionContext): Promise<void> {
@@ -15,6 +16,6 @@ export async function showTokenMap(context: ExtensionContext): Promise<void> {
   const { stdout } = await window.withProgress({ location: ProgressLocation.Window, title }, () =>
     run(server.command, args, { maxBuffer: MOST_BYTES }),
   );
-  const panel = window.createWebviewPanel("tokenSidecar.map", `Token Map: ${folder.name}`, ViewColumn.Active, {});
-  panel.webview.html = stdout;
+  const panel = window.createWebviewPanel("tokenSidecar.map", `Token Map: ${folder.name}`, ViewColumn.Active, { enableScripts: true });
+  panel.webview.html = stdout.replace("<head>", `<head>${POLICY}`);
 }
