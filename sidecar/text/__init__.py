@@ -1,1 +1,3 @@
-"""Text without I/O: documents, positions, edits, split points, outlines, globs and escaping."""
+"""Text handling without I/O: documents, positions, edits, split points, outlines, globs and
+escaping.
+"""

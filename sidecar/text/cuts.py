@@ -1,21 +1,22 @@
-r"""Finds safe split points: cuts at which the token counts of both parts add up to that of the
-whole.
+r"""Finds safe split points, at which the token counts of both parts add up to that of the whole
+text.
 
-Byte-pair tokenizers split a text with a regular expression and merge inside each match. None of the
-expressions looks behind. A cut is therefore exact if a match always ends there, and if the earlier
-matches stay the same when the text ends there. Two kinds of cut meet this for cl100k, o200k, Llama
-3, Qwen and DeepSeek-V3. gpt2, r50k and p50k meet it only for the first kind, so their texts are not
-split.
+Byte-pair tokenizers split a text with a regular expression, and merge bytes only inside each match.
+None of these expressions looks behind. A cut is therefore exact if a match always ends at it, and
+if ending the text there does not change earlier matches. Two kinds of cut meet this condition for
+cl100k, o200k, Llama 3, Qwen and DeepSeek-V3. For gpt2, r50k and p50k, only word cuts meet it, so
+their texts are not split.
 
 * **word cut**: after a letter or an ASCII digit, and before a character that is not a letter,
-  digit, mark or apostrophe (an apostrophe may begin a contraction that belongs to the word). Also
-  between a letter and the ASCII digit after it, so that hexadecimal and base64 have cuts.
+  digit, mark or apostrophe (an apostrophe may begin a contraction that belongs to the word). A cut
+  between a letter and a following ASCII digit is also a word cut, which provides cuts in
+  hexadecimal and base64 text.
 * **line cut**: after a line feed, if the next line does not begin with `/` (o200k adds `/` to the
   punctuation before it) and has a visible character after its indent (in cl100k, trailing blanks
   are one match).
 
-A line cut depends on the indent after it, so an edit after a cut can invalidate it. No cut lies
-between `\r` and `\n`, or between two surrogates.
+A line cut depends on the indent after it, so an edit after the cut can invalidate it. There is no
+cut between `\r` and `\n`, or between the two surrogates of a pair.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ import re
 import sys
 from functools import cache
 
-# Letters that are in the Unicode tables of every tokenizer, without the marks, symbols and
-# unassigned code points between them: Latin, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai,
-# kana, Han, Hangul. U+017F, which folds to s, is missing because the engines disagree about it.
+# Letters that are in the Unicode tables of every tokenizer: Latin, Greek, Cyrillic, Hebrew, Arabic,
+# Devanagari, Thai, kana, Han, Hangul. Marks, symbols and unassigned code points between them are
+# excluded. So is U+017F, which folds to s, because the engines disagree about it.
 LETTERS = (
     "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017e\u0180-\u024f"
     "\u0391-\u03a1\u03a3-\u03f5\u03f7-\u03ff\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0620-\u064a"
     "\u0904-\u0939\u0e01-\u0e30\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe"
     "\u3400-\u4db5\u4e00-\u9fa5\uac00-\ud7a3"
 )
-# All of ASCII except letters, digits and the apostrophe, and common CJK punctuation.
+# All ASCII characters except letters, digits and the apostrophe, and common CJK punctuation.
 BREAKS = (
     "\\x00-\\x26\\x28-\\x2f\\x3a-\\x40\\x5b-\\x60\\x7b-\\x7f"
     "\u3001\u3002\u300c\u300d\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 )
 
-# Python's \s contains further characters (U+001C to U+001F), so \S is safe for all tokenizers.
+# Python's \s matches more characters (U+001C to U+001F), so \S is safe for all tokenizers.
 _WORD_CUT = rf"[{LETTERS}](?=[{BREAKS}0-9])|[0-9](?=[{BREAKS}])"
 _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
@@ -51,7 +52,7 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
 
 
 def has_word_cut_between(before: str, after: str) -> bool:
-    """Return whether the border between two texts is a word cut."""
+    """Return whether there is a word cut between two adjacent texts."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
 
 
@@ -62,17 +63,17 @@ def _cut() -> re.Pattern[str]:
 
 @cache
 def _word_cut() -> re.Pattern[str]:
-    """Return the pattern of word cuts, compiled at its first use because that takes 4 ms."""
+    """Return the pattern of word cuts. It is compiled on first use, which takes 4 ms."""
     return re.compile(_WORD_CUT)
 
 
 def is_cut(before: str, after: str) -> bool:
-    """Return whether the border between two texts is a safe split point.
+    """Return whether there is a safe split point between two adjacent texts.
 
     Args:
-        before: The text before the border.
-        after: The text after the border. It must extend to a safe split point or to the end of the
-            document, because its indent matters.
+        before: The text before the split point.
+        after: The text after the split point, up to another safe split point or the end of the
+            document. The whole indent of its first line must be included.
     """
     if has_word_cut_between(before, after):
         return True

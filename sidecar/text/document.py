@@ -1,15 +1,16 @@
-r"""An open document: positions, edits and countable pieces.
+r"""An open document, with positions, edits and pieces that can be counted.
 
 A document is a list of immutable pieces between safe split points (see `sidecar.text.cuts`). An
 edit replaces the pieces that it touches, and only the new pieces are counted. Small pieces are
-joined later, and their counts added.
+joined later, and their counts are added.
 
-Lines end with `\n`, `\r\n` or `\r`. Positions are clamped: after the end of a line to its end,
-after the last line to the end of the document, negative positions to the start, and positions
-inside a character (a surrogate pair or a multi-byte sequence) to its start. If the end of a range
-precedes its start, they are swapped.
+Lines end with `\n`, `\r\n` or `\r`. Positions are clamped. A position after the end of a line moves
+to the end of that line, a position after the last line moves to the end of the document, a negative
+position moves to the start, and a position inside a character (a surrogate pair or a multi-byte
+sequence) moves to the start of that character. If the end of a range precedes its start, the two
+are swapped.
 
-A document belongs to one thread, but any thread may read and count its `pieces`.
+Only one thread may change a document, but any thread may read and count its `pieces`.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 SPARE_PIECES = 64
-"""Number of pieces above the expected number from which small pieces are joined."""
+"""Small pieces are joined when there are this many more pieces than expected."""
 TIDY_PIECES = 32
-"""Most pieces that are examined after an edit in order to join small ones."""
+"""Maximum number of pieces to examine for small pieces after an edit."""
 
 
 class TextDocument(SplitText):
-    """An open document. `version` and `language_id` are the client's.
+    """An open document. The client sets its `version` and `language_id`.
 
     Attributes:
-        is_synced: Whether the text is the client's. False after a change that could not be applied,
-            until the client sends the whole text.
-        edition: An object that identifies the text. Each edit replaces it, because the client's
-            version may repeat or be missing.
+        is_synced: Whether the text is the same as the client's. False after a change that could not
+            be applied, until the client sends the whole text.
+        edition: An object that identifies the current text. Each edit replaces it. The client's
+            version is not used for this, because it may repeat or be missing.
     """
 
     edition: object
@@ -90,7 +91,7 @@ class TextDocument(SplitText):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The current pieces. Later edits do not change this tuple."""
+        """The current pieces. Later edits do not affect this tuple."""
         if self._pieces is None:
             self._pieces = self._list.snapshot()
         return self._pieces
@@ -99,17 +100,17 @@ class TextDocument(SplitText):
         return self._list.tally(tokenizer_name).uncounted()
 
     def token_total(self, tokenizer_name: str) -> int | None:
-        """Return the document's tokens by a tokenizer, or None if pieces are uncounted."""
+        """Return the document's token count for a tokenizer, or None if any piece is uncounted."""
         return self._list.tally(tokenizer_name).total()
 
     @property
     def characters(self) -> int:
-        """The length in Unicode code points."""
+        """The length of the document in Unicode code points."""
         return self._list.characters
 
     @property
     def line_count(self) -> int:
-        """The number of lines. A line ending at the end of the text starts an empty last line."""
+        """The number of lines. If the text ends with a line ending, the last line is empty."""
         return self._list.line_ends + 1
 
     def line(self, index: int) -> str:
@@ -130,9 +131,9 @@ class TextDocument(SplitText):
         return line.removesuffix("\n").removesuffix("\r")
 
     def pieces_in(self, span: Range) -> list[Piece]:
-        """Return the pieces of a range, whose token counts add up.
+        """Return a range as pieces whose token counts add up.
 
-        Pieces that are completely in the range are the document's own.
+        Pieces that are entirely within the range are shared with the document.
         """
         start, end = self.offsets(span)
         first, last = self._pieces_at_ends(start, end)
@@ -142,7 +143,7 @@ class TextDocument(SplitText):
             return split_pieces(inner[0].text[tail:head], self._piece_characters)
         left = inner[0] if tail == 0 else Piece(inner[0].text[tail:])
         right = inner[-1] if head == len(inner[-1]) else Piece(inner[-1].text[:head])
-        # The split point before the last piece may depend on a visible character after the range.
+        # Whether the last piece can be split off may depend on a visible character after the range.
         before = inner[-2] if len(inner) > 2 else left
         if is_cut(before.text, right.text):
             return [left, *inner[1:-1], right]
@@ -152,7 +153,7 @@ class TextDocument(SplitText):
     # Positions
 
     def offset_at(self, position: Position) -> int:
-        """Return the offset of a position in code points, clamped to the document."""
+        """Return the offset of a position, in code points, clamped to the document."""
         if position.line < 0:
             return 0
         if position.line >= self.line_count:
@@ -162,7 +163,7 @@ class TextDocument(SplitText):
     def position_at(self, offset: int) -> Position:
         """Return the position of an offset in code points, clamped to the document.
 
-        An offset between a carriage return and a line feed becomes the end of the line.
+        An offset between a carriage return and a line feed is moved to the end of the line.
         """
         offset = max(0, min(offset, self.characters))
         place = self._list.at_offset(offset)
@@ -175,7 +176,10 @@ class TextDocument(SplitText):
         return Position(line, self._units_between(start, local_start, place, local))
 
     def offsets(self, span: Range) -> tuple[int, int]:
-        """Return the start and end of a range in code points, clamped, and swapped if reversed."""
+        """Return the start and end offsets of a range, in code points.
+
+        Both are clamped to the document, and are swapped if the range is reversed.
+        """
         start = self.offset_at(span.start)
         end = start if span.end == span.start else self.offset_at(span.end)
         return min(start, end), max(start, end)
@@ -183,7 +187,7 @@ class TextDocument(SplitText):
     # Edits
 
     def apply(self, span: Range | None, text: str) -> None:
-        """Replace a range by a text, or the whole document if the range is None."""
+        """Replace a range with a text. If the range is None, replace the whole document."""
         if span is None:
             self._replace_all(join_surrogates(text))
             self.is_synced = True
@@ -193,8 +197,8 @@ class TextDocument(SplitText):
             self._replace(start, end, join_surrogates(text))
 
     def _replace_all(self, text: str) -> None:
-        """Replace only the part of the document that differs, so that equal pieces keep their
-        counts.
+        """Replace only the part of the document that differs. Unchanged pieces keep
+        their counts.
         """
         pieces, start, end = self.pieces, 0, len(text)
         first, last = 0, len(pieces)
@@ -223,14 +227,15 @@ class TextDocument(SplitText):
         self._join_small_pieces()
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
-        """Include neighbouring pieces until there are safe split points on both sides of a text.
+        """Extend an edited text by neighbouring pieces until there are safe split points on both
+        sides.
 
-        The right side comes first, because a split point on the left may depend on all blanks in
-        the new text.
+        The right side is extended first, because a split point on the left may depend on all blanks
+        in the new text.
 
         Returns:
-            The indices of the first and last piece, and the texts that were included before and
-                after.
+            The indices of the first and last piece, the text added on the left, and the text added
+            on the right.
         """
         left, right = "", ""
         if not text and first > 0:

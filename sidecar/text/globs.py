@@ -1,8 +1,8 @@
-"""Matches paths with globs in the syntax of `.gitignore`, and model names in the syntax of fnmatch.
+"""Matches paths with globs in `.gitignore` syntax, and model names with globs in fnmatch syntax.
 
-pathspec compiles the globs for paths, and RE2 compares a path with all of them in linear time.
-Where google-re2 has no wheel, Python's regular expressions are used. They may backtrack
-exponentially, so patterns with many wildcards are rejected. This module does no I/O.
+pathspec compiles the globs for paths, and RE2 compares a path with all of them in linear time. On
+platforms for which google-re2 has no wheel, Python's regular expressions are used. They may
+backtrack exponentially, so patterns with many wildcards are rejected. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathspec import PathSpec, RegexPattern
 
-MAX_LENGTH = 1_000  # most characters of a pattern
-MAX_WILDCARDS = 50  # most stars, question marks and brackets of a pattern
+MAX_LENGTH = 1_000  # maximum number of characters in a pattern
+MAX_WILDCARDS = 50  # maximum number of stars, question marks and brackets in a pattern
 MAX_WILDCARDS_WITHOUT_RE2 = 3
-"""Most wildcards of a pattern without RE2. With four, Python takes a quarter of a second for a name
-of 255 characters, and with five, 30 seconds.
+"""Maximum number of wildcards in a pattern without RE2. For a name of 255 characters, Python takes
+a quarter of a second with four wildcards, and 30 seconds with five.
 """
-MAX_PATTERNS = 1_000  # most patterns of one setting
+MAX_PATTERNS = 1_000  # maximum number of patterns in one setting
 _COMPILED_TOGETHER = 10_000
-"""Most characters of patterns to compile into one set, far below RE2's memory limit."""
+"""Maximum number of pattern characters to compile into one set, which is far below RE2's memory
+limit.
+"""
 
 _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
-"""Brackets that pathspec interprets differently from git, such as negated ones."""
+"""Brackets that pathspec interprets differently from git, such as negated brackets."""
 _ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
-"""The endings of pathspec's expressions that also match the contents of a folder, and their
+"""Endings of pathspec's expressions that also match the contents of a folder, with their
 replacements.
 """
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
@@ -39,13 +41,13 @@ _ESCAPES: dict[int, int] = {
     ord("\n"): 0xFFFFF,
     **{0xD800 + number: 0xF0000 + number for number in range(0x800)},
 }
-"""Replacements for characters that expressions cannot contain: a line feed, and surrogates, which
-stand for bytes that are not UTF-8.
+"""Replacements for characters that expressions cannot contain: line feeds, and surrogates, which
+represent bytes that are not UTF-8.
 """
 
 
 def glob_problem(pattern: str) -> str | None:
-    """Return the reason why a glob for names or paths is invalid, or None."""
+    """Return why a glob for names or paths is invalid, or None if it is valid."""
     if len(pattern) > MAX_LENGTH:
         return f"a pattern has more than {MAX_LENGTH:,} characters"
     if _count_wildcards(pattern) > MAX_WILDCARDS:
@@ -54,7 +56,9 @@ def glob_problem(pattern: str) -> str | None:
 
 
 def path_glob_problem(pattern: str) -> str | None:
-    """Return the reason why a glob for paths, or a line of a `.gitignore`, is invalid, or None."""
+    """Return why a glob for paths or a line of a `.gitignore` is invalid, or None if it
+    is valid.
+    """
     if (problem := glob_problem(pattern)) is not None:
         return problem
     if _count_wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
@@ -73,18 +77,19 @@ def path_glob_problem(pattern: str) -> str | None:
 
 
 def matches_any(globs: Iterable[str], names: Iterable[str]) -> bool:
-    """Return whether one of the globs matches one of the names. Case is ignored.
+    """Return whether any of the globs matches any of the names. Case is ignored.
 
-    `*` matches any text including slashes, `?` one character, `[a-c]` one of these characters, and
-    `[!a-c]` any other character. An unclosed bracket and a backslash match themselves.
+    `*` matches any text, including slashes. `?` matches one character, `[a-c]` matches one of these
+    characters, and `[!a-c]` matches any other character. An unclosed bracket or a backslash matches
+    itself.
     """
     lower = [name.lower() for name in names]
     return any(fnmatchcase(name, glob.lower()) for glob in globs for name in lower)
 
 
 class PathGlobs:
-    """Globs for paths. The last glob that matches a path decides, and a glob with `!`
-    excludes it.
+    """Globs for paths. The last glob that matches a path determines the result. A glob that starts
+    with `!` excludes the path.
     """
 
     def __init__(self, globs: Iterable[str]) -> None:
@@ -102,10 +107,10 @@ class PathGlobs:
 
 
 class IgnoreGlobs:
-    """The lines of a `.gitignore`, with git's semantics, for paths relative to its folder.
+    """The lines of a `.gitignore`, interpreted as in git, for paths relative to its folder.
 
-    pathspec's `GitIgnoreSpec` differs from git: with `node_modules/`, `/*` and `!/src/`, it does
-    not ignore `src/node_modules/`.
+    pathspec's `GitIgnoreSpec` differs from git. For the lines `node_modules/`, `/*` and `!/src/`,
+    it does not ignore `src/node_modules/`.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -117,9 +122,9 @@ class IgnoreGlobs:
         self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, lines))]
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
-        """Return whether a path is ignored, or None if no line matches.
+        """Return whether a path is ignored, or None if no line matches the path.
 
-        The parent folders of the path must not be ignored.
+        None of the path's parent folders may be ignored.
         """
         return _verdict_of(self._specs, f"{path}/" if folder else path)
 
@@ -156,8 +161,9 @@ def _last_first(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _as_matched(line: str) -> str:
-    """Return a line with the meaning that it has in git. In pathspec, `a/**` also matches the
-    folder `a`.
+    """Rewrite a line so that pathspec interprets it as git does.
+
+    In pathspec, `a/**` also matches the folder `a`.
     """
     return _INSIDE.sub(r"/**/*\1", _without_special(line))
 

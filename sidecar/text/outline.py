@@ -24,10 +24,11 @@ class Part(msgspec.Struct, frozen=True):
     """A range of complete lines. Offsets are in characters.
 
     Attributes:
-        end_line: The line after the last one.
+        end_line: The index of the first line after the part.
         end: The offset after the last character.
         level: The level of a section's heading, from 1.
-        path: The titles of the headings around a section, followed by its own title.
+        path: The titles of the headings that enclose a section, followed by the section's own
+            title.
         limit: The token limit of a marked region.
     """
 
@@ -43,12 +44,12 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def path_text(self) -> str:
-        """The heading path in the form of budget rules, such as `Plan > Recent diffs`."""
+        """The heading path as it is written in budget rules, such as `Plan > Recent diffs`."""
         return " > ".join(self.path)
 
 
 class Lines:
-    """The lines of a text without line endings, and the offsets of their starts."""
+    """The lines of a text without their line endings, and the offset at which each line starts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -58,7 +59,7 @@ class Lines:
         else:
             self.texts = _LINE_END.split(text)
             ends = (len(end) for end in _LINE_END.findall(text))
-        # The last start is the end of the text.
+        # The last entry of `starts` is the end of the text.
         lengths = map(add, map(len, self.texts), chain(ends, repeat(0)))
         self.starts = list(accumulate(lengths, initial=0))
         self.starts[-1] = len(text)
@@ -69,7 +70,7 @@ class Lines:
     def part(
         self, kind: PartKind, title: str, start_line: int, end_line: int, level: int = 1
     ) -> Part:
-        """Return the part from line `start_line` to before line `end_line`."""
+        """Return the part from line `start_line` up to, but not including, line `end_line`."""
         start, end = self.starts[start_line], self.starts[end_line]
         return Part(kind, title[:TITLE_LENGTH], start_line, end_line, start, end, level)
 
@@ -82,9 +83,9 @@ _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?
 
 
 def find_marked_regions(lines: Lines) -> list[Part]:
-    """Return the marked regions of a text, sorted by their first lines.
+    """Return the marked regions in a text, sorted by their first lines.
 
-    Regions include their marks and may be nested. A region without an end mark continues to the end
+    Regions include their marks and may be nested. A region without an end mark extends to the end
     of the text.
     """
     if MARK_START not in lines.text:
@@ -101,7 +102,7 @@ def find_marked_regions(lines: Lines) -> list[Part]:
 
 
 def has_ignore_mark(text: str) -> bool:
-    """Return whether a mark in the first ten lines exempts the file from budgets."""
+    """Return whether a mark in the first ten lines exempts a file from budgets."""
     if IGNORE_MARK.split()[0] not in text:
         return False
     head = re.split(r"\r\n|\n|\r", text, maxsplit=FIRST_LINES)[:FIRST_LINES]
@@ -109,7 +110,7 @@ def has_ignore_mark(text: str) -> bool:
 
 
 def find_ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
-    """Return the sections that contain a mark that exempts them from budgets."""
+    """Return the sections with a mark that exempts them from budgets."""
     if MARK_START not in lines.text:
         return []
     marked = [number for number, _, word in _find_marks(lines) if word == "ignore"]
@@ -155,21 +156,20 @@ _COMMENT = re.compile(r" {0,3}<!--")
 _INDENTED = re.compile(r" {0,3}\t| {4}")
 _MARKUP = re.compile(r"[*`]+")
 _SPECIAL = frozenset("#=-+*_<>`~0123456789")
-"""First characters of lines that may be more than the text of a paragraph."""
+"""A line that starts with one of these characters may not be ordinary paragraph text."""
 
 _SPACES = re.compile(r"\s+")
 _STEP = re.compile(r"(?<!\s)\s++>\s++")
-"""Separates the headings of a path. The pattern is possessive, so that matching takes
-linear time.
-"""
+"""Separates the headings in a path. The pattern is possessive, so matching takes linear time."""
 
 Heading = tuple[int, int, str]
-"""The first line, the level and the title of a heading."""
+"""The first line, level and title of a heading."""
 
 
 def find_sections(lines: Lines) -> Iterator[Part]:
-    """Yield the section of each heading. It ends before the next heading of the same or a higher
-    level.
+    """Yield the section of each heading.
+
+    A section ends before the next heading of the same or a higher level.
     """
     scan = _HeadingScan(lines)
     number = _after_front_matter(lines)
@@ -187,12 +187,12 @@ def find_sections(lines: Lines) -> Iterator[Part]:
 
 
 def normalize_heading_path(written: str) -> str:
-    """Return the heading path of a budget rule in the form of `Part.path_text`."""
+    """Convert the heading path in a budget rule to the form of `Part.path_text`."""
     return " > ".join(_plain_title(part) for part in _STEP.split(written.strip()))
 
 
 def has_path(part: Part, path: str) -> bool:
-    """Return whether the path of a section ends with a path from `normalize_heading_path`."""
+    """Return whether a section's path ends with a path from `normalize_heading_path`."""
     own = part.path_text
     return own == path or own.endswith(f" > {path}")
 
@@ -212,13 +212,13 @@ class _HeadingScan:
         self.headings: list[Heading] = []
         self._lines = lines
         self._paragraph: int | None = (
-            None  # its first line, which an underline turns into a heading
+            None  # its first line; an underline turns the paragraph into a heading
         )
         self._lazy = False  # whether a paragraph of a quote or list may continue
-        self._item = 0  # the indent of text in the list item above
+        self._item = 0  # the indent of the text in the preceding list item
 
     def read_line(self, number: int) -> int:
-        """Read a line, or a whole fence or comment, and return the number of the next line."""
+        """Read a line, a whole fence or a whole comment, and return the number of the next line."""
         line = self._lines.texts[number]
         bare = line.lstrip(" \t")
         if not bare:
@@ -344,23 +344,25 @@ _MARKDOWN_SUFFIXES = frozenset(
 
 
 def is_markdown(name: str, language_id: str = "") -> bool:
-    """Return whether a file is Markdown, by its name or URI or its language."""
+    """Return whether a file is Markdown, judging by its language or by the suffix of its name or
+    URI.
+    """
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
     return language_id in _MARKDOWN_LANGUAGES or suffix in _MARKDOWN_SUFFIXES
 
 
 def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
-    """Return the Markdown sections of a document, or the top-level blocks in another language."""
+    """Return the sections of a Markdown document, or the top-level blocks of any other document."""
     if is_markdown(name, language_id):
         return tuple(find_sections(Lines(text)))
     return tuple(find_blocks(Lines(text)))
 
 
 def find_blocks(lines: Lines) -> Iterator[Part]:
-    """Yield the top-level blocks of code in any language, which indentation determines.
+    """Yield the top-level blocks of code in any language, judging by indentation.
 
-    A block begins at an unindented line after a blank line, or after a block with an indented body.
-    A closing bracket belongs to the block that it closes. Consecutive imports are therefore one
+    A block starts at an unindented line that follows a blank line or a block with an indented body.
+    A closing bracket belongs to the block that it closes. As a result, consecutive imports are one
     block, and a decorator or comment belongs to the definition below it. The title of a block is
     the last line before its body.
     """

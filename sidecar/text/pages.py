@@ -1,7 +1,7 @@
 """HTML for reports: one stylesheet, tables, and charts as inline SVG.
 
-Pages need neither scripts nor the network. They use an editor's colours where the editor defines
-them, and otherwise those of the browser's light or dark theme. Names are escaped here.
+Pages need neither scripts nor the network. They use the editor's colours if the editor defines
+them, and otherwise those of the browser's light or dark theme. The functions escape names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from sidecar.text.printable import compact_number, percent_text, printable, usd_text
 
 COLOURS = 8
-"""Number of colours in the stylesheet, `c0` to `c7`."""
+"""Number of colours in the stylesheet (`c0` to `c7`)."""
 _GRID_LINES = 4
 
 STYLE = """
@@ -107,17 +107,21 @@ grid-template-columns:repeat(5,minmax(0,1fr));border-bottom:1px solid var(--line
 
 
 class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A page for an editor's panel, without scripts. Names in it are escaped."""
+    """A page for an editor's panel. It contains no scripts, and names in it are escaped."""
 
     title: str
     html: str
     """The content of the page's `main` element."""
     style: str = STYLE
-    """The stylesheet. It uses VS Code's colours where they are defined."""
+    """The stylesheet. It uses VS Code's colours if they are defined."""
 
 
 class Series(NamedTuple):
-    """The values of one colour: USD by column of a column chart, or tokens by call of a line."""
+    """The values that are shown in one colour.
+
+    In a column chart, they are the USD amount of each column. In a line chart, they are the tokens
+    of each call.
+    """
 
     name: str
     values: list[float]
@@ -134,7 +138,7 @@ def page_html(title: str, body: str, style: str = STYLE) -> str:
 
 
 def escape(text: str) -> str:
-    """Return `text` for HTML, with control characters escaped visibly."""
+    """Escape a text for HTML. Control characters are replaced by visible escapes."""
     return html.escape(printable(text))
 
 
@@ -147,17 +151,19 @@ def table_html(
     kind: str = "",
     shares: Sequence[float] = (),
 ) -> str:
-    """Return a table. The first column names the rows, the others hold numbers.
+    """Return a table. The first column contains the names of the rows, and the other columns
+    contain numbers.
 
     Args:
         caption: What the table shows, for screen readers.
         heads: The names of the columns.
         rows: The cells of each row.
         total: The cells of the last row.
-        kind: A class of the stylesheet. `wide` tables become two lines per row on narrow screens.
-        shares: Length of each row's bar, 0 to 1.
+        kind: A class in the stylesheet. On narrow screens, each row of a `wide` table takes two
+            lines.
+        shares: The length of each row's bar, from 0 to 1.
     """
-    # Roles are explicit because a narrow screen's layout would remove them.
+    # The roles are explicit because the layout for narrow screens would remove them.
     head = "".join(f'<th role="columnheader" scope="col">{escape(each)}</th>' for each in heads)
     body = "".join(
         _row_html(row, shares[index] if shares else None) for index, row in enumerate(rows)
@@ -183,19 +189,21 @@ def _row_html(cells: Sequence[str], share: float | None) -> str:
 
 
 def details_html(key: str, summary: str, body: str) -> str:
-    """Return a part that is closed at first. `key` identifies it when the page is updated."""
+    """Return a collapsible section that is initially closed. `key` identifies it when the page is
+    updated.
+    """
     return f'<details id="{key}"><summary>{escape(summary)}</summary>{body}</details>'
 
 
 def parts_bar(
     parts: Sequence[tuple[str, int]], label: str, rest: Sequence[tuple[str, int]] = ()
 ) -> str:
-    """Return a stacked bar of token numbers with a legend that names each with its share.
+    """Return a stacked bar of token counts, with a legend that lists the share of each part.
 
     Args:
-        parts: Names and tokens of the parts.
+        parts: The name and token count of each part.
         label: What the bar shows, for screen readers.
-        rest: Parts that are not in use, such as the free space.
+        rest: The name and token count of each unused part, such as free space.
     """
     every = [*parts, *rest]
     whole = sum(tokens for _, tokens in every) or 1
@@ -220,7 +228,7 @@ def parts_bar(
 
 
 def legend(items: Sequence[tuple[str, str]], colours: Sequence[str] = ()) -> str:
-    """Return the names of the colours, each with a text such as its number."""
+    """Return a legend that lists each colour with a name and a text, such as a number."""
     entries = "".join(
         f'<li><svg aria-hidden="true"><rect class="{colour}" width="10" height="10"/></svg>'
         f"<span>{escape(name)}</span><b>{escape(text)}</b></li>"
@@ -234,7 +242,7 @@ def _cycle(number: int) -> list[str]:
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Return a list of names with their values."""
+    """Return a list of names and values."""
     items = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows
     )
@@ -242,7 +250,7 @@ def facts(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def stacked_columns(labels: Sequence[str], series: Sequence[Series], label: str) -> str:
-    """Return a chart with a stacked column for each label. Amounts are in USD."""
+    """Return a chart with one stacked column per label. Amounts are in USD."""
     highest = max((sum(s.values[at] for s in series) for at in range(len(labels))), default=0.0)
     scale, step = axis_maximum(highest), 100 / max(len(labels), 1)
     shapes = []
@@ -266,7 +274,7 @@ def stacked_columns(labels: Sequence[str], series: Sequence[Series], label: str)
 
 
 def lines(series: Sequence[Series], ends: Sequence[str], label: str) -> str:
-    """Return a chart with a line for each series. Values are tokens."""
+    """Return a line chart with one line per series. Values are in tokens."""
     highest = max((max(each.values, default=0) for each in series), default=0)
     longest = max((len(each.values) for each in series), default=1)
     scale, step = axis_maximum(highest), 100 / max(longest - 1, 1)
@@ -302,7 +310,7 @@ def _plot_html(shapes: Sequence[str], axis: Sequence[str], ends: Sequence[str], 
 
 
 def axis_maximum(highest: float) -> float:
-    """Return a round number that is at least `highest`, for the end of an axis."""
+    """Return a round number, at least `highest`, as the maximum of an axis."""
     if highest <= 0:
         return 1.0
     power = 1.0

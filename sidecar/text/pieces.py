@@ -1,8 +1,8 @@
-"""Splits texts into immutable pieces, whose token counts add up to the count of the text.
+"""Splits texts into immutable pieces whose token counts add up to the count of the text.
 
-A `PieceList` has running sums over a document's pieces, to find offsets and lines. An edit
-invalidates only the sums after it, and a look-up extends them only as far as necessary. Typing in
-one place therefore takes as long in a long document as in a short one.
+`PieceList` keeps running sums over the pieces of a document to find offsets and lines. An edit
+invalidates only the sums after it, and a look-up extends the sums only as far as necessary. When
+all edits are in one place, they therefore take as long in a long document as in a short one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 PIECE_CHARACTERS = 2_048
-"""Approximate number of characters of a piece, which takes 0.1 ms to count."""
+"""Approximate number of characters in a piece. Counting a piece takes 0.1 ms."""
 MAX_SEARCH = 65_536
-"""Characters to search for a safe split point. A longer search would block other threads."""
+"""Maximum number of characters to search for a safe split point. A longer search would block other
+threads.
+"""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class Piece:
-    """A part of a text between two safe split points, with its token counts by tokenizer name.
+    """A part of a text between two safe split points, with its token count for each tokenizer name.
 
     The text never changes, so any thread may add a count at any time.
     """
@@ -45,12 +47,12 @@ class Piece:
     def __len__(self) -> int:
         return len(self.text)
 
-    def __repr__(self) -> str:  # without the text, because logs must not contain it
+    def __repr__(self) -> str:  # excludes the text, because logs must not contain it
         return f"Piece(characters={len(self.text)}, line_ends={self.line_ends})"
 
     @property
     def line_starts(self) -> list[int]:
-        """The offset after each line end, in order."""
+        """The offset after each line ending, in order."""
         if self._line_starts is None:
             self._line_starts = [match.end() for match in _LINE_END.finditer(self.text)]
         return self._line_starts
@@ -71,7 +73,7 @@ class Piece:
 
 
 class SplitText:
-    """A text in pieces. The whole text is joined at its first use."""
+    """A text that consists of pieces. The pieces are joined when the whole text is first used."""
 
     _text: str | None = None
     _whole: Piece | None = None
@@ -101,8 +103,7 @@ def _count_line_ends(text: str) -> int:
 
 
 def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Yield the parts of a text, each split at the first safe split point after `characters`
-    characters.
+    """Split a text into parts, each at the first safe split point after `characters` characters.
 
     At least one part is yielded. If there is no safe split point within `MAX_SEARCH` characters,
     the rest of the text is one part.
@@ -118,14 +119,14 @@ def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Return the pieces of a text, at least one. This takes 20 ms for 10 MB."""
+    """Split a text into at least one piece. Takes 20 ms for 10 MB."""
     return [Piece(part) for part in split(text, characters)]
 
 
 def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Join small neighbouring pieces to pieces of at most `characters`, and add their counts.
+    """Join small neighbouring pieces into pieces of at most `characters`, and add their counts.
 
-    Pieces are joined only if both have a count by the same tokenizer.
+    Two pieces are joined only if both have been counted with the same tokenizer.
     """
     merged: list[Piece] = []
     for piece in pieces:
@@ -140,7 +141,7 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
 def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
     if len(left) + len(right) > characters:
         return None
-    right_counts = right.counts.copy()  # copied, because another thread may add counts
+    right_counts = right.counts.copy()  # copied because another thread may add counts
     counts = {
         name: tokens + right_counts[name]
         for name, tokens in left.counts.copy().items()
@@ -152,22 +153,22 @@ def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
 
 
 _STEP = 256
-"""Number of pieces by which a running sum is extended at a time."""
+"""Number of pieces by which the running sums are extended at a time."""
 
 
 class PiecePlace(NamedTuple):
-    """A piece and its place in a document."""
+    """A piece and its position in a document."""
 
     piece_index: int
     piece: Piece
     offset: int
-    """Number of characters before the piece."""
+    """The number of characters before the piece."""
     line: int
-    """Number of line ends before the piece."""
+    """The number of line endings before the piece."""
 
 
 class TokenTally:
-    """The tokens of a document's pieces for one tokenizer: their sum, and the uncounted pieces."""
+    """The total token count of the counted pieces for one tokenizer, and the uncounted pieces."""
 
     __slots__ = ("_name", "_total", "_uncounted")
 
@@ -185,7 +186,7 @@ class TokenTally:
         self._uncounted.update(dict.fromkeys(new))
 
     def uncounted(self) -> Collection[Piece]:
-        """Add new counts to the sum, and return the pieces that have no count yet."""
+        """Include new counts in the total, and return the pieces that have no count yet."""
         name, uncounted = self._name, self._uncounted
         for piece in [piece for piece in uncounted if name in piece.counts]:
             self._total += piece.counts[name]
@@ -193,12 +194,12 @@ class TokenTally:
         return uncounted.keys()
 
     def total(self) -> int | None:
-        """Return the tokens of all pieces, or None if pieces are uncounted."""
+        """Return the total token count, or None if any piece is uncounted."""
         return None if self.uncounted() else self._total
 
 
 class _RunningSums:
-    """Running sums of one number per piece. Element k is the sum over the first k pieces."""
+    """The running sums of one number per piece. Element k is the sum for the first k pieces."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._numbers = list(numbers)
@@ -216,13 +217,15 @@ class _RunningSums:
         return self._sums[index]
 
     def find_sum(self, amount: int) -> int:
-        """Return the first k whose sum reaches `amount`, or the number of pieces plus one."""
+        """Return the first k whose sum is at least `amount`, or the number of pieces plus one."""
         while self._sums[-1] < amount and len(self._sums) <= len(self._numbers):
             self._extend_sums()
         return bisect_left(self._sums, amount)
 
     def find_larger_sum(self, amount: int) -> int:
-        """Return the first k whose sum exceeds `amount`, or the number of pieces plus one."""
+        """Return the first k whose sum is greater than `amount`, or the number of pieces
+        plus one.
+        """
         while self._sums[-1] <= amount and len(self._sums) <= len(self._numbers):
             self._extend_sums()
         return bisect_right(self._sums, amount)
@@ -234,7 +237,7 @@ class _RunningSums:
 
 
 class PieceList:
-    """The pieces of a document, with its length, lines and token counts. It is never empty."""
+    """The pieces of a document (at least one), with its length, lines and token counts."""
 
     def __init__(self, pieces: Sequence[Piece], encoding: Encoding) -> None:
         self._pieces, self._encoding = list(pieces), encoding
@@ -279,26 +282,30 @@ class PieceList:
         return self.place_at(max(0, self._offsets.find_sum(offset) - 1))
 
     def before_line(self, line: int) -> PiecePlace:
-        """Return the piece that contains the line end before a line, which is at least line 1."""
+        """Return the piece that contains the line ending before `line`, which must be at
+        least 1.
+        """
         return self.place_at(self._lines.find_sum(line) - 1)
 
     def between(self, first: int, last: int) -> list[Piece]:
-        """Return the pieces from index `first` to index `last`, including both."""
+        """Return the pieces from index `first` to index `last`, inclusive."""
         return self._pieces[first : last + 1]
 
     def units_between(self, first: int, last: int) -> int:
-        """Return the code units of the pieces from index `first` to before index `last`."""
+        """Return the number of code units in the pieces from index `first` up to, but excluding,
+        `last`.
+        """
         return self._units.sum_before(last) - self._units.sum_before(first)
 
     def skip_units(self, index: int, units: int) -> tuple[int, int]:
-        """Skip pieces without a line end while they have at most `units` code units together.
+        """Skip pieces that contain no line ending, up to `units` code units in total.
 
         Args:
             index: The index of the first piece to skip.
-            units: The number of code units.
+            units: The maximum number of code units to skip.
 
         Returns:
-            The index after the skipped pieces, and the remaining code units.
+            The index after the skipped pieces, and the number of code units that remain.
         """
         before = self._units.sum_before(index)
         by_line = self._lines.find_larger_sum(self._lines.sum_before(index)) - 1
@@ -307,7 +314,7 @@ class PieceList:
         return skipped, units - (self._units.sum_before(skipped) - before)
 
     def splice(self, first: int, last: int, new: Sequence[Piece]) -> None:
-        """Replace the pieces from index `first` to index `last` by `new`."""
+        """Replace the pieces from index `first` to index `last`, inclusive, with `new`."""
         end = last + 1
         old = self._pieces[first:end]
         self._pieces[first:end] = new

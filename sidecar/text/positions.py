@@ -1,6 +1,6 @@
-"""Converts LSP positions, and computes text lengths in the code units of LSP's three encodings.
+"""Converts LSP positions, and computes the lengths of texts in code units of LSP's three encodings.
 
-Lone surrogates are legal in JSON. They have three units in utf-8, and one in utf-16 and utf-32.
+Lone surrogates are legal in JSON. They are three code units in utf-8, and one in utf-16 and utf-32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A half-open range of positions. `end` is the first position after it."""
+    """A half-open range of positions. `end` is the position after the last character."""
 
     start: Position
     end: Position
@@ -31,7 +31,7 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def units(text: str, encoding: Encoding) -> int:
-    """Return the length of a text in code units. This takes constant time for ASCII and utf-32."""
+    """Return the length of a text in code units. Takes constant time for ASCII and utf-32."""
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-16":
@@ -40,10 +40,10 @@ def units(text: str, encoding: Encoding) -> int:
 
 
 def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
-    """Return the index of the character that contains a code unit, at most `len(text)`."""
+    """Return the index of the character that contains a code unit, or `len(text)` after the end."""
     if encoding == "utf-32" or text.isascii():
         return min(offset, len(text))
-    # Each character has at least one unit, so the later characters do not matter.
+    # Each character has at least one code unit, so later characters do not matter.
     text = text[: offset + 1]
     if encoding == "utf-16":
         return _index_utf16(text, offset)
@@ -66,7 +66,7 @@ def _index_utf8(text: str, offset: int) -> int:
 
 
 def join_surrogates(text: str) -> str:
-    """Replace each surrogate pair by its character."""
+    """Replace each surrogate pair with the character that it encodes."""
     if not has_surrogates(text) or not _PAIR.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -75,7 +75,7 @@ def join_surrogates(text: str) -> str:
 def has_surrogates(text: str) -> bool:
     """Return whether a text contains a surrogate."""
     try:
-        text.encode()  # ten times faster than a search
+        text.encode()  # ten times faster than a regular expression
     except UnicodeEncodeError:
         return True
     return False

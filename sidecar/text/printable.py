@@ -1,7 +1,7 @@
-"""Escapes untrusted text, so that no terminal, log, CI or editor interprets it.
+"""Escapes untrusted text, so no terminal, log, CI system or editor interprets it.
 
 File names, TOML keys, model ids and session ids may come from a repository, an endpoint or a
-client. They are escaped before they are shown. Data for programs, such as JSON values, is not
+client. They are escaped before they are displayed. Data for programs, such as JSON values, is not
 escaped.
 """
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _ACTIVE = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1, which terminals interpret
-    # characters that reorder text or are invisible
+    # characters that change the order of text or are invisible
     "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
     "\u2028\u2029"  # line separators
     "\ud800-\udfff"  # surrogates, which cannot be encoded
 )
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
-# GitHub interprets `::name::` at the start of a line and `##[name]` anywhere; Azure Pipelines and
+# GitHub interprets `::name::` at the start of a line, and `##[name]` anywhere. Azure Pipelines and
 # TeamCity interpret `##vso[name]` and `##teamcity[name]`.
 _COMMAND = re.compile(r"(?m)^([^\S\n]*)::|##(?=\w*\[)")
 
-# Inline syntax of CommonMark and GitHub, including bare links, and VS Code's `$(icon)`. An
-# underscore inside a word has no meaning.
+# Inline syntax of CommonMark and GitHub, including bare links, and VS Code's `$(icon)`.
+# An underscore inside a word has no special meaning.
 _MARKUP = re.compile(
     r"[\\`*\[\]<>|&~@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.|\$(?=\()", re.IGNORECASE
 )
@@ -42,7 +42,7 @@ _LINK = re.compile(r"\](?=\()")
 
 
 def printable(text: str) -> str:
-    """Return a text on one line, with control characters, invisible characters and line ends
+    """Return a text as one line, with control characters, invisible characters and line endings
     escaped.
     """
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
@@ -51,35 +51,37 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Escape a text like `printable`, but keep its line feeds."""
+    """Escape a text as `printable` does, but keep its line feeds."""
     return _COMMAND.sub(_escape_command, _unprintable_in_lines().sub(_escape_character, text))
 
 
 def markdown(text: str) -> str:
-    """Escape a text for a line of Markdown, without links, images, table cells, HTML or
+    """Escape a text for a line of Markdown, so it cannot create links, images, table cells, HTML or
     emphasis.
     """
     return _MARKUP.sub(r"\\\g<0>", printable(text))
 
 
 def json_text(value: object) -> str:
-    """Return `value` as one line of ASCII JSON that no CI interprets."""
+    """Return a value as one line of ASCII JSON that no CI system interprets."""
     written = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
     return written.replace("##", r"#\u0023")
 
 
 def message(text: str) -> str:
-    """Escape a text for an editor's message, in which `[label](command:…)` would become a link."""
+    """Escape a text for an editor's message. Without this, `[label](command:…)` would become a
+    link.
+    """
     return _LINK.sub("] ", printable_lines(text))
 
 
 def counted(number: int, noun: str) -> str:
-    """Format a number with its noun, such as `1 file` or `2,431 files`."""
+    """Format a number with a noun, such as `1 file` or `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def is_generated_id(text: str) -> bool:
-    """Return whether no person chose an id, such as a UUID."""
+    """Return whether an id, such as a UUID, was generated rather than chosen by a person."""
     return _GENERATED_ID.fullmatch(text) is not None
 
 
@@ -102,7 +104,7 @@ def duration_text(length: timedelta) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Format a percentage such as `13 %`, rounded down, so that only a full share is `100 %`."""
+    """Format a percentage such as `13 %`. It is rounded down, so only a full share is `100 %`."""
     # The addend compensates for floating-point errors.
     return f"{math.floor(share + 1e-9)} %"
 
@@ -135,7 +137,7 @@ def _escape_command(match: re.Match[str]) -> str:
 def usd_text(amount: float | Decimal) -> str:
     """Format an amount such as `$8.27`, `$0.022` or `<$0.001`.
 
-    Amounts below one dollar have two significant digits.
+    Amounts below one dollar are shown with two significant digits.
     """
     usd = float(amount)
     if usd <= -1 or usd >= 0.995:

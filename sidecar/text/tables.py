@@ -9,12 +9,12 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Return one line per row of a table.
+    """Align the columns of a table, and return one line per row.
 
     Args:
         rows: The rows, all with the same number of cells.
-        left: The number of columns to align left. Further columns are aligned right, except the
-            last one.
+        left: The number of columns to align left. All other columns except the last are aligned
+            right.
     """
     widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -28,14 +28,16 @@ def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """Return the number of terminal cells that a text occupies."""
+    """Return the number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def draw_bar(share: float, width: int) -> str:
-    """Return a bar for a share from 0 to 1, in eighths of a cell. Any positive share is visible."""
+    """Return a bar for a share from 0 to 1, to the nearest eighth of a cell. Any positive share is
+    visible.
+    """
     eighths = round(share * width * 8)
     if share > 0:
         eighths = max(1, eighths)

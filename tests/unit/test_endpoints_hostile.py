@@ -184,7 +184,7 @@ async def test_listed_id_that_is_not_a_name_is_ignored(caplog: pytest.LogCapture
             assert [row.model for row in rows] == ["good"]
             miss = await endpoints.count_text("tiny", "hello", SECONDS)
             assert isinstance(miss, Miss)
-            assert "has good, not tiny" in miss.reason
+            assert "has good, but not tiny" in miss.reason
             await endpoints.aclose()
     assert all(record.getMessage().isprintable() for record in caplog.records)
 

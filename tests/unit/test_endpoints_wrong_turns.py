@@ -46,8 +46,8 @@ async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
             "refused the key (HTTP 401)",
             f"does {KEY} contain the server's key?",
         ),
-        (KEY, {}, f"{KEY} (api-key-env) is not set", "where the editor or the shell is started"),
-        (KEY, {KEY: "a\nb"}, "contains no usable key", "where the editor or the shell is started"),
+        (KEY, {}, f"{KEY} (api-key-env) is not set", "in the environment of the editor or shell"),
+        (KEY, {KEY: "a\nb"}, "contains no usable key", "in the environment of the editor or shell"),
     ],
 )
 async def test_missing_and_wrong_keys_have_different_reasons(

@@ -541,7 +541,7 @@ export interface PackPart {
 }
 
 /**
- * A page for an editor's panel, without scripts. Names in it are escaped.
+ * A page for an editor's panel. It contains no scripts, and names in it are escaped.
  */
 export interface Page {
   title: string;
@@ -612,7 +612,7 @@ export interface ProbeParams {
 }
 
 /**
- * A half-open range of positions. `end` is the first position after it.
+ * A half-open range of positions. `end` is the position after the last character.
  */
 export interface Range {
   start: Position;

@@ -421,7 +421,7 @@
 ---@field tokens integer
 ---@field trimmed boolean
 
---- A page for an editor's panel, without scripts. Names in it are escaped.
+--- A page for an editor's panel. It contains no scripts, and names in it are escaped.
 ---@class token_sidecar.Page
 ---@field title string
 ---@field html string
@@ -471,7 +471,7 @@
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 
---- A half-open range of positions. `end` is the first position after it.
+--- A half-open range of positions. `end` is the position after the last character.
 ---@class token_sidecar.Range
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
