@@ -73,8 +73,7 @@ class Assembler:
         Args:
             params: The texts of the parts, and the keys under which the context is cached.
             counter: Counts and shortens texts for the session's model.
-            sections: The session's sections, rendered as the context if the params contain
-        none.
+            sections: The session's sections, rendered as the context if the params contain none.
             usable: The maximum size in tokens, used if the params do not set one.
         """
         prefix, prefix_cached = self._build_prefix(params)

@@ -206,8 +206,7 @@ class Conversation:
         Args:
             index: The section's index.
             now: The count of its current text.
-            then: The count of the text that the last usage report included, by the same
-        tokenizer.
+            then: The count of the text that the last usage report included, by the same tokenizer.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)
@@ -244,8 +243,7 @@ class Conversation:
         Args:
             turns: The new turns, in order.
             usage: The reported usage of the last reply. Ignored if it has no prompt size.
-            total: The reported sum of prompt and reply tokens, if the vendor reports nothing
-        else.
+            total: The reported sum of prompt and reply tokens, if the vendor reports nothing else.
         """
         first = len(self.turns)
         self.turns.extend(turns)

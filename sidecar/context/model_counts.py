@@ -299,8 +299,7 @@ class ModelCounts:
         """Update the markup of messages from the growth between two reported prompts.
 
         Args:
-            own: The count of the last reported prompt, including the server's counts of its
-        texts.
+            own: The count of the last reported prompt, including the server's counts of its texts.
         """
         anchor, before = self.anchor, self.excess
         if anchor is None or not anchor.prompt:
@@ -340,8 +339,7 @@ class ModelCounts:
         """Distribute the growth of an endpoint's total among the new turns.
 
         Args:
-            total: The endpoint's count of all turns, the system prompt and the tools, in
-        tokens.
+            total: The endpoint's count of all turns, the system prompt and the tools, in tokens.
             first: The index of the first new turn. It is ignored if an earlier total is known.
             fixed: The combined count of the system prompt and the tools.
             priming: The tokens of a request apart from messages and tools.

@@ -93,7 +93,7 @@ def resolve_limit(
         catalogue: The size in the model catalogue.
         setting: The setting `context.limit` or the variable `CONTEXT_MAX_TOKENS`.
         prompt: The largest prompt that the vendor accepts. Ignored for sizes from clients and
-    servers.
+            servers.
     """
     ranked: tuple[tuple[int | None, LimitSource], ...] = (
         (request, "request"),
