@@ -1,4 +1,4 @@
-"""The five-hour blocks in which subscriptions to coding agents limit usage."""
+"""Finds the five-hour blocks by which coding agents' subscriptions limit usage."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ if TYPE_CHECKING:
 _HOUR_MS = 3_600_000
 _HOURS = 5
 _SEARCHED = timedelta(days=3)
-"""How far back the search for the current block begins."""
+"""How far back to look for the start of the current block."""
 
 
 class Block(NamedTuple):
-    """A block of five hours. Its begin and end are in milliseconds since 1970."""
+    """A five-hour block. `begin_ms` and `end_ms` are in milliseconds since 1970."""
 
     begin_ms: int
     end_ms: int
 
     @property
     def name(self) -> str:
-        """The local time at which the block begins, such as `2026-11-25 14:00`."""
+        """The local start time of the block, such as `2026-11-25 14:00`."""
         return f"{datetime.fromtimestamp(self.begin_ms / 1000).astimezone():%Y-%m-%d %H:%M}"
 
     def within(self, times: TimeRange) -> TimeRange:
-        """Return the part of a time range that is inside the block."""
+        """Return the part of a time range that lies within the block."""
         begin, end = max(times.start_ms, self.begin_ms), min(times.end_ms, self.end_ms)
         return times._replace(start_ms=begin, end_ms=end)
 
 
 def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Block]:
-    """Return the blocks with calls in scope, oldest first.
+    """Return the five-hour blocks that contain calls in scope, oldest first.
 
-    A block begins at the full hour before its first call. The first later call begins a new one.
+    A block starts at the full hour before its first call. The first call after its end starts a
+    new block.
     """
     where, values = time_condition(scope.times)
     owner, names = owner_condition(scope, "session")
@@ -62,7 +63,7 @@ def current_block(
     ends_at: datetime | None = None,
     now: datetime | None = None,
 ) -> Block | None:
-    """Return the block of an agent's calls that contains the current time, or None.
+    """Return the block of an agent's calls that is currently in progress, or None.
 
     Args:
         connection: A connection to the ledger.
@@ -82,5 +83,5 @@ def current_block(
 
 
 def scope_of_block(scope: Scope, block: Block) -> Scope:
-    """Return the scope limited to a block."""
+    """Return a scope restricted to the calls in a block."""
     return msgspec.structs.replace(scope, times=block.within(scope.times))

@@ -1,6 +1,6 @@
-"""Records calls, reports costs and checks caps. Blocking.
+"""Records calls, reports costs and checks caps. All methods block.
 
-The ledger is opened, and the prices are loaded, when they are first needed.
+The ledger and the price list are opened on first use.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
     Cancelled = Callable[[], bool]
     Progress = Callable[[str, float], None]
-    """A callback that receives the current step and the completed fraction (0 to 1)."""
+    """A callback that receives the current step and the completed fraction, from 0 to 1."""
 
 _log = logging.getLogger(__name__)
 
 
 class BlockCost(NamedTuple):
-    """An agent's calls in five hours."""
+    """The cost of an agent's calls in a five-hour block."""
 
     began_at: datetime
     ends_at: datetime
     cost_usd: float | None
-    """None if no call has a price."""
+    """The cost in USD, or None if no call has a price."""
 
 
 class CostBook:
-    """The user's ledger with the prices of a configuration. Thread-safe."""
+    """The user's ledger and the prices of a configuration. Thread-safe."""
 
     def __init__(
         self,
@@ -61,12 +61,13 @@ class CostBook:
         zone: tzinfo | None = None,
         otel_endpoint: str | None = None,
     ) -> None:
-        """Args:
-        state: The user's state folder.
-        entries: The user's `[[price]]` entries.
-        zone: The time zone of local days; by default this machine's.
-        otel_endpoint: The user's OpenTelemetry collector, which receives metrics and spans of
-            each new call.
+        """Create a cost book.
+
+        Args:
+            state: The user's state folder.
+            entries: The user's `[[price]]` entries.
+            zone: The time zone that determines local days; defaults to this machine's.
+            otel_endpoint: An OpenTelemetry collector that receives metrics and spans of new calls.
         """
         self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)
@@ -76,10 +77,10 @@ class CostBook:
         self._exporter_lock = threading.Lock()
 
     def record(self, params: CostRecordParams) -> CostRecorded:
-        """Record a call and price it.
+        """Record a call, and return its cost.
 
         Raises:
-            BadParamsError: The format of the usage is unknown.
+            BadParamsError: The usage is in an unknown format.
             LedgerError: Storage failed.
         """
         from sidecar.messages.usage import normalise_usage
@@ -93,7 +94,14 @@ class CostBook:
     def record_usage(
         self, params: CostRecordParams, usage: Usage, raw: object, reported: Decimal | None
     ) -> CostRecorded:
-        """Record a call with a normalised usage. `raw` is the vendor's object."""
+        """Record a call with a normalised usage.
+
+        Args:
+            params: The params of the request.
+            usage: The normalised usage.
+            raw: The vendor's usage object.
+            reported: The cost in USD that the vendor reported, or None.
+        """
         event = LedgerEvent(
             at=params.at or datetime.now(UTC),
             model=params.model,
@@ -126,7 +134,7 @@ class CostBook:
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> RecordedBatch:
-        """Record an agent's calls and export the new ones (see `Ledger.record_many`)."""
+        """Record an agent's calls, and export those that are new (see `Ledger.record_many`)."""
         batch = self.ledger.record_many(events, amend=amend, also=also)
         self._export(batch.new)
         return batch
@@ -140,13 +148,13 @@ class CostBook:
         cancelled: Cancelled | None = None,
         progress: Progress | None = None,
     ) -> CostReport:
-        """Return the cost report for `cost/detail`.
+        """Return the report for `cost/detail`.
 
         Args:
             params: The params of the request.
-            agent: The agent whose calls to report; by default, all.
-            folders: Further folders of the workspace.
-            cancelled: Returns whether to stop. It is called repeatedly.
+            agent: The agent whose calls to report; defaults to all agents.
+            folders: Additional folders of the workspace.
+            cancelled: Called repeatedly. The report is cancelled when it returns true.
             progress: Called with the progress.
 
         Raises:
@@ -164,7 +172,7 @@ class CostBook:
     def scope(
         self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()
     ) -> Scope:
-        """Return the scope that params request.
+        """Return the scope that the params select.
 
         Raises:
             BadParamsError: A time or a name is invalid.
@@ -182,7 +190,7 @@ class CostBook:
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
     ) -> Decimal | None:
-        """Estimate the cost of a call in USD, or return None if no price is known.
+        """Estimate the highest cost of a call in USD, or return None if its price is unknown.
 
         The estimate assumes that no input is cached and that the output reaches its limit.
         """
@@ -190,7 +198,7 @@ class CostBook:
         return self.prices.price(buckets, model, provider_of(model))
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
-        """Return the amounts that were spent today, in the session and in the workspace."""
+        """Return the amounts spent today, in the session and in the workspace."""
         with self.ledger.reader() as connection:
             return spend_so_far(
                 connection,
@@ -204,7 +212,7 @@ class CostBook:
     def current_block(
         self, agent: str, ends_at: datetime | None = None, now: datetime | None = None
     ) -> BlockCost | None:
-        """Return an agent's calls of the current five hours, or None without a call in them.
+        """Return the cost of an agent's current five-hour block, or None if it contains no calls.
 
         Raises:
             LedgerError: Reading failed.
@@ -245,7 +253,7 @@ class CostBook:
         return judge(caps, self.spend(workspace, session, folders), estimate, model)
 
     def close(self) -> None:
-        """Close the ledger and flush the exporter, which takes at most a few seconds."""
+        """Close the ledger and flush the exporter. This can take a few seconds."""
         self.ledger.close()
         if self._exporter is not None:
             self._exporter.close()
@@ -268,5 +276,4 @@ class CostBook:
 
 
 def _billing_provider_of(params: CostRecordParams) -> str:
-    """Return the normalised name of the provider that bills a call."""
     return provider_name(params.provider) if params.provider else provider_of(params.model)

@@ -1,4 +1,4 @@
-"""Compares spending with the caps in the settings, before a call is sent."""
+"""Checks spending against the caps in the settings before a call is sent."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """The amounts in USD that were spent today, in a session and in a workspace."""
+    """The amounts spent today, in a session and in a workspace, in USD."""
 
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """The spans that have calls, but none with a known price."""
+    """Spans that contain calls, but no call with a known price."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
-    """The verdict on a planned call. `estimate` is its cost in USD, or None if it is unknown."""
+    """The verdict on a planned call. `estimate` is the call's cost in USD, or None if unknown."""
 
     verdict: CapVerdict
     estimate: Decimal | None
@@ -57,7 +57,7 @@ def spend_so_far(
     folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
 ) -> Spend:
-    """Return the amounts that were spent today (local time), in a session and in a workspace."""
+    """Return the amounts spent today (in local time), in a session and in a workspace."""
     today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
         "day": Scope(times=TimeRange(today, today)),
@@ -72,13 +72,13 @@ def spend_so_far(
 
 
 def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> CostVerdict:
-    """Compare the amounts with the caps. A soft cap warns, a hard cap refuses.
+    """Check spending against the caps. A soft cap causes a warning, a hard cap a refusal.
 
     Args:
         caps: The caps in the settings.
-        spend: The amounts that were spent.
+        spend: The amounts already spent.
         estimate: The cost of the planned call in USD, or None if its price is unknown.
-        model: The model of the call.
+        model: The model of the planned call.
     """
     reasons = [
         reason
@@ -92,7 +92,7 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
 
 
 def judge_team(caps: Caps, spent: Decimal) -> CapVerdict:
-    """Compare a team's spend of the month with its caps."""
+    """Check a team's spending this month against its caps."""
     hard, soft = caps.team_hard_cap_usd, caps.team_soft_cap_usd
     if hard is not None and spent > hard:
         return "refuse"
@@ -100,12 +100,12 @@ def judge_team(caps: Caps, spent: Decimal) -> CapVerdict:
 
 
 def has_caps(caps: Caps) -> bool:
-    """Return whether any cap is set. A cap of 0 is set, and refuses every call with a price."""
+    """Return whether any cap is set. A cap of 0 is valid and refuses every call with a price."""
     return any(cap is not None for _span, *both in _limits_of(caps) for cap in both)
 
 
 def _total_cost(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
-    """Return the cost of the calls in USD, or None if there are calls, but none with a price."""
+    """Return the cost of all priced calls in USD, or None if every call is unpriced."""
     costs = [priced.cost.usd for priced in priced_sums(connection, prices, scope)]
     known = [cost for cost in costs if cost is not None]
     return None if costs and not known else sum(known, Decimal(0))
@@ -136,9 +136,9 @@ def _exceeded_cap(
     planned = spent + (estimate or Decimal(0))
     for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
         if cap is not None and planned > cap:
-            call = "" if estimate is None else f" and this call up to {usd_text(estimate)}"
-            limit = f"over the {name} cap of {usd_text(cap)}"
-            message = f"{usd_text(spent)} spent {_SPANS[span]}{call}: {limit}."
+            call = "" if estimate is None else f" plus up to {usd_text(estimate)} for this call"
+            limit = f"exceeds the {name} cap of {usd_text(cap)}"
+            message = f"{usd_text(spent)} spent {_SPANS[span]}{call} {limit}."
             return CapReason(kind, message)
     return None
 

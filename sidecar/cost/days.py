@@ -1,7 +1,8 @@
-"""Parses time ranges, such as `2026-11-21`, `today` or a time, and names days and weeks.
+"""Parses time ranges, and formats days and weeks.
 
-The day of a call is the local day on which it was recorded, so that a date selects the same calls
-in every time zone.
+A range starts and ends with a date such as `2026-11-21`, a time, `today` or `yesterday`. A call
+belongs to the local day on which it was recorded. A date therefore selects the same calls in
+every time zone.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from sidecar.cost.events import milliseconds
 from sidecar.errors import BadParamsError
 
 END_MS = 253_402_300_800_000
-"""The end of an open range: the year 10000."""
+"""The end of an open time range, at the start of the year 10000."""
 EPOCH = date(1970, 1, 1)
 LAST_DAY = (date.max - EPOCH).days
 
 
 class TimeRange(NamedTuple):
-    """A range of local days since 1970 (inclusive), and of times (the end is exclusive)."""
+    """A range of local days since 1970 and of times. `last_day` is inclusive, `end_ms` is
+    exclusive.
+    """
 
     first_day: int = 0
     last_day: int = LAST_DAY
@@ -30,10 +33,10 @@ class TimeRange(NamedTuple):
 def time_range(
     since: str | None, until: str | None, zone: tzinfo | None, now: datetime | None = None
 ) -> TimeRange:
-    """Parse the range from `since` to `until`, which are both inclusive.
+    """Parse a time range. Both `since` and `until` are inclusive.
 
     Raises:
-        BadParamsError: A time is invalid. The message lists the accepted forms.
+        BadParamsError: A time is invalid. The message lists the accepted formats.
     """
     found = TimeRange()
     if since is not None:
@@ -52,13 +55,13 @@ def time_range(
 
 
 def local_day(at: datetime, zone: tzinfo | None) -> int:
-    """Return the local day of a time, in days since 1970. A time without a zone is in UTC."""
+    """Return the local day of a time, in days since 1970. Times without a time zone are in UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     return aware.astimezone(zone).toordinal() - EPOCH.toordinal()
 
 
 def day_name(day: int) -> str:
-    """Format a day, such as `2026-11-21`."""
+    """Format a day as a date, such as `2026-11-21`."""
     return (EPOCH + timedelta(days=day)).isoformat()
 
 
@@ -69,7 +72,7 @@ def week_name(day: int) -> str:
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Return every day from the earliest to the latest of some days, at most the last `most`."""
+    """Return every day from the earliest to the latest known day, but at most the last `most`."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
@@ -86,12 +89,13 @@ def _parse_time(text: str, zone: tzinfo | None, now: datetime | None) -> date | 
         return datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadParamsError(
-            f"{text!r} is not a time: use 2026-11-21, 2026-11-21T10:30:00Z, today or yesterday"
+            f"{text!r} is not a valid time; use 2026-11-21, 2026-11-21T10:30:00Z, today or "
+            "yesterday"
         ) from None
 
 
 def _to_milliseconds(moment: datetime, zone: tzinfo | None) -> int:
-    """Return milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`."""
+    """Convert a time to milliseconds since 1970, limited to the range from 0 to `END_MS`."""
     if moment.year < EPOCH.year:
         return 0
     if moment.year == date.max.year:

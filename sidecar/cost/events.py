@@ -1,4 +1,4 @@
-"""Model calls as the ledger stores them: counts, ids, models and times, but no text."""
+"""Model calls as stored in the ledger: counts, ids, models and times, but no text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 PROTOCOL = "protocol"
-"""The `agent` of calls that a client reported."""
+"""The `agent` of calls that were reported by a client."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -33,24 +33,26 @@ _LATEST_MS = 253_402_300_800_000  # the year 10000
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The tokens of calls by kind. The media fields are shares of the other fields."""
+    """The tokens of one or more calls by kind. The media fields count tokens of other fields
+    again.
+    """
 
     input: int = 0
-    """Uncached input."""
+    """Uncached input tokens."""
     cache_read: int = 0
     cache_write_5m: int = 0
     cache_write_1h: int = 0
     cache_write: int = 0
-    """Cache writes with an unknown lifetime."""
+    """Tokens written to a cache with an unknown lifetime."""
     output: int = 0
-    """Output without reasoning."""
+    """Output tokens, excluding reasoning."""
     reasoning: int = 0
     web_searches: int = 0
-    """The number of web searches, which are billed separately."""
+    """Number of web searches, which are billed separately."""
     file_searches: int = 0
-    """The number of searches in stored files, which are billed separately."""
+    """Number of searches in stored files, which are billed separately."""
     audio_input: int = 0
-    """The share of `input` that is audio. Each media field is a share of the field in its name."""
+    """Audio tokens in `input`. Each media field counts tokens in the field that ends its name."""
     audio_cache_read: int = 0
     audio_output: int = 0
     image_input: int = 0
@@ -58,7 +60,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     image_output: int = 0
     video_input: int = 0
     other_tools: int = 0
-    """The number of uses of vendor tools without a list price, such as a code interpreter."""
+    """Number of uses of vendor tools without a list price, such as a code interpreter."""
 
     @property
     def cache_writes(self) -> int:
@@ -70,15 +72,15 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def completion(self) -> int:
-        """All output, including reasoning."""
+        """All output tokens, including reasoning."""
         return self.output + self.reasoning
 
 
 class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A model call.
 
-    `reported_cost` is in USD, as the vendor reported it. `agent_cost` is in USD by the agent's
-    own price list, which is used for models without a price.
+    `reported_cost` is the cost in USD that the vendor reported. `agent_cost` is the cost in USD
+    that the agent computed from its price list. It is used if the model has no known price.
     """
 
     at: datetime
@@ -87,16 +89,16 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     buckets: Buckets
     category: str = "main"
     tier: str = ""
-    """Service tier, such as `batch`, `flex` or `priority`. "" is the standard tier."""
+    """The service tier, such as `batch`, `flex` or `priority`; empty for the standard tier."""
     workspace: str = ""
     session: str = ""
     agent: str = PROTOCOL
     request_id: str | None = None
-    """The vendor's id of the call. It is unique per provider, or for agents' calls per agent."""
+    """The vendor's id of the call. It is unique per provider, or per agent for agents' calls."""
     telemetry_id: str | None = None
-    """The id by which the agent's own OpenTelemetry export names the call, if that is known."""
+    """The id of the call in the agent's OpenTelemetry export, if known."""
     estimated_tokens: int | None = None
-    """Estimate of the prompt before it was sent."""
+    """The prompt size that was estimated before the call was sent."""
     reported_cost: Decimal | None = None
     agent_cost: Decimal | None = None
 
@@ -106,8 +108,8 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
 
     Args:
         usage: The normalised usage.
-        raw: The vendor's usage object, which contains cache lifetimes, searches and media.
-        model: The model that replied.
+        raw: The vendor's usage object. It contains cache lifetimes, searches and media tokens.
+        model: The model that generated the reply.
     """
     found = count_searches(raw, by_query=counts_as_gemini_3(parse(model).bare))
     output = usage.output_tokens - usage.reasoning_tokens
@@ -128,8 +130,8 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
 
     Args:
         usage: The normalised usage.
-        five_minutes: The cache writes that expire after five minutes.
-        **others: Buckets that are not part of a normalised usage.
+        five_minutes: Tokens written to a cache that expires after five minutes.
+        **others: Buckets that a normalised usage does not contain.
     """
     hour = usage.cache_write_1h_tokens
     minutes = min(five_minutes, usage.cache_write_tokens - hour)
@@ -146,9 +148,9 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
 
 
 def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
-    """Return the media buckets, each limited by the bucket that it is a share of.
+    """Return the media buckets. Each is limited to the size of the bucket that it belongs to.
 
-    Media tokens beyond the uncached input count as cached.
+    Media input tokens beyond the uncached input count as cached.
     """
     audio, image = min(found.audio_input, fresh), min(found.image_input, fresh)
     audio_read = found.audio_cache_read + found.audio_input - audio
@@ -168,7 +170,8 @@ def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dic
 
 
 def milliseconds(at: datetime) -> int:
-    """Convert a time to milliseconds since 1970, rounded down. A time without a zone is in UTC.
+    """Convert a time to milliseconds since 1970, rounded down. Times without a time zone are in
+    UTC.
 
     Raises:
         BadParamsError: The time is before 1970 or after 9999.
@@ -182,7 +185,7 @@ def milliseconds(at: datetime) -> int:
 
 
 def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
-    """Check the numbers of an event, and return its buckets in order.
+    """Check the numbers of an event, and return its buckets as a tuple.
 
     Raises:
         BadParamsError: A number is out of range.
@@ -190,7 +193,7 @@ def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
     numbers: tuple[int, ...] = msgspec.structs.astuple(event.buckets)
     estimated = event.estimated_tokens or 0
     if min(numbers) < 0 or max(numbers) > MOST_TOKENS or not 0 <= estimated <= MOST_TOKENS:
-        raise BadParamsError(f"a number of tokens is not between 0 and {MOST_TOKENS:,}")
+        raise BadParamsError(f"the number of tokens is not between 0 and {MOST_TOKENS:,}")
     for cost in (event.reported_cost, event.agent_cost):
         if cost is not None and not (cost.is_finite() and 0 <= cost <= MOST_USD):
             raise BadParamsError(f"a cost is not between 0 and {MOST_USD:,} USD")
@@ -230,15 +233,15 @@ def check_names(**names: str) -> None:
     for field, name in names.items():
         if len(name) > LONGEST_ID:
             raise BadParamsError(f"{field} is longer than {LONGEST_ID} characters")
-        if _SURROGATES.search(name):  # UTF-8 cannot encode it
+        if _SURROGATES.search(name):  # UTF-8 cannot encode surrogates.
             raise BadParamsError(f"{field} contains a lone surrogate")
     if names.get("model") == "":
         raise BadParamsError("model is empty")
 
 
-# Price lists have long-context prices by the size of a call's prompt, so sums may only add calls
-# between the same two thresholds. These are the thresholds of genai-prices 0.2.3, and round numbers
-# that lists are likely to use next. A change needs a migration that sums all calls up again.
+# The price per token can depend on the prompt's size, so a sum may only contain calls between the
+# same two thresholds. The list contains the thresholds of genai-prices 0.2.3, and round numbers
+# that may follow. Changing the list requires a migration that recomputes all sums.
 THRESHOLDS = (
     32_000,
     64_000,
@@ -256,15 +259,15 @@ THRESHOLDS = (
 )
 
 REPORTED = -1
-"""The band of calls whose cost was reported."""
+"""The band of calls with a reported cost."""
 
 
 def band(prompt_tokens: int) -> int:
-    """Return the price band of a prompt: the largest threshold below its size, or 0."""
+    """Return the price band of a prompt: the largest threshold that the prompt exceeds, or 0."""
     position = bisect_left(THRESHOLDS, prompt_tokens)
     return THRESHOLDS[position - 1] if position else 0
 
 
 def typical_prompt(band: int) -> int:
-    """Return a prompt size in a band, in tokens. All sizes in a band have the same price."""
+    """Return a prompt size within a band, in tokens. The price does not vary within a band."""
     return band + 1

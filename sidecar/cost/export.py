@@ -1,4 +1,4 @@
-"""Exports recorded calls as CSV, JSON lines or Parquet: numbers, ids and times, but no text."""
+"""Exports recorded calls as CSV, JSON Lines or Parquet, with numbers, ids and times but no text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CostSource = Literal["reported", "list", "partly", "unpriced", "agent"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """An exported call. No token is in two columns, except in those for audio, images and video.
+    """An exported call. Only the columns for audio, images and video overlap with other columns.
 
     `cost_usd` is null if no price is known.
     """
@@ -47,14 +47,14 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cache_write_5m_tokens: int = msgspec.field(name="cacheWrite5mTokens")
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens")
     cache_write_tokens: int
-    """Cache writes whose lifetime is unknown."""
+    """Tokens written to a cache with an unknown lifetime."""
     output_tokens: int
-    """Output tokens without reasoning."""
+    """Output tokens, excluding reasoning."""
     reasoning_tokens: int
     web_searches: int
     file_searches: int
     audio_input_tokens: int
-    """The share of `input_tokens` that is audio. Each media column is a share of another column."""
+    """Audio tokens in `input_tokens`. Each media column counts tokens of another column again."""
     audio_cache_read_tokens: int
     audio_output_tokens: int
     image_input_tokens: int
@@ -67,21 +67,21 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_source: CostSource
     """How the cost was determined.
 
-    `partly` means that a part of the call has no price and is not included, and `agent` that the
-    agent computed the cost.
+    With `partly`, a part of the call has no price and is excluded. With `agent`, the agent
+    computed the cost.
     """
     agent_cost_usd: float | None
-    """The cost in USD that the agent computed from its own price list."""
+    """The cost in USD that the agent computed from its price list."""
 
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
 _FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
-"""The fields of `ExportedCall` that contain the buckets of a call, in the order of `BUCKETS`."""
+"""The fields of `ExportedCall` for the buckets of a call, in the order of `BUCKETS`."""
 COLUMNS = (
     "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
     f"estimated, band, reported, {', '.join(BUCKETS)}"
 )
-"""The columns of `TABLES` that `event_of_row` reads."""
+"""The columns of `TABLES` that `event_of_row` expects."""
 TABLES = (
     "event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
     "JOIN provider ON provider.id = kind.provider"
@@ -104,7 +104,7 @@ def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
 def write_calls(
     events: Iterator[LedgerEvent], prices: Prices, stream: IO[str], form: ExportFormat = "csv"
 ) -> None:
-    """Write calls with their current prices to a stream."""
+    """Write calls and their costs to a stream."""
     calls = (exported(event, prices.cost(event)) for event in events)
     if form == "csv":
         rows = map(msgspec.structs.astuple, calls)
@@ -114,7 +114,7 @@ def write_calls(
 
 
 def write_parquet(events: Iterator[LedgerEvent], prices: Prices, path: Path) -> int:
-    """Write calls to a Parquet file, with exact costs. Returns the number of calls.
+    """Write calls with exact costs to a Parquet file, and return the number of calls.
 
     Raises:
         ImportError: The extra `[parquet]` is not installed.
@@ -217,7 +217,7 @@ def event_of_row(row: tuple[object, ...]) -> LedgerEvent:
 
 
 def table_csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as CSV, with full precision. None becomes an empty cell."""
+    """Format a table as CSV with full precision. None becomes an empty cell."""
     stream = StringIO()
     _write_csv(heads, rows, stream)
     return stream.getvalue()
@@ -233,7 +233,7 @@ def _write_csv(heads: Sequence[str], rows: Iterable[Sequence[object]], stream: I
 
 
 def _format_cell(value: object) -> object:
-    """Format a cell of a CSV file, so that no spreadsheet interprets it as a formula."""
+    """Format a CSV cell. Text that a spreadsheet would interpret as a formula is quoted."""
     if isinstance(value, float):
         return f"{value:.12f}".rstrip("0").rstrip(".")
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Forecasts a session from its recorded calls: growth, price of the next input, cost per hour."""
+"""Forecasts how a session grows, what its next input costs, and what it costs per hour."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Prices
 
 SPAN = timedelta(hours=24)
-"""Maximum age of a call that a forecast considers, relative to the newest call."""
+"""Maximum age of the calls in a forecast, relative to the session's last update."""
 PACE_SPAN = timedelta(hours=1)
 _SHORTEST_PACE = timedelta(minutes=5)
-"""Minimum duration of a session for a meaningful cost per hour."""
+"""Minimum duration of a session before its cost per hour is meaningful."""
 _STEPS = 20
 """Maximum number of calls over which the growth is averaged."""
 _LEAST_STEPS = 2
@@ -29,7 +29,7 @@ _FIVE_MINUTES, _HOUR = timedelta(minutes=5), timedelta(hours=1)
 
 
 class SessionCall(NamedTuple):
-    """A recorded call of one session."""
+    """A recorded call of a session."""
 
     at: datetime
     model: str
@@ -38,26 +38,28 @@ class SessionCall(NamedTuple):
     tier: str
     buckets: Buckets
     reported_usd: Decimal | None = None
-    """The cost in USD that the provider reported."""
+    """The cost reported by the provider, in USD."""
     agent_usd: Decimal | None = None
-    """The cost in USD that the agent computed."""
+    """The cost computed by the agent, in USD."""
 
     @property
     def cache_lifetime(self) -> timedelta | None:
-        """How long the provider keeps what the call wrote to its cache, or None if unknown."""
+        """How long the provider keeps the tokens that the call wrote to its cache, or None if
+        unknown.
+        """
         if self.buckets.cache_write_1h:
             return _HOUR
         return _FIVE_MINUTES if self.buckets.cache_writes else None
 
 
 class NextInput(NamedTuple):
-    """The input of a session's next call in tokens, and its price in USD."""
+    """The size of a session's next input in tokens, and its price in USD."""
 
     tokens: int
     cached_usd: Decimal | None
-    """The price while the cache lasts, or None if it is unknown or the session uses no cache."""
+    """The price if the cache is used. None if it is unknown, or if the session uses no cache."""
     uncached_usd: Decimal | None
-    """The price without a cache, or after the cache has expired."""
+    """The price if no cache is used, or after the cache has expired."""
     cached_until: datetime | None
     """When the cache expires, or None if unknown."""
 
@@ -68,8 +70,8 @@ def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) ->
     Args:
         ledger: The ledger.
         session: The id of the session.
-        agent: The agent, or `protocol` for a session of a client.
-        newest: The time of the last update of the session.
+        agent: The agent, or `protocol` for a client's session.
+        newest: The time of the session's last update.
 
     Raises:
         LedgerError: Reading failed.
@@ -112,7 +114,10 @@ def _call_of(
 
 
 def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
-    """Return the average growth of the prompt per call since the last compaction, or None."""
+    """Return the average growth of the prompt per call since the last compaction, in tokens.
+
+    Returns None if there are too few calls, or if the prompt has not grown.
+    """
     prompts = [call.buckets.prompt for call in _main_calls(calls)]
     shrunk = [number for number, (a, b) in enumerate(pairwise(prompts), 1) if b < a]
     prompts = prompts[shrunk[-1] if shrunk else 0 :][-_STEPS - 1 :]
@@ -125,16 +130,16 @@ def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
 def next_input(
     calls: Sequence[SessionCall], context: int, prices: Prices, now: datetime
 ) -> NextInput | None:
-    """Return the size and price of the next call's input, or None without recorded calls.
+    """Return the size and price of a session's next input, or None without recorded calls.
 
-    The forecast assumes that the next call sends the same context, and that it reads from the
-    cache what the last call read or wrote.
+    The forecast assumes that the next call sends the same context, and that everything the last
+    call read or wrote is still cached.
 
     Args:
         calls: The calls of the session, oldest first.
         context: The size of the context in tokens.
         prices: The prices.
-        now: The time whose prices apply.
+        now: The time for which prices are looked up.
     """
     main = _main_calls(calls)
     if not main:
@@ -159,17 +164,17 @@ def next_input(
 
 
 def cache_hit_rate(calls: Sequence[SessionCall]) -> float | None:
-    """Return the share of the prompts that was read from a cache, from 0 to 1."""
+    """Return the share of prompt tokens read from a cache, from 0 to 1, or None without prompts."""
     main = _main_calls(calls)
     prompt = sum(call.buckets.prompt for call in main)
     return sum(call.buckets.cache_read for call in main) / prompt if prompt else None
 
 
 def usd_per_hour(calls: Sequence[SessionCall], prices: Prices, now: datetime) -> Decimal | None:
-    """Return the cost per hour of a session, from its calls in the last hour.
+    """Return a session's cost per hour in USD, based on its calls in the last hour.
 
-    The result is None if there are no such calls, if one of them has no price, or in the first
-    five minutes of a session.
+    Returns None if there are no such calls, if any of them has no price, or if the session is
+    less than five minutes old.
     """
     if not calls:
         return None

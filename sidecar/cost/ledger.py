@@ -1,7 +1,8 @@
-"""The ledger: every model call once, in SQLite. Several processes may write at the same time.
+"""The ledger: an SQLite database that stores every model call once.
 
-A recorded call survives any signal to the process, because it is committed to the write-ahead
-log. With `synchronous=NORMAL`, a power cut may lose the last moments but never damages the file.
+Several processes can write to it at the same time. A recorded call survives if the process is
+killed, because it has been committed to the write-ahead log. With `synchronous=NORMAL`, a power
+failure can lose the last few calls but never damages the file.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
 BUSY_SECONDS = 30.0
-"""Maximum time for which a connection waits for other processes."""
+"""Maximum time to wait for other processes, in seconds."""
 
 # Cache sizes in KB, which SQLite expects as negative numbers. After a commit that adds a page,
-# SQLite walks its whole cache, which takes 60 us per record with a cache of 16 MB.
+# SQLite walks its whole cache. With a cache of 16 MB, this takes 60 us per recorded call.
 _CACHE = -500
 _BULK_CACHE = -64_000
 _READ_CACHE = -2_000
-"""Cache size of readers. With a smaller cache, SQLite sorts the sums of a year in a file."""
+"""Cache size of readers. With a smaller cache, SQLite sorts a year's sums in a temporary file."""
 
-# A record changes three B-trees, and the log contains whole pages, so small pages double the speed.
+# Recording a call changes pages of three B-trees and logs them whole. Small pages double the speed.
 _PRAGMAS = (
     "PRAGMA page_size = 1024",
     "PRAGMA synchronous = NORMAL",
@@ -58,19 +59,19 @@ _PRAGMAS = (
 
 
 class LedgerError(SidecarError):
-    """The ledger cannot be read or written. The message says what to do."""
+    """The ledger cannot be read or written. The message explains what to do."""
 
     kind = "storage"
     retryable = True
 
 
 class ReadCancelledError(LedgerError):
-    """The caller cancelled a report while the ledger was read."""
+    """The caller cancelled a report while the ledger was being read."""
 
 
 @contextmanager
 def nested(connection: sqlite3.Connection) -> Iterator[None]:
-    """Open a transaction, unless one is already open."""
+    """Run the block in a transaction, which is started unless one is already open."""
     if connection.in_transaction:
         yield
         return
@@ -84,14 +85,14 @@ def nested(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """Roll back the transaction, unless SQLite has already done so, as on a full disk."""
+    """Roll back the transaction, unless SQLite already did so, such as when the disk was full."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 @contextmanager
 def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
-    """Enlarge the cache for a long transaction, so that each page is written only once."""
+    """Enlarge the cache during a long transaction, so that each page is written only once."""
     connection.execute(f"PRAGMA cache_size = {_BULK_CACHE}")
     try:
         yield
@@ -100,13 +101,17 @@ def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def create_folder(ledger: Path) -> None:
-    """Create the ledger's folder. Raises LedgerError."""
+    """Create the ledger's folder.
+
+    Raises:
+        LedgerError: The folder cannot be created.
+    """
     with translated(ledger):
         make_folder(ledger.parent)
 
 
 def inode_of(path: Path) -> int | None:
-    """Return the inode of a file, or None if there is no file."""
+    """Return the inode number of a file, or None if the file does not exist."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:
@@ -114,7 +119,10 @@ def inode_of(path: Path) -> int | None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a connection. It waits for other processes, and commits at once outside of `nested`."""
+    """Open a connection that waits for other processes.
+
+    Statements outside of `nested` are committed immediately.
+    """
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -132,9 +140,9 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging.
+    """Switch the database to write-ahead logging.
 
-    Waits for other processes, because SQLite's own timeout does not apply to this statement.
+    Waits for other processes, because SQLite's timeout does not apply to this statement.
     """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
@@ -150,7 +158,7 @@ def use_wal(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Iterator[None]:
-    """Turn errors of SQLite and the file system into LedgerError."""
+    """Convert errors from SQLite and the file system to LedgerError."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -160,7 +168,7 @@ def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Itera
 
 
 def explained(error: Exception, path: Path) -> LedgerError:
-    """Return an error that explains why the ledger cannot be used, and what to do."""
+    """Return an error that explains why the ledger cannot be used and what to do."""
     if isinstance(error, OSError):
         return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
     if isinstance(error, sqlite3.OperationalError):
@@ -169,44 +177,44 @@ def explained(error: Exception, path: Path) -> LedgerError:
 
 
 VERSION = 3
-"""`PRAGMA user_version` of a ledger with this schema."""
+"""The `PRAGMA user_version` of ledgers with this schema."""
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
 """Number of calls that are added to the daily sums at once."""
 
 BUCKETS = Buckets.__struct_fields__
-"""The columns of a call that contain its token numbers."""
+"""The columns of a call that contain token counts."""
 SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
 """The columns of a sum of calls.
 
-`estimated_prompt` is the prompt tokens of the calls with an estimate, `reported` the reported cost
-in USD * 10**12.
+`estimated_prompt` is the actual number of prompt tokens in calls with an estimate. `reported`
+is the reported cost in USD * 10**12.
 """
 PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
 
 _LAST_MIGRATIONS = frozenset(
     ("m001_names", "m002_events", "m003_quarters", "m004_days", "m005_media", "m006_sources")
 ) | {"m007_tools"}
-"""The migrations of the last development version, whose ledgers are imported."""
+"""The migrations of the last development version. Ledgers from that version can be imported."""
 
 
 class ForeignLedgerError(LedgerError):
-    """The file is a database with another schema, which cannot be imported."""
+    """The file is a database with a different schema, which cannot be imported."""
 
 
 def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> None:
-    """Create the tables of a new ledger, or import one of the last development version.
+    """Create the tables of a new ledger, or import a ledger from the last development version.
 
-    Safe in several processes at once.
+    Several processes can call this at the same time.
 
     Args:
         connection: The ledger's connection.
-        local_day: Returns the local day (days since 1970) of a time in milliseconds.
+        local_day: Converts a time in milliseconds to a local day (days since 1970).
 
     Raises:
-        ForeignLedgerError: The file has another schema.
-        LedgerError: A newer version of token-sidecar created the ledger.
+        ForeignLedgerError: The file has a different schema.
+        LedgerError: The ledger was created by a newer version of token-sidecar.
     """
     if _version_of(connection) == VERSION:
         return
@@ -240,7 +248,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _creation_statements() -> Iterator[str]:
-    # Most calls share their session, provider and kind with others, so each is stored once.
+    # Many calls have the same session, provider and kind, so each of these is stored only once.
     yield (
         "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
         "name TEXT NOT NULL, agent TEXT NOT NULL, UNIQUE (name, workspace, agent))"
@@ -251,8 +259,9 @@ def _creation_statements() -> Iterator[str]:
         "model TEXT NOT NULL, category TEXT NOT NULL, tier TEXT NOT NULL, "
         "UNIQUE (model, category, provider, tier))"
     )
-    # `at`: ms since 1970. `day`: the local day where and when the call was recorded. `reported`:
-    # USD * 10**12. `key`: a hash of the request id, whose index is a third as large.
+    # `at` is in ms since 1970. `day` is the local day when and where the call was recorded.
+    # `reported` is in USD * 10**12. `key` is a hash of the request id, which makes the index two
+    # thirds smaller.
     yield (
         "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
         "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
@@ -266,7 +275,7 @@ def _creation_statements() -> Iterator[str]:
 
 def _import_statements(connection: sqlite3.Connection, version: int) -> list[str]:
     if version > VERSION:
-        raise LedgerError("a newer version of token-sidecar created the ledger; update this one")
+        raise LedgerError("the ledger was created by a newer version; update token-sidecar")
     telemetry = "ALTER TABLE event ADD COLUMN telemetry TEXT"
     if version == 2:
         return [telemetry]
@@ -277,7 +286,7 @@ def _import_statements(connection: sqlite3.Connection, version: int) -> list[str
     if ("migration",) in connection.execute(tables).fetchall():
         applied = {name for (name,) in connection.execute("SELECT name FROM migration")}
     if applied != _LAST_MIGRATIONS:
-        raise ForeignLedgerError("it was not created by this version or the one before")
+        raise ForeignLedgerError("it was not created by this version or the previous version")
     triggers = ("event_added", "event_changed", "event_fold", "event_changed_day")
     return [
         *(f"DROP TRIGGER {name}" for name in triggers),
@@ -294,7 +303,7 @@ def _import_statements(connection: sqlite3.Connection, version: int) -> list[str
 
 
 def _key_statements() -> Iterator[str]:
-    for step in range(4):  # the few calls that share a request id
+    for step in range(4):  # allows for calls with the same request id
         yield (
             f"UPDATE OR IGNORE event SET key = request_key(request) + {step} "  # noqa: S608
             "WHERE request IS NOT NULL "
@@ -306,8 +315,8 @@ def _sum_statements() -> Iterator[str]:
     """Yield the statements that create the daily sums and their triggers.
 
     The sums contain the calls up to `folded.upto`. Readers add the few later calls, because
-    updating a sum with each call would double the time for recording it. `utc` is the UTC day,
-    because prices change at midnight UTC. Calls are never deleted.
+    updating a sum with each call would double the recording time. `utc` is the UTC day, because
+    prices change at midnight UTC. Calls are never deleted.
     """
     yield "CREATE INDEX event_at ON event (at)"
     yield (
@@ -329,7 +338,7 @@ def _sum_statements() -> Iterator[str]:
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
         f"BEGIN {_fold_statement('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
     )
-    # Subtract the old numbers of a changed call, and add the new ones.
+    # Subtract the old numbers of a changed call, and add its new numbers.
     for name, when, sign in (("before", "BEFORE", "-"), ("after", "AFTER", "+")):
         changes = ", ".join(f"{column} = {column} {sign} excluded.{column}" for column in SUMS)
         yield (
@@ -345,7 +354,7 @@ _DAILY_COLUMNS = ", ".join((*_DAILY_KEYS, *SUMS))
 
 
 def _fold_statement(upto: str) -> str:
-    """Return the SQL that adds the calls up to an id to the daily sums."""
+    """Return the SQL statement that adds the calls up to an id to the daily sums."""
     keys = ", ".join(_DAILY_KEYS)
     sums = ", ".join(f"sum({name})" for name in SUMS)
     changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
@@ -372,32 +381,32 @@ _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
 _KEY_MASK = 2**62 - 1
 _PROMPT_PARTS = BUCKETS.index("output")
-"""The number of buckets that belong to the prompt."""
+"""The number of buckets that are part of the prompt."""
 
 
 class Recorded(NamedTuple):
-    """The id of a recorded call, and whether it had been recorded before."""
+    """The id of a recorded call, and whether the call had already been recorded."""
 
     id: str
     duplicate: bool
 
 
 class RecordedBatch(NamedTuple):
-    """The new calls of a batch, and whether the batch changed the ledger."""
+    """The new calls in a batch, and whether the batch changed the ledger."""
 
     new: list[LedgerEvent]
     has_changes: bool
 
 
 class Ledger:
-    """The ledger. Its file is opened when it is first used. Thread-safe."""
+    """A ledger, which opens its file on first use. Thread-safe."""
 
     def __init__(self, path: Path, zone: tzinfo | None = None) -> None:
         """Create a ledger without opening its file.
 
         Args:
-            path: The file.
-            zone: The time zone of local days; by default, that of this machine.
+            path: The ledger's file.
+            zone: The time zone that determines local days; defaults to this machine's.
         """
         self.path = path
         self._zone = zone
@@ -405,19 +414,21 @@ class Ledger:
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
         self._version_of: int | None = None
-        """The value of `PRAGMA data_version`, which changes when another connection writes."""
+        """The last `PRAGMA data_version`, which changes when another connection writes."""
         self._ids: dict[tuple[str, ...], int] = {}
-        """Ids of sessions and kinds of calls, by table and names."""
+        """Cached ids of sessions and kinds of calls, by table name and column values."""
 
     def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
-        """Record a call, unless a call with its request id and provider has been recorded.
+        """Record a call, unless it has already been recorded.
 
-        An agent's calls are identified by the request id alone.
+        A call is identified by its request id and provider, or by its request id alone if an
+        agent made it.
 
         Args:
             event: The call.
-            amend: Whether to replace the numbers of a recorded call if the event has more output,
-                or the same output and a higher reported cost. Agents write partial numbers first.
+            amend: Whether to update a call that has already been recorded. It is updated if the
+                event has more output, or the same output and a higher reported cost, because
+                agents write incomplete numbers first.
 
         Raises:
             BadParamsError: The event is invalid.
@@ -442,9 +453,10 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Record an event whose key exists, which may belong to a call of another provider.
+        """Record an event whose key already exists, possibly for a call of another provider.
 
-        An agent's call may have another provider when the agent's file is read again.
+        If an agent's file is read again, a call's provider can differ from the recorded
+        provider.
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
@@ -471,8 +483,8 @@ class Ledger:
 
         Args:
             events: The calls.
-            amend: As in `record`.
-            also: Called in the same transaction, for example to store how far a file was read.
+            amend: Whether to update calls that have already been recorded (see `record`).
+            also: Called in the same transaction, for example to store the position in a file.
         """
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
@@ -484,7 +496,9 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction, which is committed after the block, or rolled back on an error."""
+        """Open a transaction. It is committed after the block, or rolled back if there is an
+        error.
+        """
         with self._lock, translated(self.path):
             connection = self._open()
             try:
@@ -496,9 +510,9 @@ class Ledger:
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """Open a snapshot for reading, which never blocks writers.
+        """Open a read-only snapshot, which never blocks writers.
 
-        If the file is missing, the snapshot is empty, and no file is created.
+        If the file does not exist, the snapshot is empty and no file is created.
 
         Raises:
             ReadCancelledError: `cancelled` returned true.
@@ -515,16 +529,17 @@ class Ledger:
                 connection.close()
 
     def changed_elsewhere(self) -> bool:
-        """Return whether another process has written since the last call of this method.
+        """Return whether another process has written to the ledger since the last call of this
+        method.
 
-        The first call returns True.
+        The first call returns True if the file exists.
 
         Raises:
             LedgerError: Reading failed.
         """
         with self._lock, translated(self.path):
             if self._inode != inode_of(self.path):
-                self.close()  # another file replaced the ledger
+                self.close()  # the file has been replaced
             if not self.path.exists():
                 return False
             (version,) = self._open().execute("PRAGMA data_version").fetchone()
@@ -532,7 +547,7 @@ class Ledger:
             return bool(version != before)
 
     def close(self) -> None:
-        """Close the file. It is opened again when the ledger is next used."""
+        """Close the file. The ledger opens it again on the next use."""
         with self._lock:
             self._version_of = None
             if self._connection is not None:
@@ -576,12 +591,12 @@ class Ledger:
     def _open_reader(self) -> sqlite3.Connection:
         with self._lock:
             if self._inode != inode_of(self.path):
-                self.close()  # another file replaced the ledger
+                self.close()  # the file has been replaced
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 prepare(connection, self._local_day)
                 return connection
-            self._open()  # imports a ledger of an earlier version
+            self._open()  # imports a ledger from an earlier version
             return connect_reader(self.path)
 
     def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
@@ -626,7 +641,7 @@ class Ledger:
 
 
 class MemoryLedger(Ledger):
-    """A ledger in memory, used if the state folder cannot be used."""
+    """A ledger in memory, used if the state folder is not usable."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         super().__init__(Path(":memory:"), zone)
@@ -640,7 +655,7 @@ class MemoryLedger(Ledger):
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """Return the only connection, which is locked against other threads."""
+        """Yield the only connection, locked against use by other threads."""
         with self._lock, translated(self.path, cancelled):
             yield self._open()
 
@@ -655,7 +670,7 @@ def _to_pico(cost: Decimal) -> int:
 
 
 def _name_id(connection: sqlite3.Connection, table: str, **columns: object) -> int:
-    """Return the id of the row with these values, after inserting it if it is missing."""
+    """Return the id of the row with these values. The row is inserted if it does not exist."""
     values = tuple(columns.values())
     insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(values))})"  # noqa: S608
     connection.execute(f"{insert} ON CONFLICT DO NOTHING", values)
@@ -701,16 +716,17 @@ def _output_tokens(numbers: dict[str, Any]) -> int:
 
 
 def workspace_key(named: str) -> str:
-    """Return the `file:` URI of a folder given by URI or path. Other names are returned unchanged.
+    r"""Return the `file:` URI of a folder that is given as a URI or a path.
 
-    Different spellings, such as `file:///c%3A/work/` and `C:\\\\work`, have the same key.
+    Other names are returned unchanged. Different spellings, such as `file:///c%3A/work/` and
+    `C:\work`, have the same key.
     """
     path = _local_path(named)
     return named if path is None or not path.is_absolute() else path.as_uri()
 
 
 def folder_name(workspace: str) -> str:
-    """Return the name of a workspace's folder, or "" if there is none."""
+    """Return the name of a workspace's folder, or an empty string if there is none."""
     return unquote(workspace.rstrip("/").rpartition("/")[2])
 
 

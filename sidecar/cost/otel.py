@@ -1,7 +1,7 @@
-"""Exports calls as OpenTelemetry GenAI metrics and spans. Deprecated: see `sidecar.cost.shipping`.
+"""Exports calls as OpenTelemetry GenAI metrics and spans. Deprecated: use `sidecar.cost.shipping`.
 
-The export requires `[ledger] otel-signals` in the user's own settings, and the extra `[otel]`. It
-contains numbers, ids, models and times, but no text and no path of a workspace.
+The export requires `[ledger] otel-signals` in the user's settings and the extra `[otel]`. It
+contains numbers, ids, models and times, but no text and no workspace paths.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SECONDS = 2
 _EVERY_MS = 15_000
 
-# These bounds are from the semantic conventions for `gen_ai.client.token.usage`.
+# The semantic conventions recommend these bounds for `gen_ai.client.token.usage`.
 _TOKEN_BOUNDS = tuple(float(4**power) for power in range(14))
 
 
@@ -29,26 +29,31 @@ class OtelMissingError(SidecarError):
 
 
 class OtelExporter:
-    """Exports calls in the background, without waiting for the collector or raising its errors."""
+    """Exports calls in the background. It neither waits for the collector nor raises its errors."""
 
     def __init__(self, endpoint: str, prices: Prices) -> None:
-        """`endpoint`: the collector's address, such as `http://127.0.0.1:4318`.
+        """Create an exporter.
 
-        Raises OtelMissingError.
+        Args:
+            endpoint: The collector's address, such as `http://127.0.0.1:4318`.
+            prices: The prices.
+
+        Raises:
+            OtelMissingError: The extra `[otel]` is not installed.
         """
         self._prices = prices
         try:
             self._traces, self._metrics = _make_providers(endpoint.rstrip("/"))
         except ImportError as error:
             raise OtelMissingError(
-                "exporting to OpenTelemetry needs an extra: install token-sidecar[otel]"
+                "exporting to OpenTelemetry requires an extra; install token-sidecar[otel]"
             ) from error
         self._tracer = self._traces.get_tracer("token-sidecar")
         meter = self._metrics.get_meter("token-sidecar")
         self._tokens = meter.create_histogram(
             "gen_ai.client.token.usage",
             unit="{token}",
-            description="Tokens of a call; input includes what a cache read or wrote.",
+            description="Tokens of a call; input includes cache reads and writes.",
             explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
         )
         self._cost = meter.create_counter(
@@ -76,7 +81,7 @@ class OtelExporter:
         span.end(at)
 
     def close(self) -> None:
-        """Send all queued calls, which takes at most a few seconds."""
+        """Send all queued calls. This can take a few seconds."""
         self._traces.shutdown()
         self._metrics.shutdown(timeout_millis=_SECONDS * 1000)
 

@@ -1,4 +1,4 @@
-"""Downloads a newer price list, only when the user requests it."""
+"""Downloads a newer price list at the user's request."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PLAIN = {"Accept-Encoding": "identity"}
 
 
 class UpdateError(SidecarError):
-    """The price list cannot be downloaded or read."""
+    """The price list cannot be downloaded, parsed or stored."""
 
     kind = "endpoint"
 
 
 def list_url() -> str:
-    """Return the URL of the current price list of genai-prices."""
+    """Return the URL of the current genai-prices list."""
     from genai_prices.update_prices import DEFAULT_UPDATE_URL
 
     return DEFAULT_UPDATE_URL
@@ -37,7 +37,7 @@ def update_prices(target: Path, url: str | None = None) -> int:
     """Download the price list to `target`, and return the number of models with a price.
 
     Raises:
-        UpdateError: The download failed. An old file stays unchanged.
+        UpdateError: The download failed. An existing file is left unchanged.
     """
     data = _fetch_list(url or list_url())
     try:
@@ -67,7 +67,7 @@ def _fetch_list(url: str) -> bytes:
 
 def _read_answer(answer: httpx.Response) -> bytes:
     if is_encoded(answer.headers):
-        raise UpdateError("the server sent the price list compressed, which was not requested")
+        raise UpdateError("the server compressed the price list, although this was not requested")
     data = bytearray()
     for chunk in answer.iter_raw():
         data += chunk
@@ -77,7 +77,7 @@ def _read_answer(answer: httpx.Response) -> bytes:
 
 
 def _replace_file(target: Path, data: bytes) -> None:
-    """Replace the file in one step, because other processes read it."""
+    """Replace the file atomically, because other processes may be reading it."""
     try:
         make_folder(target.parent)
         write(target, data)

@@ -1,4 +1,4 @@
-"""Finds the prices of models in the user's `[[price]]` entries and in the price list."""
+"""Looks up the prices of models in the user's `[[price]]` entries and in the price list."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """The cost of calls, and what of it has no known price."""
+    """The cost of calls, and what could not be priced."""
 
     usd: Decimal | None
-    """The cost of everything with a price in USD, or None if nothing has a price."""
+    """The cost in USD of everything with a price, or None if nothing has a price."""
     unpriced_tokens: int = 0
-    """The number of tokens without a price."""
     whole: bool = True
     """Whether all tokens and searches have a price."""
 
 
 class Prices:
-    """The prices of all models. The price list is loaded when it is first needed. Thread-safe."""
+    """The prices of all models. The price list is loaded on first use. Thread-safe."""
 
     def __init__(self, entries: Sequence[Price] = (), stored_list: Path | None = None) -> None:
         self._entries = [(entry.models, UserTariff(entry)) for entry in entries]
@@ -42,7 +41,7 @@ class Prices:
     def tariff(self, model: str, provider: str) -> Tariff | None:
         """Return the tariff of a model at a provider, or None if unknown.
 
-        A `[[price]]` entry takes precedence over the list. Loading the list takes 0.7 s.
+        A `[[price]]` entry takes precedence over the price list. Loading the list takes 0.7 s.
         """
         key = (model, provider)
         with self._lock:
@@ -51,7 +50,11 @@ class Prices:
             return self._found[key]
 
     def cost(self, event: LedgerEvent) -> Cost:
-        """Return the cost of a call: as reported, else by tariff, else as the agent computed it."""
+        """Return the cost of a call.
+
+        The reported cost takes precedence over the tariff, and the tariff over the agent's
+        figure.
+        """
         if event.reported_cost is not None:
             return Cost(event.reported_cost)
         cost = self._cost_by_tariff(
@@ -67,7 +70,7 @@ class Prices:
         at: datetime | None = None,
         tier: str = "",
     ) -> Decimal | None:
-        """Return the cost of a call in USD, or None if a part of it has no price."""
+        """Return the cost of a call in USD, or None if any part of it has no price."""
         when = datetime.now(UTC) if at is None else at
         cost = self._cost_by_tariff(buckets, model, provider, when, tier)
         return cost.usd if cost.whole else None
@@ -91,11 +94,11 @@ class Prices:
 
 
 def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
-    """Return the exact cost of calls with the same prices.
+    """Return the exact cost of calls that have the same prices.
 
     Args:
-        unit: The prices, in USD per million tokens and per search, or None if they are unknown.
-        buckets: The total tokens and searches of the calls.
+        unit: The prices in USD per million tokens and per search, or None if unknown.
+        buckets: The combined tokens and searches of the calls.
         calls: The number of calls.
     """
     if unit is None:

@@ -1,4 +1,4 @@
-"""Computes the cost of prompt files from their sizes and the calls that contained them."""
+"""Computes the cost of prompt files from their sizes and the calls that included them."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ _CACHE_BUCKET = (
     "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
     "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
 )
-"""The bucket of a prompt's first tokens. A cache always contains the beginning of a prompt."""
+"""The bucket of a prompt's first tokens. A cache always covers the beginning of a prompt."""
 
 
 class CallGroup(NamedTuple):
-    """Calls of an agent for which the first tokens of the prompt have the same price."""
+    """Calls of one agent in which the first tokens of the prompt have the same price."""
 
     agent: str
     bucket: str
     """`cache_read`, `cache_write_1h`, `cache_write` or `input`."""
     calls: int
     unit: UnitPrices | None
-    """The prices of the calls, or None if they are unknown."""
+    """The prices of the calls, or None if unknown."""
     largest_file: int = 0
-    """The tokens of the largest prompt file that fits into these prompts."""
+    """The size of the largest prompt file that fits in these prompts, in tokens."""
 
 
 class PromptFileCost(NamedTuple):
-    """The cost of a prompt file in all requests that contained it."""
+    """The cost of a prompt file in all requests that included it."""
 
     requests: int
     cost: Decimal | None
-    """The cost in USD by the price list, or None if no request has a price."""
+    """The cost in USD, or None if no request has a price."""
     cached: int
     """The number of requests that read the file from a cache."""
     unpriced: int
-    """The number of requests without a price, which `cost` does not include."""
+    """The number of requests without a price. `cost` excludes them."""
 
 
 def group_calls(
@@ -56,7 +56,7 @@ def group_calls(
     Args:
         ledger: The ledger.
         prices: The prices.
-        scope: The calls.
+        scope: The calls to group.
         sizes: The sizes of the prompt files in tokens.
 
     Raises:
@@ -98,10 +98,10 @@ def prompt_file_cost(
 ) -> PromptFileCost:
     """Return the cost of a prompt file in the calls of the agents that send it.
 
-    Calls with prompts smaller than the file, such as those for titles, are excluded.
+    Calls with prompts smaller than the file, such as calls that generate a title, are excluded.
 
     Args:
-        tokens: The size of the file.
+        tokens: The size of the file in tokens.
         agents: The agents that send the file.
         groups: All calls.
     """

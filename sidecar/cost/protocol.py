@@ -20,14 +20,14 @@ KEYS: tuple[CostKey, ...] = tuple(key for key in get_args(CostKey) if key not in
 TEAM_KEYS: tuple[CostKey, ...] = (
     "model", "category", "session", "day", "week", "month", "agent", "user", "team",
 )  # fmt: skip
-"""Keys of reports with the scope `team`."""
+"""The keys of reports with the scope `team`."""
 PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
 Period = Literal["today", "week", "month", "all", "custom"]
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
 class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A group of calls with the same values of the grouping keys. Other keys are null or absent."""
+    """A group of calls with the same values of the report's keys. Other keys are null or absent."""
 
     model: str | None = None
     category: str | None = None
@@ -35,46 +35,46 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     day: str | UnsetType | None = UNSET
     """A local day, such as `2026-11-21`."""
     week: str | UnsetType | None = UNSET
-    """An ISO week, which begins on Monday, such as `2026-W47`."""
+    """An ISO week, which starts on Monday, such as `2026-W47`."""
     month: str | UnsetType | None = UNSET
     """A month, such as `2026-11`."""
     block: str | UnsetType | None = UNSET
-    """The local start of a block of five hours, such as `2026-11-21 14:00`."""
+    """The local start time of a five-hour block, such as `2026-11-21 14:00`."""
     agent: str | UnsetType | None = UNSET
-    """The coding agent that made the calls, or `protocol` for calls that a client reported."""
+    """The coding agent that made the calls, or `protocol` for calls reported by a client."""
     workspace: str | UnsetType | None = UNSET
     user: str | UnsetType | None = UNSET
-    """The hash of a user, with the scope `team`."""
+    """The hash of a user, only with the scope `team`."""
     team: str | UnsetType | None = UNSET
-    """The name of a team, with the scope `team`."""
+    """The name of a team, only with the scope `team`."""
     calls: int
     prompt_tokens: int
-    """All input tokens: uncached, cache reads and cache writes."""
+    """All input tokens: uncached input, cache reads and cache writes."""
     estimated_tokens: int | None
-    """The sum of the estimates made before sending; null if no call has one."""
+    """The sum of the estimates made before the calls were sent; null if there are none."""
     estimated_prompt_tokens: int | None
-    """The actual prompt tokens of the calls with an estimate."""
+    """The actual prompt tokens of the calls that have an estimate."""
     completion_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
     cost_usd: float | None
-    """The cost of the calls with a price; null if no call has one."""
+    """The cost of all calls with a price; null if no call has a price."""
     reported_cost_usd: float = 0.0
     """The part of `cost_usd` that vendors reported."""
     listed_cost_usd: float | None = None
-    """The list price of the calls in `reported_cost_usd`; null if it is unknown."""
+    """The list price of the calls with a reported cost; null if unknown."""
     agent_cost_usd: float | None = None
-    """The cost that agents computed, which is used for calls without a price; null if unknown."""
+    """The cost computed by agents, which is used for calls without a price; null if unknown."""
     unpriced: bool
-    """Whether a call, or a part of a call, has no known price. `cost_usd` excludes it."""
+    """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
     note: str
     text: str
     cost_text: str = ""
-    """The cost at the end of `text`: `$0.000219`, `unpriced` or both."""
+    """The cost as it appears at the end of `text`: `$0.000219`, `unpriced` or both."""
 
 
 class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The totals of a report. Tokens without a price are in `unpriced_tokens`."""
+    """The totals of a report. `cost_usd` excludes the tokens in `unpriced_tokens`."""
 
     calls: int
     input_tokens: int
@@ -86,9 +86,9 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reasoning_tokens: int
     cost_usd: float
     unpriced_tokens: int
-    """Tokens of calls, or of parts of calls, without a price."""
+    """Tokens of calls, or parts of calls, without a price."""
     cost_text: str
-    """The cost as text, such as `$0.000219`, followed by what is unpriced."""
+    """The cost as text, such as `$0.000219`, followed by a note about unpriced calls."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -97,11 +97,13 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A report as a table of texts. `total` is the last row; it is empty for a single row."""
+    """A report as a table of text cells. `total` is the last row, or empty if there is one row
+    only.
+    """
 
     heads: list[str]
     names: int
-    """The number of leading columns with names. The other columns contain numbers."""
+    """The number of leading columns that contain names. All other columns contain numbers."""
     rows: list[list[str]]
     total: list[str]
 
@@ -111,13 +113,13 @@ class CostBar(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     label: str
     share: float
-    """The length of the bar relative to the longest one, from 0 to 1."""
+    """The length of the bar relative to the longest bar, from 0 to 1."""
     text: str
     """The cost, such as `$1.92`, or `unpriced`."""
 
 
 class CostChart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A chart with a bar for each value of a key. Days without calls are included."""
+    """A chart with one bar for each value of a key. Days without calls are included."""
 
     by: CostKey
     title: str
@@ -125,62 +127,64 @@ class CostChart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The costs of recorded calls. `text` lists all rows, with a total if there are several."""
+    """The costs of recorded calls. `text` lists all rows, followed by a total if there are
+    several.
+    """
 
     rows: list[CostRow]
     totals: CostTotals
     text: str
     basis: str = ""
-    """What the costs of each agent are based on: API prices or reported credits."""
+    """How the costs of each agent were determined: at API prices or from reported credits."""
     note: str = ""
-    """A note if calls are still being read; otherwise empty."""
+    """A note while calls are still being read; otherwise empty."""
     table: CostTable | None = None
-    """The report as a table. Like the fields below, it is only set if `charts` is requested."""
+    """The report as a table. This field and those below are only set if `charts` is requested."""
     charts: list[CostChart] = []
     overview: str = ""
     """The table and the charts as plain text, followed by `text`."""
 
 
 class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Record a finished call, with the vendor's unchanged usage object."""
+    """Records a finished call. `usage` is the vendor's unmodified usage object."""
 
     workspace: str | None = None
     session: str | None = None
     model: str
     category: str = "main"
-    """`main`, `summary`, `sub-agent` or the client's own category."""
+    """`main`, `summary`, `sub-agent` or a category defined by the client."""
     provider: str | None = None
     usage: dict[str, Any]
-    """The usage in the form of any vendor or of this protocol's `Usage`."""
+    """The usage, in any vendor's format or in the format of `Usage`."""
     estimated_tokens: int | None = None
-    """The estimate of the prompt before it was sent."""
+    """The prompt size that was estimated before the call was sent."""
     request_id: str | None = None
-    """The vendor's id of the call. A second record with the same id is ignored."""
+    """The vendor's id of the call. If a call with the same id is recorded again, it is ignored."""
     at: datetime | None = None
-    """The time of the call (RFC 3339); by default, now."""
+    """The time of the call (RFC 3339); defaults to now."""
 
 
 class CostRecorded(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The result of recording a call, with its cost."""
+    """The result of recording a call, including its cost."""
 
     id: str
     usage: Usage
     cost_usd: float | None
-    """The cost of everything with a price; null if nothing has one."""
+    """The cost of everything with a price; null if nothing has a price."""
     unpriced: bool
-    """Whether a part of the call, such as a search, has no known price."""
+    """Whether any part of the call, such as a search, has no known price."""
     duplicate: bool
-    """Whether a call with this request id and provider was recorded before."""
+    """Whether a call with the same request id and provider had already been recorded."""
 
 
 class CostFilesParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Request the costs of prompt files, by default of all in the workspace."""
+    """Requests the costs of prompt files."""
 
     workspace: str | None = None
     since: str | None = None
-    """The start of the time range, as in `cost/detail`; by default, 30 days ago."""
+    """The start of the time range, as in `cost/detail`; defaults to 30 days ago."""
     uris: list[str] | None = None
-    """The files to report; by default, all prompt files."""
+    """The files to report; defaults to all prompt files in the workspace."""
 
 
 class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -188,44 +192,47 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     uri: str
     tokens: int | None
-    """The size of the file. Null if the file was not read, in which case `text` says why."""
+    """The size of the file. Null if the file was not read, in which case `text` explains why."""
     requests: int
     """The number of requests in this workspace by agents that send the file."""
     cost_usd: float | None
-    """The cost by the cache use of each call; null if no call has a price."""
+    """The cost, based on how each call used the cache; null if no call has a price."""
     cached_percent: int | None
-    """The percentage of requests that read the file from a cache; null without requests."""
+    """The percentage of requests that read the file from a cache; null if there are no requests."""
     text: str
     model: str | None = None
-    """The model that `tokens` is counted for: that of most requests, else the configured one."""
+    """The model for which `tokens` was counted: the most frequently used or the configured model.
+    """
     method: Method | None = None
     """How `tokens` was counted."""
 
 
 class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Request a report of recorded calls."""
+    """Requests a report of recorded calls."""
 
     workspace: str | None = None
     session: str | None = None
     scope: Literal["user", "team"] = "user"
-    """With `team`, the calls in the team's store (`[team] store`) are reported."""
+    """`team` reports the calls in the team's store (`[team] store`)."""
     since: str | None = None
-    """The start: a local day (`2026-11-21`), a time (RFC 3339), `today` or `yesterday`."""
+    """The start: a local day (`2026-11-21`), an RFC 3339 time, `today` or `yesterday`."""
     until: str | None = None
-    """The inclusive end, in the form of `since`. A day means the whole day."""
+    """The inclusive end, in the same format as `since`. A day is included as a whole."""
     by: tuple[CostKey, ...] = DEFAULT_KEYS
     charts: bool = False
-    """Whether to add a table, charts by day, model and agent, and both as plain text."""
+    """Whether to add a table and charts by day, model and agent, which are also given as plain
+    text.
+    """
 
 
 class CostPageParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Request a page with a report of recorded calls."""
+    """Requests a page that shows a report of recorded calls."""
 
     workspace: str | None = None
     period: Period = "month"
     by: PageKey = "model"
-    """`file` stands for prompt files."""
+    """The key to group by. `file` groups by prompt file."""
     since: str | None = None
-    """The first day of the period `custom`."""
+    """The first day of the period, if it is `custom`."""
     until: str | None = None
-    """The last day of the period `custom`."""
+    """The last day of the period, if it is `custom`."""

@@ -1,7 +1,7 @@
 """Converts recorded calls to OpenTelemetry log records.
 
-The attributes in this module are all that leaves the machine: numbers, times, hashes, and names
-from fixed lists or of a strict form.
+Only the attributes in this module leave the machine. They are numbers, times, hashes, and names
+that are in a fixed list or match a strict pattern.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SERVICE = "token-sidecar"
 EVENT = "gen_ai.client.inference.operation.details"
-"""The event of the GenAI semantic conventions that describes one call."""
+"""The event that describes a call in the GenAI semantic conventions."""
 OTHER = "other"
-"""Replaces names that are not known to be free of text and paths."""
+"""Replaces names that might contain text or paths."""
 
 _PROVIDER_NAMES = {
     "google": "gcp.gemini",
@@ -47,7 +47,7 @@ _ABSOLUTE = re.compile(r"[/\\~.]|[A-Za-z]:[/\\]|file:")
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
-"""Prefixes of ids that agents' own telemetry shares. `contrib/team/schema.sql` uses them too."""
+"""Prefixes of ids that agents' telemetry also contains. `contrib/team/schema.sql` repeats them."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     installation: str
     """The random id of the ledger."""
     salt: str = ""
-    """The team's secret, or "" to hash with the installation's id."""
+    """The team's secret. If it is empty, hashes are keyed with the installation's id."""
     user: str = ""
     team: str = ""
 
@@ -66,7 +66,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return hmac.new(key, name.encode(), "sha256").hexdigest()[:_HASH_LENGTH]
 
     def resource(self) -> dict[str, str]:
-        """Return the attributes that all records share."""
+        """Return the attributes that are the same for all records."""
         from sidecar import __version__
 
         known = {
@@ -80,7 +80,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRecord(NamedTuple):
-    """A log record of one call."""
+    """A log record of a call."""
 
     nanoseconds: int
     """The time of the call since 1970, in nanoseconds."""
@@ -88,21 +88,21 @@ class CallRecord(NamedTuple):
 
 
 def provider_name(provider: str) -> str:
-    """Return a provider's name in the semantic conventions."""
+    """Return a provider's name as defined by the semantic conventions."""
     return _PROVIDER_NAMES.get(provider, provider or "_OTHER")
 
 
 def model_name(model: str) -> str:
-    """Return a model's name without the folder of a local model file."""
+    """Return a model's name. The folder of a local model file is removed."""
     bare = re.split(r"[/\\]", model)[-1] if _ABSOLUTE.match(model) else model
     return bare if _MODEL.fullmatch(bare) else OTHER
 
 
 def call_id(event: LedgerEvent, row: int, installation: str) -> str:
-    """Return the id of a call in the store: 32 hex digits.
+    """Return the id of a call in the store, as 32 hex digits.
 
-    A call that an agent's own telemetry or another client reports too has the same id there. Other
-    calls are identified by their row in this installation's ledger.
+    A call keeps the same id if an agent's telemetry or another client reports it as well. All
+    other calls are identified by their row in this installation's ledger.
     """
     if event.telemetry_id and event.agent in _SHARED_IDS:
         name = f"{_SHARED_IDS[event.agent]}/{event.telemetry_id}"
@@ -120,9 +120,9 @@ def record_of(
 
     Args:
         event: The call.
-        cost: Its cost by current prices.
-        row: The id of its row in the ledger.
-        change: Number of the last amendment, 0 if there was none.
+        cost: The call's cost at current prices.
+        row: The id of the call's row in the ledger.
+        change: The number of the last amendment, or 0 if there was none.
         identity: The identity under which the call is shipped.
     """
     buckets = event.buckets
@@ -155,13 +155,17 @@ def record_of(
 
 
 def usd_attribute(usd: Decimal) -> str:
-    """Return an exact amount with at most 12 decimals, such as `0.000219`."""
+    """Format an exact amount with at most 12 decimal places, such as `0.000219`."""
     text = f"{usd.quantize(_PICO):f}"
     return text.rstrip("0").rstrip(".")
 
 
 def export_request(records: Sequence[CallRecord], resource: Mapping[str, str]) -> Any:
-    """Return an OTLP request of records. Needs the extra `[otel]`; raises ImportError."""
+    """Return an OTLP export request that contains the records.
+
+    Raises:
+        ImportError: The extra `[otel]` is not installed.
+    """
     from opentelemetry._logs import LogRecord
     from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
     from opentelemetry.sdk._logs import ReadableLogRecord

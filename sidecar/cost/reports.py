@@ -1,6 +1,6 @@
-"""Creates cost reports (`cost/detail`): sums of calls by any keys.
+"""Creates cost reports (`cost/detail`) that group calls by any keys.
 
-Costs are computed when a report is created, so that corrected prices also apply to past calls.
+Costs are computed when a report is created, so corrected prices also apply to past calls.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from sidecar.models.tariffs import Tariff, UnitPrices
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
-"""Agents whose calls are billed by credits, so that no price per token applies."""
+"""Agents whose calls are billed in credits instead of per token."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """A sum of calls of one kind with its cost."""
+    """A sum of calls of one kind, and its cost."""
 
     kind: tuple[str, str, str, str]
     """The provider, model, category and tier of the calls."""
     sum: Sum
     cost: Cost
     listed: Decimal | None = None
-    """The list price in USD of calls with a reported cost, or None if it is unknown."""
+    """The list price in USD of calls with a reported cost, or None if unknown."""
 
 
 def report(
@@ -70,7 +70,7 @@ def report(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Return a report with a row for each group of calls, and their totals.
+    """Return a report with a row for each group of calls, and with totals.
 
     Raises:
         BadParamsError: A key is unknown.
@@ -103,7 +103,7 @@ def build_report(
     everything: Tally,
     basis: str,
 ) -> CostReport:
-    """Return the rows, with the most expensive first, and the totals of a report."""
+    """Build a report. Its rows are sorted by time, then by cost with the highest first."""
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)
     lines = [line.text for line in rows]
@@ -113,9 +113,9 @@ def build_report(
 
 
 def ordered_keys(by: Sequence[str], *, team: bool = False) -> list[CostKey]:
-    """Return the keys in the order of columns: model and category first, then as requested.
+    """Return the keys in column order: model and category first, then in the requested order.
 
-    Reports of a team also group by user and team, but not by workspace.
+    Team reports accept `TEAM_KEYS`, all others `KEYS`.
 
     Raises:
         BadParamsError: A key is unknown. The message lists the valid keys.
@@ -139,7 +139,7 @@ def priced_sums(
     sessions: bool = False,
     days: bool = False,
 ) -> Iterator[Priced]:
-    """Yield sums of the calls in scope with their costs, optionally by session and day."""
+    """Yield sums of the calls in scope with their costs, optionally split by session and day."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     grouping = _grouping_for(tariffs, sessions=sessions, days=days)
@@ -154,7 +154,7 @@ def priced_sums(
             tariff, tier = tariffs[found.kind], kinds[found.kind][3]
             unit_prices[key] = _unit_prices(tariff, tier, found, grouping)
         cost = cost_of(unit_prices[key], found.buckets, found.calls)
-        if cost.usd is None and found.reported:  # use the cost that the agents computed
+        if cost.usd is None and found.reported:  # use the cost computed by the agents
             cost = Cost(usd(found.reported))
         yield Priced(kinds[found.kind], found, cost)
 
@@ -162,7 +162,6 @@ def priced_sums(
 def _cost_by_list(
     tariff: Tariff | None, tier: str, found: Sum, grouping: Grouping
 ) -> Decimal | None:
-    """Return the list price of calls with a reported cost, or None if it is unknown."""
     if tariff is None or tariff.thresholds:
         return None
     base = msgspec.structs.replace(found, band=0)
@@ -187,7 +186,7 @@ def _unit_prices(
 ) -> UnitPrices | None:
     if tariff is None:
         return None
-    # Prices do not change between two price changes, so any day in between has the same prices.
+    # Prices are constant between two price changes, so any day between them can be used.
     day = grouping.changes[found.epoch - 1] if found.epoch else min(grouping.changes, default=1) - 1
     slot = day * SLOTS_A_DAY + found.clock
     at = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC)
@@ -214,7 +213,7 @@ def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
-    """Return the workspace, name and agent of each session, by its id."""
+    """Return the workspace, name and agent of each session, by session id."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
@@ -224,7 +223,7 @@ SPANS: dict[str, Callable[[int], str]] = {
     "week": week_name,
     "month": lambda day: day_name(day)[:7],
 }
-"""The keys that group by time, each with a function that names the group of a local day."""
+"""The keys that group by time, with functions that format the group of a local day."""
 
 
 def _value_of_key(
@@ -264,7 +263,7 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
 
 
 class Tally:
-    """The sums of the calls of a row, or of all rows."""
+    """The sums for one row of a report, or for all rows."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -277,7 +276,6 @@ class Tally:
         self.cost = Decimal(0)
         self.reported = Decimal(0)
         self.agent = Decimal(0)
-        """The cost that agents computed."""
         self.listed: Decimal | None = None
         """The list price of calls with a reported cost."""
         self._unlisted = False
@@ -294,12 +292,14 @@ class Tally:
             self.partly_priced = self.partly_priced or not cost.whole
 
     def compare(self, listed: Decimal | None) -> None:
-        """Add the list price of calls with a reported cost, or None if it is unknown."""
+        """Add the list price of calls with a reported cost. None means that it is unknown."""
         self._unlisted = self._unlisted or listed is None
         self.listed = None if self._unlisted or listed is None else (self.listed or 0) + listed
 
     def add_estimates(self, calls: int, estimated: int, prompt: int) -> None:
-        """Add the estimates that were made before calls were sent, and the actual prompt tokens."""
+        """Add the estimates made before calls were sent, and the actual prompt tokens of these
+        calls.
+        """
         self.estimated_calls += calls
         self.estimated += estimated
         self.estimated_prompt += prompt
@@ -310,7 +310,7 @@ class Tally:
 
     @property
     def unpriced(self) -> bool:
-        """Whether any call, or a part of a call, has no price."""
+        """Whether any call, or any part of a call, has no price."""
         return self.partly_priced or self.priced_calls < self.calls
 
 
@@ -352,12 +352,12 @@ def totals(tally: Tally) -> CostTotals:
 
 
 def estimate_note(estimated: int, actual: int) -> str:
-    """Return `~est=N` if estimates differ by more than 10 % from the actual prompts, else ""."""
+    """Return `~est=N` if the estimate differs from the actual prompt by more than 10 %."""
     return f"~est={estimated}" if abs(actual - estimated) * 10 > actual else ""
 
 
 def amount(cost: Decimal) -> str:
-    """Format an amount with six decimals, or with two significant digits if it is smaller."""
+    """Format an amount in USD with six decimal places, or two significant digits if smaller."""
     if 0 < cost < Decimal("0.0000005"):
         return f"${cost:.{1 - cost.adjusted()}f}"
     return f"${cost:.6f}"
@@ -406,12 +406,12 @@ def overview(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Return a report with table and charts, also as plain text."""
+    """Return a report with a table and charts, which are also rendered as plain text."""
     return add_charts(lambda keys: report(connection, prices, scope, keys), ordered_keys(by))
 
 
 def add_charts(report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey]) -> CostReport:
-    """Return the report by ordered keys with table and charts, also as plain text."""
+    """Create a report by the given keys, and add a table and charts, also as plain text."""
     found = report_by(keys)
     charts = []
     for key, title in _CHARTS if found.rows else ():
@@ -427,7 +427,7 @@ def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
         days = every_day(set(costs), _MOST_DAYS) if costs else []
         costs = {day: costs.get(day, 0.0) for day in days}
     elif len(costs) > _MOST_BARS:
-        names = list(costs)  # the most expensive first
+        names = list(costs)  # sorted by cost, highest first
         rest = [costs.pop(name) or 0.0 for name in names[_MOST_BARS - 1 :]]
         costs[f"{len(rest)} others"] = sum(rest)
     most = max((cost or 0.0 for cost in costs.values()), default=0.0) or 1.0

@@ -1,6 +1,7 @@
-"""Reads sums of the ledger's calls. All calls in a sum have the same price.
+"""Reads sums of recorded calls. All calls in a sum have the same price.
 
-Whole days are read from the stored daily sums, and the rest of a time range from single calls.
+Whole days are read from the stored daily sums. The rest of a time range is read from single
+calls.
 """
 
 from __future__ import annotations
@@ -20,44 +21,46 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
-"""How long before and after midnight UTC a local day can begin, in milliseconds."""
+"""How long before and after midnight UTC a local day can start, in milliseconds."""
 SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """A selection of calls by time range and owner. None selects all."""
+    """Selects calls by time range and owner. None selects everything."""
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
-    """The key of the workspace. Calls in its subfolders are included."""
+    """The workspace's key. Calls in subfolders are included."""
     folders: tuple[str, ...] = ()
-    """Further keys of the workspace, such as its other git worktrees."""
+    """Additional keys of the workspace, such as those of its other git worktrees."""
     session: str | None = None
     agent: str | None = None
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys, besides kind and band, by which sums are separated."""
+    """The keys that separate sums, in addition to the kind and the band."""
 
     changes: tuple[int, ...] = ()
-    """The UTC days on which a price changes. No sum includes calls before and after such a day."""
+    """The UTC days on which a price changes. Calls before and after a change are summed
+    separately.
+    """
     by_clock: frozenset[int] = frozenset()
-    """The kinds of calls whose prices depend on the time of day."""
+    """Kinds of calls whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """The kinds of calls with a price threshold that is not the limit of a band."""
+    """Kinds of calls with a price threshold that is not in `THRESHOLDS`."""
     sessions: bool = False
     days: bool = False
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """A sum of calls with the same price."""
+    """A sum of calls that have the same price."""
 
     kind: int
     band: int
     epoch: int
-    """The number of price changes before the calls."""
+    """The number of price changes that precede the calls."""
     clock: int
-    """The quarter-hour of the UTC day if the price depends on it, else 0."""
+    """The quarter-hour of the UTC day if the price depends on it, otherwise 0."""
     session: int
     """The id of the session, or 0 if sums are not separated by session."""
     day: int
@@ -78,7 +81,7 @@ class _Part(NamedTuple):
 
 
 def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, str]]:
-    """Return the provider, model, category and tier of each kind of call, by its id."""
+    """Return the provider, model, category and tier of each kind of call, by kind id."""
     rows = connection.execute(
         "SELECT kind.id, provider.name, model, category, tier "
         "FROM kind JOIN provider ON provider.id = kind.provider"
@@ -100,14 +103,14 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) 
 
 
 _KEYS = Sum.__struct_fields__.index("calls")
-"""The number of key columns, which precede the sums in a row."""
+"""The number of key columns at the start of a row."""
 
 
 def _read_rows(
     connection: sqlite3.Connection, scope: Scope, grouping: Grouping
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of keys and sums for each part of the time range. Keys may repeat."""
-    # Two subqueries, because SQLite uses the index only for a single min or max.
+    """Yield rows of keys and sums for each part of the time range. Keys can repeat."""
+    # Two subqueries are needed, because SQLite uses the index only for a single min or max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
     ).fetchone()
@@ -133,7 +136,7 @@ def _read_rows(
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
-    """Split a time range into whole days with daily sums, and ranges of single calls."""
+    """Split a time range into whole days, which have daily sums, and ranges of single calls."""
     first, last = _whole_days(times)
     if first > last:
         yield _Part("event_sums", *time_condition(times))
@@ -162,9 +165,9 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 
 
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
-    """Return the SQL condition that selects the calls of a time range, and its values."""
+    """Return the SQL condition that selects the calls in a time range, and its parameters."""
     start, end = times.start_ms, times.end_ms
-    # The index is by time. No call of a local day lies outside of these hours.
+    # The index is on the time. The calls of a local day are always within these hours.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:
@@ -194,7 +197,7 @@ def _query_part(
         "session" if grouping.sessions else "0",
         "day" if grouping.days else "0",
     )
-    # Omit constant columns, because SQLite would sort by them too.
+    # Leave out constant columns, because SQLite would also sort by them.
     kept = [str(number) for number, key in enumerate(keys, 1) if not key.isdigit()]
     owner, names = owner_condition(scope, "session")
     return connection.execute(
@@ -205,7 +208,7 @@ def _query_part(
 
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
-    """Return the SQL condition that selects the sessions of a scope's owner, and its values."""
+    """Return the SQL condition that selects the sessions in scope, and its parameters."""
     wanted = {"name": scope.session, "agent": scope.agent}
     given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
     terms: list[str] = list(given)

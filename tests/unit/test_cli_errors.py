@@ -23,7 +23,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "nothing to count": (["count"], "Missing argument 'PATH...'."),
     "no such file": (["count", "nope"], "nope: no such file or directory, skipped"),
     "no such file to fit": (["fit", "nope", "--max-tokens", "5"], "cannot read nope: "),
-    "no such day": (["cost", "--since", "someday"], "'someday' is not a time"),
+    "no such day": (["cost", "--since", "someday"], "'someday' is not a valid time"),
     "no such verb of a verb": (["config", "shown"], "No such command 'shown'."),
 }
 

@@ -62,7 +62,7 @@ def test_the_reason_names_the_numbers() -> None:
     caps = Caps(session_hard_cap_usd=Decimal("0.5"))
     found = judge(caps, Spend(session=Decimal("0.4")), Decimal("0.2"), "gpt-5")
     assert [reason.message for reason in found.reasons] == [
-        "$0.40 spent in this session and this call up to $0.20: over the hard cap of $0.50."
+        "$0.40 spent in this session plus up to $0.20 for this call exceeds the hard cap of $0.50."
     ]
 
 

@@ -155,10 +155,10 @@ def test_options_select_calls(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--by", "price"], "`by` accepts model"),
-        (["--since", "whenever"], "is not a time"),
+        (["--since", "whenever"], "is not a valid time"),
         (["--nonsense"], "No such option"),
         (["export", "--format", "xml"], "Invalid value"),
-        (["export", "--since", "whenever"], "is not a time"),
+        (["export", "--since", "whenever"], "is not a valid time"),
         (["--html", "/nowhere/at/all.html"], "cannot write /nowhere"),
         (["update-prices", "--url", "http://127.0.0.1:9/prices.json"], ": Connection refused"),
         (["update-prices", "--url", "nonsense"], "cannot download the price list from"),

@@ -91,7 +91,7 @@ def test_extreme_times_select_all_or_nothing(time_of_day: str, zone: ZoneInfo | 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "21.11.2026", "2026-11-21T25:00"])
 def test_invalid_times_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a time: use 2026-11-21"):
+    with pytest.raises(ValueError, match="is not a valid time; use 2026-11-21"):
         time_range(text, None, BERLIN)
 
 

@@ -198,7 +198,7 @@ export interface CostBar {
 }
 
 /**
- * A chart with a bar for each value of a key. Days without calls are included.
+ * A chart with one bar for each value of a key. Days without calls are included.
  */
 export interface CostChart {
   by: "agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
@@ -207,7 +207,7 @@ export interface CostChart {
 }
 
 /**
- * Request a report of recorded calls.
+ * Requests a report of recorded calls.
  */
 export interface CostDetailParams {
   workspace?: string | null;
@@ -220,7 +220,7 @@ export interface CostDetailParams {
 }
 
 /**
- * Request the costs of prompt files, by default of all in the workspace.
+ * Requests the costs of prompt files.
  */
 export interface CostFilesParams {
   workspace?: string | null;
@@ -229,7 +229,7 @@ export interface CostFilesParams {
 }
 
 /**
- * Request a page with a report of recorded calls.
+ * Requests a page that shows a report of recorded calls.
  */
 export interface CostPageParams {
   workspace?: string | null;
@@ -240,7 +240,7 @@ export interface CostPageParams {
 }
 
 /**
- * Record a finished call, with the vendor's unchanged usage object.
+ * Records a finished call. `usage` is the vendor's unmodified usage object.
  */
 export interface CostRecordParams {
   workspace?: string | null;
@@ -255,7 +255,7 @@ export interface CostRecordParams {
 }
 
 /**
- * The result of recording a call, with its cost.
+ * The result of recording a call, including its cost.
  */
 export interface CostRecorded {
   id: string;
@@ -266,7 +266,8 @@ export interface CostRecorded {
 }
 
 /**
- * The costs of recorded calls. `text` lists all rows, with a total if there are several.
+ * The costs of recorded calls. `text` lists all rows, followed by a total if there are
+ *     several.
  */
 export interface CostReport {
   rows: CostRow[];
@@ -280,7 +281,7 @@ export interface CostReport {
 }
 
 /**
- * A group of calls with the same values of the grouping keys. Other keys are null or absent.
+ * A group of calls with the same values of the report's keys. Other keys are null or absent.
  */
 export interface CostRow {
   model: string | null;
@@ -326,7 +327,8 @@ export interface CostStatus {
 }
 
 /**
- * A report as a table of texts. `total` is the last row; it is empty for a single row.
+ * A report as a table of text cells. `total` is the last row, or empty if there is one row
+ *     only.
  */
 export interface CostTable {
   heads: string[];
@@ -336,7 +338,7 @@ export interface CostTable {
 }
 
 /**
- * The totals of a report. Tokens without a price are in `unpriced_tokens`.
+ * The totals of a report. `cost_usd` excludes the tokens in `unpriced_tokens`.
  */
 export interface CostTotals {
   calls: number;

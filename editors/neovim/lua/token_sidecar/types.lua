@@ -153,13 +153,13 @@
 ---@field share number
 ---@field text string
 
---- A chart with a bar for each value of a key. Days without calls are included.
+--- A chart with one bar for each value of a key. Days without calls are included.
 ---@class token_sidecar.CostChart
 ---@field by "agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
---- Request a report of recorded calls.
+--- Requests a report of recorded calls.
 ---@class token_sidecar.CostDetailParams
 ---@field workspace? string
 ---@field session? string
@@ -169,13 +169,13 @@
 ---@field by? ("agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
 ---@field charts? boolean
 
---- Request the costs of prompt files, by default of all in the workspace.
+--- Requests the costs of prompt files.
 ---@class token_sidecar.CostFilesParams
 ---@field workspace? string
 ---@field since? string
 ---@field uris? string[]
 
---- Request a page with a report of recorded calls.
+--- Requests a page that shows a report of recorded calls.
 ---@class token_sidecar.CostPageParams
 ---@field workspace? string
 ---@field period? "all"|"custom"|"month"|"today"|"week"
@@ -183,7 +183,7 @@
 ---@field since? string
 ---@field until? string
 
---- Record a finished call, with the vendor's unchanged usage object.
+--- Records a finished call. `usage` is the vendor's unmodified usage object.
 ---@class token_sidecar.CostRecordParams
 ---@field workspace? string
 ---@field session? string
@@ -195,7 +195,7 @@
 ---@field requestId? string
 ---@field at? string
 
---- The result of recording a call, with its cost.
+--- The result of recording a call, including its cost.
 ---@class token_sidecar.CostRecorded
 ---@field id string
 ---@field usage token_sidecar.Usage
@@ -203,7 +203,8 @@
 ---@field unpriced boolean
 ---@field duplicate boolean
 
---- The costs of recorded calls. `text` lists all rows, with a total if there are several.
+--- The costs of recorded calls. `text` lists all rows, followed by a total if there are
+---     several.
 ---@class token_sidecar.CostReport
 ---@field rows token_sidecar.CostRow[]
 ---@field totals token_sidecar.CostTotals
@@ -214,7 +215,7 @@
 ---@field charts token_sidecar.CostChart[]
 ---@field overview string
 
---- A group of calls with the same values of the grouping keys. Other keys are null or absent.
+--- A group of calls with the same values of the report's keys. Other keys are null or absent.
 ---@class token_sidecar.CostRow
 ---@field model? string
 ---@field category? string
@@ -254,14 +255,15 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A report as a table of texts. `total` is the last row; it is empty for a single row.
+--- A report as a table of text cells. `total` is the last row, or empty if there is one row
+---     only.
 ---@class token_sidecar.CostTable
 ---@field heads string[]
 ---@field names integer
 ---@field rows string[][]
 ---@field total string[]
 
---- The totals of a report. Tokens without a price are in `unpriced_tokens`.
+--- The totals of a report. `cost_usd` excludes the tokens in `unpriced_tokens`.
 ---@class token_sidecar.CostTotals
 ---@field calls integer
 ---@field inputTokens integer
