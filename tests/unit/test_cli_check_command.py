@@ -131,7 +131,7 @@ def test_without_a_budget_the_summary_says_how_to_set_one(tmp_path: Path) -> Non
     write(tmp_path, "a.md", "a")
     shown = CliRunner().invoke(check, ["--root", str(tmp_path), str(tmp_path / "a.md")])
     assert shown.exit_code == 0
-    assert shown.output.startswith("1 file checked. No budgets are configured; ")
+    assert shown.output.startswith("1 file checked. No budgets are configured. ")
     assert "`token-sidecar config init`" in shown.output
     assert shown.output.endswith(" creates a sample .token-sidecar.toml.\n")
 

@@ -328,7 +328,7 @@ def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
         assert price == f"{amount}, 75 % from cache · counted for claude-opus-5"
         assert (row["model"], row["method"]) == ("claude-opus-5", opus.method)
     assert rows[outside.as_uri()]["tokens"] is None
-    assert "not read" in rows[outside.as_uri()]["text"]
+    assert "outside the root folder" in rows[outside.as_uri()]["text"]
     unsent = rows[agents.as_uri()]
     assert (unsent["requests"], unsent["costUsd"]) == (0, None)
     assert (unsent["model"], unsent["tokens"]) == ("gpt-5", truth(agents.read_text()))

@@ -375,7 +375,7 @@ def test_without_watches_changes_are_polled_and_the_limit_is_logged(
     (record,) = caplog.records
     assert os.strerror(error) in record.message
     assert "folders every 30 s" in record.message
-    assert f"raise {setting}" in record.message
+    assert f"increase {setting}" in record.message
 
 
 def test_unwatchable_folder_is_watched_later(

@@ -38,7 +38,7 @@ def test_settings_are_polled_if_files_cannot_be_watched(tmp_path: Path) -> None:
         client.process.wait()
         client.end_streams()
     assert errors.count(b"cannot watch files for changes") == 1
-    assert b"raise fs.inotify.max_user_instances" in errors
+    assert b"increase fs.inotify.max_user_instances" in errors
 
 
 def wait_for(client: StdioClient, model: str) -> None:
