@@ -3,6 +3,7 @@
 -- otel.otel_logs    raw records, as the OpenTelemetry collector writes them; kept for 30 days
 -- llm.calls         one row per call, whoever reports it; kept for 400 days. Query it with FINAL.
 -- llm.daily         sums by day, session and model, which dashboards and `cost --team` read
+-- llm.prompt_files  what each prompt file has cost in 30 days, by the day of the report; kept for 400 days
 -- llm.names, llm.budgets    filled by you: who a hash is, and what a team may spend per month
 
 CREATE DATABASE IF NOT EXISTS otel;
@@ -292,3 +293,55 @@ SELECT
     session, any(d.user) AS user, any(d.team) AS team, any(d.agent) AS agent,
     sum(d.cost) AS cost, sum(d.calls) AS calls, min(d.first_at) AS first_at, max(d.last_at) AS last_at
 FROM llm.daily AS d GROUP BY session;
+
+-- What prompt files such as CLAUDE.md have cost in the 30 days before `day`. The last report of a day remains.
+-- `file` and `workspace` are hashes of paths, and `cost` is NULL if the model has no known price.
+CREATE TABLE IF NOT EXISTS llm.prompt_files (
+    day Date,
+    user LowCardinality(String),
+    team LowCardinality(String),
+    installation LowCardinality(String),
+    workspace UInt64,
+    file UInt64,
+    name LowCardinality(String),
+    tokens UInt32,
+    calls UInt64,
+    cost Nullable(Decimal(18, 12)),
+    reported DateTime64(3, 'UTC')
+) ENGINE = ReplacingMergeTree(reported)
+PARTITION BY toYYYYMM(day)
+ORDER BY (day, user, installation, workspace, file)
+TTL day + INTERVAL 400 DAY
+SETTINGS ttl_only_drop_parts = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_prompt_files TO llm.prompt_files AS
+WITH LogAttributes AS a, ResourceAttributes AS r
+SELECT
+    toDate(Timestamp, 'UTC') AS day,
+    if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
+    r['team.id'] AS team,
+    r['service.instance.id'] AS installation,
+    reinterpretAsUInt64(unhex(substring(a['token_sidecar.file.workspace'], 1, 16))) AS workspace,
+    reinterpretAsUInt64(unhex(substring(a['token_sidecar.file.id'], 1, 16))) AS file,
+    a['token_sidecar.file.name'] AS name,
+    toUInt32OrZero(a['token_sidecar.file.tokens']) AS tokens,
+    toUInt64OrZero(a['token_sidecar.file.calls']) AS calls,
+    toDecimal64OrNull(a['token_sidecar.cost_usd'], 12) AS cost,
+    toDateTime64(Timestamp, 3, 'UTC') AS reported
+FROM otel.otel_logs
+WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.file.id']) = 32;
+
+-- Each prompt file by its last report. A user's own file, which is sent in several workspaces, is one row.
+CREATE VIEW IF NOT EXISTS llm.expensive_prompt_files AS
+SELECT
+    file, name, user, any(l.team) AS team, max(l.day) AS day, max(l.tokens) AS tokens,
+    sum(l.calls) AS calls, sum(l.cost) AS cost
+FROM (
+    SELECT
+        user, installation, workspace, file, max(p.day) AS day,
+        argMax((p.name, p.team, p.tokens, p.calls, p.cost), p.reported) AS newest,
+        newest.1 AS name, newest.2 AS team, newest.3 AS tokens, newest.4 AS calls, newest.5 AS cost
+    FROM llm.prompt_files AS p GROUP BY user, installation, workspace, file
+) AS l
+WHERE l.day > today() - 30
+GROUP BY file, name, user;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,8 +14,11 @@ from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.text.printable import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
+    from sidecar.cost.records import Record
     from sidecar.cost.shipping import Collector, Shipped, ShippingQueue
 
 FOLLOW_SECONDS = 15.0
@@ -34,7 +38,7 @@ FOLLOW_SECONDS = 15.0
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -> None:
-    """Send recorded calls to your team's OpenTelemetry collector.
+    """Send recorded calls, and what prompt files cost, to your team's OpenTelemetry collector.
 
     This requires `[ledger] otel-endpoint` in your own configuration. The records contain numbers,
     times, hashes, and names of models and agents, but no text or paths. A running editor also sends
@@ -77,13 +81,33 @@ def _verify(queue: ShippingQueue, settings: Settings) -> int:
 def _print_records(queue: ShippingQueue) -> None:
     from sidecar.cost.shipping import encode
 
-    batch = queue.next_batch()
-    while batch.calls:
-        request = encode(batch.calls, queue.identity.resource())
+    for records in _pending_records(queue):
+        request = encode(records, queue.identity.resource())
         from google.protobuf.json_format import MessageToDict  # without it, `encode` has failed
 
         print_json(MessageToDict(request))
+
+
+def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
+    batch = queue.next_batch()
+    while batch.calls:
+        yield [call.record for call in batch.calls]
         batch = queue.next_batch(after=batch.after)
+    yield from (records for _root, records in _file_reports(queue) if records)
+
+
+def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
+    """Yield each workspace whose prompt files were not reported today, with their records."""
+    from sidecar.cli.sessions import SessionsView
+    from sidecar.config.load import find_root
+    from sidecar.workspace.prompt_files import file_records
+    from sidecar.workspace.workspace import path_of
+
+    folders = [Path(path) for uri in queue.recent_workspaces() if (path := path_of(uri))]
+    for root in dict.fromkeys(find_root(folder) for folder in folders if folder.is_dir()):
+        if not queue.has_file_report(root.as_uri()):
+            with SessionsView(root) as view:
+                yield root.as_uri(), file_records(view.files(None), root.as_uri(), queue.identity)
 
 
 async def _ship(
@@ -111,6 +135,9 @@ async def _ship(
             delay = FOLLOW_SECONDS
             try:
                 shipped = await ship(queue, collector)
+                for root, records in await asyncio.to_thread(lambda: list(_file_reports(queue))):
+                    await collector.send(records, asyncio.to_thread)
+                    await asyncio.to_thread(queue.accept_file_report, root)
                 failures = 0
                 _print_result(shipped, collector, missing, as_json=as_json, only_news=follow)
                 if not follow:

@@ -1,4 +1,4 @@
-"""Converts recorded calls to OpenTelemetry log records.
+"""Converts recorded calls and the costs of prompt files to OpenTelemetry log records.
 
 Only the attributes in this module leave the machine. They are numbers, times, hashes, and names
 that are in a fixed list or match a strict pattern.
@@ -22,10 +22,13 @@ from sidecar.models.names import LOCAL_PROVIDERS
 
 if TYPE_CHECKING:
     from sidecar.cost.prices import Cost
+    from sidecar.cost.protocol import FileCost
 
 SERVICE = "token-sidecar"
 EVENT = "gen_ai.client.inference.operation.details"
 """The event that describes a call in the GenAI semantic conventions."""
+FILE_EVENT = "token_sidecar.prompt_file"
+"""The event that describes what a prompt file costs."""
 OTHER = "other"
 """Replaces names that might contain text or paths."""
 
@@ -79,11 +82,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in known.items() if value}
 
 
-class CallRecord(NamedTuple):
-    """A log record of a call."""
+class Record(NamedTuple):
+    """A log record of a call, or of a prompt file's cost."""
 
     nanoseconds: int
-    """The time of the call since 1970, in nanoseconds."""
+    """The time of the call or report since 1970, in nanoseconds."""
     attributes: Mapping[str, str | int]
 
 
@@ -113,9 +116,7 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 
 
-def record_of(
-    event: LedgerEvent, cost: Cost, row: int, change: int, identity: Identity
-) -> CallRecord:
+def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: Identity) -> Record:
     """Return the log record of a call.
 
     Args:
@@ -148,10 +149,37 @@ def record_of(
         "token_sidecar.cost_source": source_of(event, cost),
         "token_sidecar.unpriced_tokens": cost.unpriced_tokens or None,
     }
-    return CallRecord(
+    return Record(
         milliseconds(event.at) * 1_000_000,
         {name: value for name, value in known.items() if value is not None},
     )
+
+
+def file_record(
+    file: FileCost, name: str, workspace: str, nanoseconds: int, identity: Identity
+) -> Record:
+    """Return the log record of what a prompt file has cost.
+
+    Args:
+        file: The file's cost.
+        name: The file's name, if it is a well-known one that says nothing about the user.
+        workspace: The URI of the workspace whose calls contained the file.
+        nanoseconds: The time of the report since 1970. Of two reports on a day, the later one
+            replaces the earlier one.
+        identity: The identity under which the record is shipped.
+    """
+    known: dict[str, str | int | None] = {
+        "event.name": FILE_EVENT,
+        "token_sidecar.file.id": identity.hash(file.uri),
+        "token_sidecar.file.workspace": identity.hash(workspace),
+        "token_sidecar.file.name": name or OTHER,
+        "token_sidecar.file.tokens": file.tokens,
+        "token_sidecar.file.calls": file.requests,
+        "token_sidecar.cost_usd": (
+            None if file.cost_usd is None else usd_attribute(Decimal(str(file.cost_usd)))
+        ),
+    }
+    return Record(nanoseconds, {name: value for name, value in known.items() if value is not None})
 
 
 def usd_attribute(usd: Decimal) -> str:
@@ -160,7 +188,7 @@ def usd_attribute(usd: Decimal) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def export_request(records: Sequence[CallRecord], resource: Mapping[str, str]) -> Any:
+def export_request(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
     """Return an OTLP export request that contains the records.
 
     Raises:
@@ -180,7 +208,7 @@ def export_request(records: Sequence[CallRecord], resource: Mapping[str, str]) -
                     timestamp=record.nanoseconds,
                     observed_timestamp=record.nanoseconds,
                     attributes=record.attributes,
-                    event_name=EVENT,
+                    event_name=str(record.attributes["event.name"]),
                 ),
                 source,
                 scope,

@@ -1,8 +1,10 @@
-"""Ships the ledger's calls to the user's OpenTelemetry collector over OTLP/HTTP.
+"""Ships calls and the costs of prompt files to the user's OpenTelemetry collector over OTLP/HTTP.
 
 The ledger is the queue. Its database holds a cursor for each destination, which moves only past
 calls that the collector accepted. A call may therefore arrive twice, with the same id and version.
 An amended call is sent again with a higher version, and a refused call is queued again.
+
+Prompt files have no queue: what they cost is reported once a day for each workspace.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import gzip
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sidecar.config.private_files import locked
 from sidecar.cost.export import COLUMNS, TABLES, event_of_row
-from sidecar.cost.ledger import explained
-from sidecar.cost.records import CallRecord, Identity, export_request, record_of
+from sidecar.cost.ledger import DAY_MS, explained
+from sidecar.cost.records import Identity, Record, export_request, record_of
 from sidecar.endpoints.http import host_of, without_secrets
 from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
@@ -45,6 +48,8 @@ BATCH = 1_000
 FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
 """The first and the longest delay in seconds between attempts, if the collector is away."""
 _TIMEOUT = 10.0
+_REPORT_DAYS = 30
+_DAY_NS = 86_400_000_000_000
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REFUSALS = 16
 """Number of refused requests, without an accepted one, after which a run ends."""
@@ -60,6 +65,9 @@ _SCHEMA = (
     # The last change of each call that was amended or queued again, numbered over all calls.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
+    # The last UTC day on which a destination accepted a report of a workspace's prompt files.
+    "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
+    "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
 _AMEND = (
     "INSERT INTO amended SELECT {id}, 1 + (SELECT coalesce(max(change), 0) FROM amended) WHERE 1 "
@@ -103,7 +111,7 @@ class QueuedCall(NamedTuple):
 
     row: int
     change: int
-    record: CallRecord
+    record: Record
 
 
 class Cursor(NamedTuple):
@@ -194,6 +202,34 @@ class ShippingQueue:
         """Send calls again with a higher version. Raises LedgerError."""
         with self.ledger.transaction() as connection:
             _queue_again(connection, rows)
+
+    def recent_workspaces(self) -> list[str]:
+        """Return the workspaces with calls in the last month, as URIs. Raises LedgerError."""
+        start = (time.time_ns() // _DAY_NS - _REPORT_DAYS) * DAY_MS
+        with self.ledger.reader() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT workspace FROM session WHERE id IN "
+                "(SELECT session FROM event WHERE at >= ?)",
+                (start,),
+            ).fetchall()
+        return [str(workspace) for (workspace,) in rows]
+
+    def has_file_report(self, workspace: str) -> bool:
+        """Return whether a workspace's prompt files were reported today. Raises LedgerError."""
+        with self.ledger.reader() as connection:
+            found = connection.execute(
+                "SELECT 1 FROM file_report WHERE destination = ? AND workspace = ? AND day = ?",
+                (self._destination, workspace, time.time_ns() // _DAY_NS),
+            ).fetchone()
+        return found is not None
+
+    def accept_file_report(self, workspace: str) -> None:
+        """Mark a workspace's prompt files as reported today. Raises LedgerError."""
+        with self.ledger.transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO file_report VALUES (?, ?, ?)",
+                (self._destination, workspace, time.time_ns() // _DAY_NS),
+            )
 
     def _cursor(self, connection: sqlite3.Connection) -> Cursor:
         stored = connection.execute(
@@ -288,7 +324,7 @@ class Collector:
         waiting = [list(calls)]
         while waiting:
             part = waiting.pop()
-            reason = await self._post(part, run)
+            reason = await self._post([call.record for call in part], run)
             if not reason:
                 continue
             if len(part) > 1:
@@ -301,15 +337,25 @@ class Collector:
                 raise CollectorError(reason)
         return refused
 
+    async def send(self, records: Sequence[Record], run: Run) -> None:
+        """Send records in one request.
+
+        Raises:
+            CollectorError: The collector is away, or refuses a record.
+            ShippingError: The extra `[otel]` is not installed.
+        """
+        if records and (reason := await self._post(records, run)):
+            raise CollectorError(reason)
+
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
-    async def _post(self, calls: Sequence[QueuedCall], run: Run) -> str:
+    async def _post(self, records: Sequence[Record], run: Run) -> str:
         """Send one request. Returns why it was refused, or "" if it was accepted."""
         client = self._client = self._client or await run(self._make_client)
-        body = await run(partial(_compress, calls, self._resource))
+        body = await run(partial(_compress, records, self._resource))
         where = without_secrets(self._url)
         try:
             async with asyncio.timeout(_TIMEOUT):
@@ -368,16 +414,16 @@ async def _send(
         raise OSError(type(error).__name__) from error
 
 
-def encode(calls: Sequence[QueuedCall], resource: Mapping[str, str]) -> Any:
-    """Return the OTLP request for calls. Raises ShippingError without the extra `[otel]`."""
+def encode(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
+    """Return the OTLP request for records. Raises ShippingError without the extra `[otel]`."""
     try:
-        return export_request([call.record for call in calls], resource)
+        return export_request(records, resource)
     except ImportError as error:
         raise ShippingError("shipping calls needs an extra: install token-sidecar[otel]") from error
 
 
-def _compress(calls: Sequence[QueuedCall], resource: Mapping[str, str]) -> bytes:
-    return gzip.compress(encode(calls, resource).SerializeToString(), 6)
+def _compress(records: Sequence[Record], resource: Mapping[str, str]) -> bytes:
+    return gzip.compress(encode(records, resource).SerializeToString(), 6)
 
 
 def _rejection(where: str, headers: Mapping[str, str], answer: bytes) -> str:

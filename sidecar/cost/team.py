@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Team
     from sidecar.cost.protocol import CostDetailParams, CostKey, CostReport, PageKey
-    from sidecar.cost.records import CallRecord
+    from sidecar.cost.records import Record
     from sidecar.cost.shipping import QueuedCall, ShippingQueue
 
 _CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
@@ -284,7 +284,7 @@ def _sum(first: Any, second: Any) -> Any:
     return first + second
 
 
-def _totals_of(record: CallRecord) -> _Totals:
+def _totals_of(record: Record) -> _Totals:
     attributes = record.attributes
     return _Totals(
         1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -27,6 +28,7 @@ from sidecar.workspace.documents import Snapshot
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
+    from sidecar.cost.records import Identity, Record
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
@@ -108,6 +110,12 @@ MEMORIES = (
     UserFile("kimi-code", "KIMI_CODE_HOME", ".kimi-code", "AGENTS.md"),
     UserFile("pi", None, ".pi/agent", "AGENTS.md"),
 )
+
+
+_PUBLIC_NAMES = frozenset(
+    {rule.pattern.rpartition("/")[2] for rule in RULES} | {memory.name for memory in MEMORIES}
+)
+"""Names that say nothing about the user. They may leave the machine."""
 
 
 class PromptFile(msgspec.Struct, frozen=True):
@@ -293,6 +301,25 @@ async def file_costs(
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
     rows = [_make_row(file, count, groups, span) for file, count in zip(files, counts, strict=True)]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
+
+
+def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> list[Record]:
+    """Return the records of a workspace's prompt files, for a collector. They contain no paths.
+
+    Args:
+        files: The files' costs. Files that no request contained are left out.
+        root: The URI of the workspace.
+        identity: The identity under which the records are shipped.
+    """
+    from sidecar.cost.records import file_record
+
+    records = []
+    for file in files:
+        name = unquote(file.uri).rpartition("/")[2]
+        if file.requests:
+            public = name if name in _PUBLIC_NAMES else ""
+            records.append(file_record(file, public, root, time.time_ns(), identity))
+    return records
 
 
 def is_prompt_file(workspace: Workspace, path: Path) -> bool:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
 from sidecar.server.features import background
 from tests.collector import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.collector import Answer
     from tests.protocol.client import Client
@@ -41,6 +46,29 @@ async def test_new_calls_are_shipped(bare: Client, collector: Collector) -> None
             await asyncio.sleep(0.05)
     await asyncio.sleep(0.3)  # several more runs
     assert len(collector.calls()) == 3
+
+
+async def test_what_prompt_files_cost_is_reported_once(
+    bare: Client, collector: Collector, tmp_path: Path
+) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "CLAUDE.md").write_text("Be brief.")
+    home.session(root).reply()
+    await asyncio.to_thread(CliRunner().invoke, cost, ["--workspace", str(root)])
+    await bare.initialize(root.as_uri())
+    bare.ignore("status/update")
+
+    def files() -> list[object]:
+        return [call["token_sidecar.file.name"] for call in collector.calls() if "token_sidecar.file.id" in call]  # fmt: skip
+
+    async with asyncio.timeout(30):
+        while not files():
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.3)  # several more runs
+    assert files() == ["CLAUDE.md"]
 
 
 async def test_shutdown_does_not_wait_for_a_collector_that_hangs(

@@ -381,7 +381,10 @@ def test_no_text_path_title_or_key_leaves(
     home.clock.now = datetime.now(UTC) - timedelta(hours=1)
     root = tmp_path / f"{secret}-project"
     root.mkdir()
+    (root / "CLAUDE.md").write_text(f"{secret} rules\n@{secret}.md\n")
+    (root / f"{secret}.md").write_text(f"more {secret} rules")
     session = home.session(root)
+    session.reply()
     session.reply()
     monkeypatch.setenv("SALT", secret)
     book.record(
@@ -402,7 +405,16 @@ def test_no_text_path_title_or_key_leaves(
     assert done.exit_code == 0, done.output
     sent = CliRunner().invoke(cost, ["ship"])
     assert sent.output.startswith("Sent "), sent.output
-    calls = collector.calls()
+    records = collector.calls()
+    calls = [record for record in records if "token_sidecar.call.id" in record]
+    files = [record for record in records if "token_sidecar.file.id" in record]
+    assert {file["token_sidecar.file.name"] for file in files} == {"CLAUDE.md", "other"}
+    assert len(calls) + len(files) == len(records)
+    assert set().union(*files) == {
+        "at", "event.name", "service.name", "service.version", "service.instance.id", "user.hash",
+        "token_sidecar.file.id", "token_sidecar.file.workspace", "token_sidecar.file.name",
+        "token_sidecar.file.tokens", "token_sidecar.file.calls", "token_sidecar.cost_usd",
+    }  # fmt: skip
     assert {"claude-code", "protocol"} <= {call["gen_ai.agent.name"] for call in calls}
     assert "qwen3.gguf" in {call["gen_ai.request.model"] for call in calls}
     assert {call["token_sidecar.category"] for call in calls} == {"main", "other"}
@@ -410,6 +422,39 @@ def test_no_text_path_title_or_key_leaves(
         assert secret.encode() not in body
         assert str(tmp_path).encode() not in body
     assert all(secret not in str(headers) for headers in collector.headers)
+
+
+def test_prompt_files_are_reported_once_a_day_and_workspace(
+    collector: Collector, tmp_path: Path
+) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "CLAUDE.md").write_text("Be brief.")
+        session = home.session(tmp_path / name)
+        for _ in range(2 + (name == "two")):
+            session.reply()
+    configure(collector)
+
+    def files() -> list[dict[str, Any]]:
+        return [call for call in collector.calls() if "token_sidecar.file.id" in call]
+
+    def refuse_files(_path: str, body: bytes) -> Answer:
+        return (503 if b"token_sidecar.file.id" in body else 200), b"", {}
+
+    collector.answer = refuse_files
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 1
+    assert files() == []
+    collector.answer = lambda _path, _body: (200, b"", {})
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    assert sorted(file["token_sidecar.file.calls"] for file in files()) == [2, 3]
+    assert len({file["token_sidecar.file.workspace"] for file in files()}) == 2
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    assert len(files()) == 2
+    configure(collector, '[team]\nteam = "platform"\n')
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    assert [file.get("team.id") for file in files()] == [None, None, "platform", "platform"]
 
 
 def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(

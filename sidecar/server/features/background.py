@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from sidecar.cost.protocol import CostFilesParams
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.errors import SidecarError
 from sidecar.tasks import backoff
@@ -21,6 +22,7 @@ from sidecar.workspace.workspace import Event
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.protocol import ContextUsage
+    from sidecar.cost.shipping import Collector, ShippingQueue
     from sidecar.endpoints.outcome import MissKind
     from sidecar.server.server import SidecarServer
     from sidecar.tasks import JobKey
@@ -264,6 +266,21 @@ class CallShipping:
                 await shipping.ship(
                     queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
                 )
+                for root in tuple(self._services.roots):
+                    await self._ship_files(root, queue, collector)
+
+    async def _ship_files(
+        self, workspace: Workspace, queue: ShippingQueue, collector: Collector
+    ) -> None:
+        """Report what a workspace's prompt files cost, once a day."""
+        from sidecar.workspace.prompt_files import file_costs, file_records
+
+        run, uri = self._services.workers.run, workspace.uri
+        if uri is None or await run(partial(queue.has_file_report, uri)):
+            return
+        files = await file_costs(self._services, workspace, CostFilesParams())
+        await collector.send(file_records(files, uri, queue.identity), run)
+        await run(partial(queue.accept_file_report, uri))
 
 
 class TeamSpending:

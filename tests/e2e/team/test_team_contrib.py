@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.records import CallRecord, Identity, export_request
+from sidecar.cost.protocol import FileCost
+from sidecar.cost.records import Identity, Record, export_request, file_record
 from tests.clickhouse import SCHEMA, ClickHouse
 from tests.e2e.team.rotel import Rotel
-from tests.e2e.team.test_team_reports import events, insert, queue_of
+from tests.e2e.team.test_team_reports import events, insert, insert_records, queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,36 @@ def expand(query: str, since: str, until: str, teams: str) -> str:
     return query.replace("${team:singlequote}", teams)
 
 
+def report_files(
+    store: ClickHouse, identity: Identity, calls: int, usd: str | None, minutes: int
+) -> None:
+    """Report a repository's CLAUDE.md and the user's own in two workspaces."""
+    at = time.time_ns() + minutes * 60_000_000_000
+    own = "file:///home/jane/.claude/CLAUDE.md"
+    records = [
+        file_record(
+            FileCost(
+                uri=uri,
+                tokens=500,
+                requests=calls,
+                cost_usd=None if usd is None else float(usd),
+                cached_percent=None,
+                text="",
+            ),
+            "CLAUDE.md",
+            workspace,
+            at,
+            identity,
+        )
+        for uri, workspace in (
+            ("file:///work/CLAUDE.md", "file:///work"),
+            (own, "file:///work"),
+            (own, "file:///other"),
+        )
+    ]
+    insert_records(store, records, identity.resource())
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
     folder = tmp_path_factory.mktemp("store")
@@ -49,6 +80,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
         book.ledger.record_many(events(user))
         queue = queue_of(book, user)
         insert(store, queue.next_batch().calls, queue.identity.resource())
+        report_files(store, queue.identity, 10 * (user + 1), "0.5", minutes=0)
+        report_files(store, queue.identity, 12 * (user + 1), "0.75", minutes=5)
         book.close()
     store.compute_daily()
     store.run("INSERT INTO llm.budgets VALUES ('team0', toStartOfMonth(today()), 100)")
@@ -80,6 +113,31 @@ def test_the_budget_of_a_team(store: ClickHouse) -> None:
         "WHERE team = 'team0' AND toStartOfMonth(at) = toStartOfMonth(today())"
     )
     assert rows == [["team0", spent, "100"]]
+
+
+def test_prompt_files_count_by_their_last_report(store: ClickHouse) -> None:
+    query = (
+        "SELECT name, team, tokens, calls, cost, day >= today() FROM llm.expensive_prompt_files "
+        "ORDER BY calls"
+    )
+    rows = [
+        ["CLAUDE.md", f"team{user % 2}", "500", str(12 * (user + 1) * places), usd, "1"]
+        for user, places, usd in (
+            (0, 1, "0.75"), (1, 1, "0.75"), (0, 2, "1.5"), (2, 1, "0.75"), (1, 2, "1.5"), (2, 2, "1.5"),
+        )
+    ]  # fmt: skip
+    assert sorted(store.rows(query)) == sorted(rows)
+    assert store.rows("SELECT count() FROM llm.calls FINAL WHERE agent = ''") == [["0"]]
+
+
+def test_a_prompt_file_without_a_price_has_no_cost(tmp_path: Path) -> None:
+    store = ClickHouse(tmp_path / "store")
+    identity = Identity(installation="one")
+    report_files(store, identity, 10, "0.5", minutes=0)
+    report_files(store, identity, 20, None, minutes=1)
+    rows = store.rows("SELECT calls, cost FROM llm.expensive_prompt_files ORDER BY calls")
+    assert rows == [["20", r"\N"], ["40", r"\N"]]
+    store.close()
 
 
 def test_the_schema_can_be_run_again(store: ClickHouse) -> None:
@@ -119,7 +177,7 @@ def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
     for statement in script.replace("HASH", user).split(";\n"):
         if statement.strip():
             store.run(statement.strip() + " SETTINGS mutations_sync = 1" if "DELETE" in statement else statement)  # fmt: skip
-    for table in ("otel.otel_logs WHERE ResourceAttributes['user.hash']", "llm.calls WHERE user", "llm.daily WHERE user", "llm.daily_sums WHERE user"):  # fmt: skip
+    for table in ("otel.otel_logs WHERE ResourceAttributes['user.hash']", "llm.calls WHERE user", "llm.daily WHERE user", "llm.daily_sums WHERE user", "llm.prompt_files WHERE user"):  # fmt: skip
         assert store.rows(f"SELECT count() FROM {table} = '{user}'") == [["0"]]  # noqa: S608
     assert store.rows("SELECT uniq(user) FROM llm.daily") == [["2"]]
 
@@ -156,9 +214,7 @@ def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) 
         "gen_ai.usage.cache_read.input_tokens": 30,
         "gen_ai.usage.output_tokens": 1,
     }
-    body = export_request(
-        [CallRecord(time.time_ns(), attributes)], {"service.name": "copilot-chat"}
-    )
+    body = export_request([Record(time.time_ns(), attributes)], {"service.name": "copilot-chat"})
     httpx.post(
         f"{collector.url}/v1/logs",
         content=body.SerializeToString(),

@@ -29,7 +29,7 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.export import read_events
 from sidecar.cost.prices import Prices
-from sidecar.cost.records import CallRecord, export_request
+from sidecar.cost.records import Record, export_request
 from sidecar.cost.sums import Scope
 from tests.clickhouse import ClickHouse
 from tests.e2e.team.rotel import Rotel
@@ -124,7 +124,7 @@ class Team:
             events[index] = msgspec.structs.replace(events[index], buckets=more)
         self.record(user, events)
 
-    def telemetry(self, user: Path, share: float) -> list[tuple[str, CallRecord]]:
+    def telemetry(self, user: Path, share: float) -> list[tuple[str, Record]]:
         """What the agents themselves report of a share of a user's calls, with other clocks."""
         reported = (event for event in self.events[user] if event.telemetry_id)
         return [
@@ -133,7 +133,7 @@ class Team:
             if self.random.random() < share
         ]
 
-    def _agents_report(self, event: LedgerEvent) -> CallRecord:
+    def _agents_report(self, event: LedgerEvent) -> Record:
         at = event.at + timedelta(seconds=self.random.randrange(-7_200, 7_200))
         buckets = event.buckets
         if event.agent == "claude-code":
@@ -168,7 +168,7 @@ class Team:
                 "gen_ai.usage.input_tokens": buckets.prompt,
                 "gen_ai.usage.output_tokens": buckets.completion,
             }
-        return CallRecord(int(at.timestamp() * 1000) * 1_000_000, attributes)
+        return Record(int(at.timestamp() * 1000) * 1_000_000, attributes)
 
     @cached_property
     def prices(self) -> Prices:
@@ -243,7 +243,7 @@ class Chaos:
         shipper.wait()
 
 
-def post(collector: Rotel, agent: str, records: list[CallRecord]) -> None:
+def post(collector: Rotel, agent: str, records: list[Record]) -> None:
     service = {"codex": "codex_cli_rs"}.get(agent, agent)
     body = export_request(records, {"service.name": service, "user.hash": "agents own"})
     headers = {"Content-Type": "application/x-protobuf"}

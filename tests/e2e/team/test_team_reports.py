@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.cost.protocol import CostKey
+    from sidecar.cost.records import Record
     from sidecar.cost.shipping import QueuedCall
 
 PASSWORD = "store secret"  # noqa: S105
@@ -67,15 +68,20 @@ def events(user: int) -> list[LedgerEvent]:
 
 
 def insert(store: ClickHouse, calls: list[QueuedCall], resource: dict[str, str]) -> None:
+    """Write the records of calls as the collector does."""
+    insert_records(store, [call.record for call in calls], resource)
+
+
+def insert_records(store: ClickHouse, records: list[Record], resource: dict[str, str]) -> None:
     """Write records as the collector does."""
     rows = [
         {
-            "Timestamp": f"{call.record.nanoseconds / 1e9:.3f}",
+            "Timestamp": f"{record.nanoseconds / 1e9:.3f}",
             "ServiceName": "token-sidecar",
             "ResourceAttributes": resource,
-            "LogAttributes": {name: str(value) for name, value in call.record.attributes.items()},
+            "LogAttributes": {name: str(value) for name, value in record.attributes.items()},
         }
-        for call in calls
+        for record in records
     ]
     columns = ", ".join(rows[0])
     lines = "\n".join(json.dumps(row) for row in rows)
