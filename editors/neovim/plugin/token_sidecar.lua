@@ -1,8 +1,8 @@
--- Loads no modules at start-up; they are loaded when a file is shown or a command runs.
+-- No modules are loaded at start-up. They are loaded when a file is shown or a command is run.
 if vim.g.loaded_token_sidecar then return end
 vim.g.loaded_token_sidecar = 1
 
---- With vim.g.token_sidecar_enabled = false, the server starts only after vim.lsp.enable('token_sidecar').
+--- If vim.g.token_sidecar_enabled is false, the server starts only after vim.lsp.enable('token_sidecar').
 local function wanted()
   if vim.g.token_sidecar_enabled ~= false or not package.loaded['vim.lsp'] then
     return vim.g.token_sidecar_enabled ~= false
@@ -26,12 +26,12 @@ local function on(events, pattern, callback)
   vim.api.nvim_create_autocmd(events, { group = group, pattern = pattern, callback = callback })
 end
 
--- All files, including those without a file type, for which vim.lsp.enable() never starts a server. Scheduled, so
--- that start-up and opening a file do not wait.
+-- All files are attached, including those without a file type, for which vim.lsp.enable() never starts a server. The
+-- callback is scheduled, so it does not delay start-up or opening a file.
 on({ 'BufReadPost', 'BufNewFile', 'BufFilePost', 'BufWritePost' }, '*', attach_soon)
 on('BufFilePost', '*', function(event) reopen(event.buf) end)
 on('OptionSet', { 'fileformat', 'endofline' }, function() reopen(vim.api.nvim_get_current_buf()) end)
-if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
+if vim.v.vim_did_enter == 1 then -- a plugin manager has loaded this file late
   vim.schedule(function() vim.tbl_map(attach, vim.api.nvim_list_bufs()) end)
 end
 
@@ -66,7 +66,7 @@ on('ModeChanged', '*:[vV\22]*', function()
   if vim.g.token_sidecar_selection then require('token_sidecar.visual').start() end
 end)
 
--- Chat plugins: each integration is loaded by the first event of its plugin.
+-- The integration of each chat plugin is loaded at the first event of the plugin.
 local function integrate(event, pattern, module)
   on(event, pattern, function(args)
     if vim.g.token_sidecar_integrations ~= false then

@@ -1,12 +1,12 @@
 import { commands } from "vscode";
 
-/** What commands depend on; the `when` clauses of the manifest use these as context keys. */
+/** The state on which commands depend. The manifest uses these values as context keys in `when` clauses. */
 export interface State {
-  /** Whether the server runs. */
+  /** Whether the server is running. */
   running: boolean;
-  /** The shown context: `own` can be changed, `agent` belongs to a coding agent. */
+  /** Whose context is shown: `own` contexts can be changed, `agent` contexts belong to a coding agent. */
   context: "own" | "agent" | "none";
-  /** Whether the tree of sessions hides those that have ended. */
+  /** Whether the tree of sessions hides sessions that have ended. */
   endedHidden: boolean;
 }
 

@@ -28,7 +28,7 @@ const FIT_TITLE = "Fit to budget";
 
 type Action = (...args: unknown[]) => Promise<unknown>;
 
-/** The commands of the palette, by the last part of their ids. */
+/** Return the commands of the palette, by the last part of their ids. */
 export function actions(context: ExtensionContext, server: Server, view: SessionsView): Record<string, Action> {
   return {
     count: () => count(server),
@@ -59,7 +59,7 @@ export function actions(context: ExtensionContext, server: Server, view: Session
   };
 }
 
-/** Register the commands; a thrown error is shown to the user. */
+/** Register the commands. Errors that they throw are shown to the user. */
 export function registerCommands(context: ExtensionContext, server: Server, view: SessionsView): void {
   for (const [name, action] of Object.entries(actions(context, server, view))) {
     const run = (...args: unknown[]): Promise<unknown> =>
@@ -126,7 +126,7 @@ async function contextUsage(server: Server): Promise<ContextUsage> {
   return usage;
 }
 
-/** Apply one of the server's fixes; if there are none, ask for a size. */
+/** Apply one of the server's fixes. If there are none, ask the user for a size. */
 async function fitToBudget(server: Server): Promise<boolean> {
   const { document } = activeEditor();
   const version = document.version;

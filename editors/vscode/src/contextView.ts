@@ -6,7 +6,7 @@ import { workspaceParam } from "./workspaceParam";
 
 const AGES_MS = 60_000;
 
-/** The view of the shown context: what fills the window, and what comes next. */
+/** The view that shows what fills the context window, and the forecast. */
 export class ContextView implements WebviewViewProvider, Disposable {
   private readonly registration: Disposable;
 

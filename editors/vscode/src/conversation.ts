@@ -4,7 +4,7 @@ import type { ContextUsage, FitResult, SessionRow } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
-/** Let the user choose the session shown in the status; null selects the newest. */
+/** Let the user choose the session that the status shows. Returns null for the newest session. */
 export async function chooseSession(server: Server): Promise<string | null | undefined> {
   const where = workspaceParam(server);
   const rows = await server.request<SessionRow[]>("context/sessions", { ...where, all: true });
@@ -23,12 +23,12 @@ function item(row: SessionRow): QuickPickItem & { id: string } {
   return { id: row.id, label: plain(row.label), detail: plain(row.detail), picked: row.shown };
 }
 
-/** Show a session in the status until it ends; without a row, show the newest again. */
+/** Show a session in the status until it ends. If no row is given, show the newest session. */
 export async function pinSession(server: Server, row?: SessionRow): Promise<void> {
   await server.request("context/select", { ...workspaceParam(server), session: row?.id ?? null });
 }
 
-/** Show what pruning would remove and what that costs in cache; apply it if the user agrees. */
+/** Show what pruning would remove and the number of cached tokens it would cost. Apply it if the user agrees. */
 export async function fitContext(server: Server): Promise<FitResult> {
   const where = workspaceParam(server);
   const plan = await server.request<FitResult>("context/fit", where);

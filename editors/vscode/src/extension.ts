@@ -10,7 +10,7 @@ import { StatusBar, languageStatus } from "./status";
 
 let server: Server | undefined;
 
-/** Start the server and show its results; this extension computes nothing itself. */
+/** Start the server and show its results. The extension itself does no counting. */
 export function activate(context: ExtensionContext): Api {
   const log = window.createOutputChannel("Token Sidecar", { log: true });
   const running = (server = new Server(context, log));
@@ -24,7 +24,7 @@ export function activate(context: ExtensionContext): Api {
       else if (event.affectsConfiguration(SECTION)) running.settingsChanged();
     }),
   );
-  // Not awaited: opening a window must not wait for a process.
+  // Not awaited, because opening a window must not wait for a process.
   void running.restart();
   return {
     request: (method, params) => running.request(method, params),

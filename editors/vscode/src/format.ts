@@ -2,7 +2,7 @@ import type { Count } from "./generated";
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
-/** Format a number as the server does, in every locale: `12,345`. */
+/** Format a number in the same way as the server, in any locale: `12,345`. */
 export function number(value: number): string {
   return WHOLE.format(value);
 }
@@ -13,7 +13,7 @@ export function tokens(count: Pick<Count, "tokens" | "method">): string {
   return (exact ? "" : "~") + number(count.tokens);
 }
 
-/** Format a number with its noun: `1 turn`, `2,431 turns`. */
+/** Format a number with a noun: `1 turn`, `2,431 turns`. */
 export function counted(value: number, noun: string): string {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
@@ -23,7 +23,7 @@ export function tokensText(count: Pick<Count, "tokens" | "method">): string {
   return `${tokens(count)} token${count.tokens === 1 ? "" : "s"}`;
 }
 
-/** Format a share as the server does, rounded down to a whole percentage: `13 %`. */
+/** Format a percentage in the same way as the server, rounded down to a whole number: `13 %`. */
 export const percent = (share: number): string => `${number(Math.floor(share))} %`;
 
 /** Describe how a count was made: `o200k_base, exact`, `claude, estimate ±9.2 %`. */
@@ -32,7 +32,7 @@ export function how(count: Count): string {
   return `${count.tokenizer}, ${count.method}${error}`;
 }
 
-/** Format USD as the server does: `$8.27`, two significant digits below $1, `<$0.001`. */
+/** Format USD in the same way as the server: `$8.27`, `<$0.001`, and two significant digits below $1. */
 export function usd(value: number): string {
   if (value >= 0.995 || value === 0) return `$${value.toFixed(2)}`;
   if (value < 0.001) return "<$0.001";
@@ -44,7 +44,7 @@ export function reason(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-// C0 except line feed, DEL, C1, bidirectional and invisible characters, line separators.
+// C0 (except line feed), DEL, C1, bidirectional and invisible characters, and line separators.
 const CONTROLS = /[\0-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 /** Escape untrusted text: control characters, links in messages and icons in labels. */

@@ -9,19 +9,19 @@ import { SECTION } from "./settings";
 const WINDOWS = process.platform === "win32";
 const OLDEST_PYTHON = [3, 11] as const;
 
-/** Run a program by its absolute path, outside the open folder, whose programs are not trusted. */
+/** Run a program by its absolute path, in the home folder, because programs in the open folder are not trusted. */
 export function run(program: string, args: string[], options: ExecFileOptions = {}): Promise<{ stdout: string }> {
   return promisify(execFile)(program, args, { ...options, cwd: homedir(), encoding: "utf8" });
 }
 
-/** A program with its arguments and the place where it was found. */
+/** A program, its arguments, and where it was found. */
 export interface ServerCommand {
   command: string;
   args: string[];
   origin: "setting" | "PATH" | "managed environment" | "Python";
 }
 
-/** Return the server's command, or undefined if none is installed; throws if the configured path is invalid. */
+/** Return the server's command, or undefined if it is not installed. Throws if the configured path is invalid. */
 export async function findServer(context: ExtensionContext): Promise<ServerCommand | undefined> {
   const named = workspace.getConfiguration(SECTION).get<string>("server.path", "").trim();
   if (named) return fromSetting(named);
@@ -44,14 +44,14 @@ async function fromSetting(named: string): Promise<ServerCommand> {
 async function fromPython(): Promise<ServerCommand | undefined> {
   const python = await findPython();
   if (!python) return undefined;
-  // Without -P Python would import a `sidecar/` folder of the workspace.
+  // Without -P, Python would import a `sidecar/` folder in the workspace.
   const args = ["-P", "-m", "sidecar"];
   const { stdout } = await run(python, [...args, "--version"], { timeout: 10_000 }).catch(() => ({ stdout: "" }));
   if (!stdout.includes("token-sidecar")) return undefined;
   return { command: python, args: [...args, "serve"], origin: "Python" };
 }
 
-/** Return Python 3.11 or later from PATH. */
+/** Return the path of Python 3.11 or later on PATH, or undefined if there is none. */
 export async function findPython(): Promise<string | undefined> {
   for (const name of ["python3", "python"]) {
     const path = await onPathVariable(name);
@@ -68,7 +68,7 @@ async function recentEnough(python: string): Promise<boolean> {
   );
 }
 
-/** Return the folder of the environment created by "Install Server" for this version of the extension. */
+/** Return the folder of the environment that "Install Server" creates for this version of the extension. */
 export function managedFolder(context: ExtensionContext): string {
   const { version } = context.extension.packageJSON as { version: string };
   return join(context.globalStorageUri.fsPath, `server-${version}`);
@@ -79,20 +79,20 @@ export function managedProgram(context: ExtensionContext, name: string): string 
   return join(managedFolder(context), WINDOWS ? "Scripts" : "bin", WINDOWS ? `${name}.exe` : name);
 }
 
-/** Find a program in the absolute folders of PATH, outside the open folders. */
+/** Find a program on PATH. Relative folders and the open folders are ignored. */
 async function onPathVariable(name: string): Promise<string | undefined> {
   const open = await openFolders();
   const theirs = (path: string): boolean => open.some((folder) => inside(path, folder));
   for (const folder of (process.env["PATH"] ?? "").split(delimiter)) {
     if (!isAbsolute(folder)) continue;
     const path = join(await realpath(folder), WINDOWS ? `${name}.exe` : name);
-    // Check the link itself too: a virtual environment's Python is a link that loads modules from its own folder.
+    // Also check the link itself, because the Python link in a virtual environment loads modules from its own folder.
     if ((await executable(path)) && !theirs(path) && !theirs(await realpath(path))) return path;
   }
   return undefined;
 }
 
-/** Return the open folders, except one that contains the user's home, which is not a cloned repository. */
+/** Return the open folders, without those that contain the user's home, because they are not cloned repositories. */
 async function openFolders(): Promise<string[]> {
   const home = await realpath(homedir());
   const folders = await Promise.all((workspace.workspaceFolders ?? []).map(({ uri }) => realpath(uri.fsPath)));

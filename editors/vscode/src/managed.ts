@@ -5,7 +5,7 @@ import { findPython, managedFolder, managedProgram, run } from "./locate";
 
 const PIP = ["-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
 
-/** Install the bundled wheel and its dependencies, checked by hash, into a private environment. */
+/** Install the bundled wheel and its dependencies into a private environment. Dependencies are verified by hash. */
 export async function installServer(context: ExtensionContext, log: LogOutputChannel): Promise<void> {
   const python = await findPython();
   if (!python) {
@@ -33,7 +33,7 @@ export async function installServer(context: ExtensionContext, log: LogOutputCha
   });
 }
 
-/** Add the dependencies of the MCP server, checked by hash, to the private environment. */
+/** Add the MCP server's dependencies to the private environment. They are verified by hash. */
 export async function installMcp(context: ExtensionContext, log: LogOutputChannel): Promise<void> {
   const requirements = join(context.extensionPath, "server", "requirements-mcp.txt");
   const title = "Token Sidecar: installing its MCP server";

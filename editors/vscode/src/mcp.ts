@@ -6,7 +6,7 @@ import { installMcp } from "./managed";
 const ID = "token-sidecar";
 const HOW_TO_INSTALL = "install it with `pip install 'token-sidecar[mcp]'` in the Python environment of the server";
 
-/** The part of the API since VS Code 1.101 that this module uses; the declared minimum version lacks it. */
+/** The part of the VS Code API that this module uses. It requires VS Code 1.101, but older versions are supported. */
 interface StdioDefinition {
   command: string;
   args: string[];
@@ -21,7 +21,7 @@ interface McpApi {
   McpStdioServerDefinition?: new (label: string, command: string, args: string[]) => StdioDefinition;
 }
 
-/** Offer the MCP server to agents in VS Code, if this version supports that. */
+/** Offer the MCP server to agents in VS Code if this version of VS Code supports it. */
 export function registerMcpServer(context: vscode.ExtensionContext, log: vscode.LogOutputChannel): void {
   const { lm, McpStdioServerDefinition } = vscode as unknown as McpApi;
   if (!lm?.registerMcpServerDefinitionProvider || !McpStdioServerDefinition) return;
@@ -39,7 +39,7 @@ export function registerMcpServer(context: vscode.ExtensionContext, log: vscode.
       if (await isUsable(definition)) return definition;
       const server = await findServer(context);
       if (server?.origin !== "managed environment") {
-        throw new Error(`the server lacks its MCP part: ${HOW_TO_INSTALL}`);
+        throw new Error(`the server's MCP dependencies are missing: ${HOW_TO_INSTALL}`);
       }
       await installMcp(context, log);
       return definition;
@@ -48,7 +48,7 @@ export function registerMcpServer(context: vscode.ExtensionContext, log: vscode.
   context.subscriptions.push(lm.registerMcpServerDefinitionProvider(ID, provider));
   log.debug("the MCP server is offered to agents");
 
-  /** Whether the extra `mcp` is installed: without it the command ends with exit code 2. */
+  /** Return whether the extra `mcp` is installed. If it is not, the command exits with code 2. */
   async function isUsable({ command, args }: StdioDefinition): Promise<boolean> {
     return run(command, [...args, "--check"], { timeout: 30_000 }).then(
       () => true,

@@ -7,13 +7,13 @@ import SCRIPT from "./page.client.js";
 const LATEST_MS = 1000;
 const PATIENCE_MS = 150;
 
-/** A webview panel or view. */
+/** A webview panel or a webview view. */
 export interface Host {
   readonly webview: Webview;
   readonly visible: boolean;
 }
 
-/** The values of a page's form. */
+/** The values in a page's form. */
 export type Choice = Record<string, string>;
 
 interface Message {
@@ -24,12 +24,12 @@ interface Message {
   text?: string;
 }
 
-/** Shows a page of the server in a webview, and updates it while it is visible. */
+/** Shows a page from the server in a webview, and updates it while it is visible. */
 export class LivePage implements Disposable {
   private timer: NodeJS.Timeout | undefined;
   private readonly messages: Disposable;
 
-  /** `load` requests the page for a choice. */
+  /** `load` requests the page for the values in its form. */
   constructor(
     private readonly host: Host,
     private readonly load: (choice: Choice) => Promise<Page>,
@@ -45,12 +45,12 @@ export class LivePage implements Disposable {
     this.messages.dispose();
   }
 
-  /** Update the page soon; a hidden page is loaded when it becomes visible. */
+  /** Schedule an update of the page. A hidden page is not loaded until it becomes visible. */
   readonly changed = (): void => {
     if (this.host.visible) this.timer ??= setTimeout(() => void this.show(), LATEST_MS);
   };
 
-  /** Show the page, if given for another choice. */
+  /** Show the page for the given form values, or for the previous values. */
   async show(choice = this.choice): Promise<void> {
     clearTimeout(this.timer);
     this.timer = undefined;

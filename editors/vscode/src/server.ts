@@ -30,7 +30,7 @@ const CHOICES = {
   "Open Settings": { command: "workbench.action.openSettings", arguments: ["tokenSidecar.server.path"] },
 } as const;
 
-/** Counted documents: files, untitled documents and those of virtual workspaces. */
+/** The documents that are counted: files, untitled documents, and documents in virtual workspaces. */
 export const DOCUMENTS = ["file", "untitled", "vscode-vfs"].map((scheme) => ({ scheme }));
 
 export interface Health {
@@ -38,14 +38,14 @@ export interface Health {
   detail: string;
 }
 
-/** Logs errors of the client library instead of showing them; this extension shows its own messages. */
+/** Logs the errors of the client library instead of showing them, because this extension shows its own messages. */
 class QuietClient extends LanguageClient {
   override error(message: string, data?: unknown): void {
     super.error(message, data, false);
   }
 }
 
-/** Starts and restarts one server process for all folders of the window, and sends it requests. */
+/** Starts and restarts one server process for all folders in the window, and sends requests to it. */
 export class Server implements Disposable {
   private client: LanguageClient | undefined;
   private ends: number[] = [];
@@ -55,11 +55,11 @@ export class Server implements Disposable {
   private readonly newsArrived = new EventEmitter<undefined>();
   private readonly warningArrived = new EventEmitter<ContextWarning>();
   private readonly news = new Map<string | null, string>();
-  /** The models chosen by the user, by workspace; sent again after a restart. */
+  /** The models that the user has chosen, by workspace. They are sent again after a restart. */
   private readonly models = new Map<string, string>();
   readonly onHealth = this.healthChanged.event;
   readonly onStatus = this.statusArrived.event;
-  /** Fired when the context, the sessions or the costs of a workspace have changed. */
+  /** Fired after the context, the sessions or the costs of a workspace have changed. */
   readonly onNews = this.newsArrived.event;
   readonly onWarning = this.warningArrived.event;
 
@@ -68,34 +68,34 @@ export class Server implements Disposable {
     readonly log: LogOutputChannel,
   ) {}
 
-  /** Stop the server if it runs, find it again and start it; calls run one after the other. */
+  /** Stop the server if it is running, find it again and start it. Concurrent calls run one after the other. */
   restart(): Promise<void> {
     this.ends = [];
     return this.enqueue();
   }
 
-  /** Send a request; throws an error with a message for the user. */
+  /** Send a request. Throws an error whose message can be shown to the user. */
   async request<R>(method: string, params: object, token?: CancellationToken): Promise<R> {
     const client = this.client;
     if (!client?.isRunning()) throw new Error("the server is not running: use Token Sidecar: Restart Server");
     return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);
   }
 
-  /** Set the model to count for in a workspace, by default the only one. */
+  /** Set the model to count for in a workspace. The workspace may be omitted if there is only one. */
   async useModel(model: string, { workspace }: { workspace?: string }): Promise<void> {
     await this.request("context/set", { workspace, model });
-    this.models.delete(workspace ?? ""); // the last choice is sent last
+    this.models.delete(workspace ?? ""); // keeps the latest choice last in the map
     this.models.set(workspace ?? "", model);
   }
 
-  // The server requests its settings.
+  // The server responds by requesting its settings.
   settingsChanged(): void {
     if (this.client?.isRunning()) {
       void this.client.sendNotification("workspace/didChangeConfiguration", { settings: null });
     }
   }
 
-  /** Return a document's URI as the protocol writes it. */
+  /** Return a document's URI in the form that the protocol uses. */
   uri(uri: Uri): string {
     return this.client?.code2ProtocolConverter.asUri(uri) ?? uri.toString();
   }
@@ -153,7 +153,7 @@ export class Server implements Disposable {
     await client.start();
     for (const [workspace, model] of this.models) {
       const refused = (): void => {
-        if (client.isRunning()) this.models.delete(workspace); // its document was closed
+        if (client.isRunning()) this.models.delete(workspace); // the document that identified the workspace was closed
       };
       client.sendRequest("context/set", { ...(workspace && { workspace }), model }).catch(refused);
     }
@@ -168,7 +168,7 @@ export class Server implements Disposable {
       outputChannel: this.log,
       revealOutputChannelOn: RevealOutputChannelOn.Never,
       initializationFailedHandler: () => false,
-      // Handled, because this class shows its own messages.
+      // Marked as handled, because this class shows its own messages.
       errorHandler: {
         error: () => ({ action: ErrorAction.Continue, handled: true }),
         closed: (): CloseHandlerResult => {
@@ -187,9 +187,9 @@ export class Server implements Disposable {
     };
   }
 
-  /** Handle an unexpected end of the connection. */
+  /** Handle an unexpectedly closed connection. */
   private ended(): void {
-    if (!this.client?.initializeResult) return; // it never ran: start() says why
+    if (!this.client?.initializeResult) return; // the server never ran, and start() reports why
     const now = Date.now();
     this.ends = [...this.ends.filter((time) => now - time < RESTART_WINDOW_MS), now];
     if (this.ends.length > MOST_RESTARTS) {
@@ -205,7 +205,7 @@ export class Server implements Disposable {
     setTimeout(() => void this.enqueue(), 0);
   }
 
-  /** Show why the server does not run, with buttons to fix it. */
+  /** Show why the server is not running, with buttons for possible fixes. */
   private failed(problem: string, ...choices: (keyof typeof CHOICES)[]): void {
     this.log.error(problem);
     this.healthChanged.fire({ state: "stopped", detail: problem });

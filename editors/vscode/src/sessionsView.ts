@@ -29,7 +29,7 @@ const COLOURS: Record<SessionRow["severity"], ThemeColor | undefined> = {
   error: new ThemeColor("list.errorForeground"),
 };
 
-/** A tree of the workspace's sessions: the rows of `context/sessions`. */
+/** A tree of the workspace's sessions. Its items are the rows of `context/sessions`. */
 export class SessionsView implements TreeDataProvider<SessionRow> {
   private readonly changed = new EventEmitter<undefined>();
   readonly onDidChangeTreeData = this.changed.event;
@@ -55,9 +55,9 @@ export class SessionsView implements TreeDataProvider<SessionRow> {
     for (const each of this.disposables) each.dispose();
   }
 
-  /** Refresh soon, at most every REFRESH_MS; a hidden view does nothing. */
+  /** Schedule a refresh, at most every REFRESH_MS. A hidden view is not refreshed until it becomes visible. */
   readonly refresh = (): void => {
-    if (!this.view.visible || this.timer) return; // refreshed when it becomes visible
+    if (!this.view.visible || this.timer) return;
     this.timer = setTimeout(() => {
       this.timer = undefined;
       this.changed.fire(undefined);

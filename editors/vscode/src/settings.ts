@@ -6,7 +6,7 @@ interface Contribution {
   properties: Record<string, unknown>;
 }
 
-/** The declared settings that the server reads; `server.*` are read by this extension. */
+/** Return the keys of all declared settings except `server.*`, which this extension reads. */
 export function serverKeys(context: ExtensionContext): string[] {
   const manifest = context.extension.packageJSON as { contributes: { configuration: Contribution[] } };
   return manifest.contributes.configuration
@@ -16,7 +16,7 @@ export function serverKeys(context: ExtensionContext): string[] {
 }
 
 /**
- * Return the configured settings as a nested object, without defaults: the editor's settings override a
+ * Return the configured settings as a nested object. Defaults are omitted, because the returned settings override a
  * project's file, and defaults must not.
  */
 export function writtenSettings(keys: readonly string[], scope: Uri | undefined): Record<string, unknown> {

@@ -17,7 +17,7 @@ import type { CountResult, StatusUpdate } from "./generated";
 import { DOCUMENTS, type Server } from "./server";
 
 const SELECTION_DELAY_MS = 75;
-// Drawing the status bar takes VS Code longer than counting, so it is limited to five times a second.
+// Drawing the status bar takes longer than counting, so it is limited to five times a second.
 const PAINT_MS = 200;
 const NO_DOCUMENT = "";
 const BACKGROUND: Record<StatusUpdate["severity"], string | undefined> = {
@@ -26,7 +26,7 @@ const BACKGROUND: Record<StatusUpdate["severity"], string | undefined> = {
   error: "statusBarItem.errorBackground",
 };
 
-/** The status bar item: the latest status of the active document, and the selection's count. */
+/** The status bar item. It shows the latest status of the active document, and the token count of the selection. */
 export class StatusBar implements Disposable {
   private readonly item = window.createStatusBarItem("status", StatusBarAlignment.Right, 101);
   private readonly updates = new Map<string, StatusUpdate>();
@@ -45,7 +45,7 @@ export class StatusBar implements Disposable {
       server.onStatus((update) => {
         this.updates.set(update.uri ?? NO_DOCUMENT, update);
         if (update.uri !== null) this.updates.delete(NO_DOCUMENT);
-        if (this.selection) this.selectionChanged(); // by another model, or another server
+        if (this.selection) this.selectionChanged(); // the model or the server may have changed
         this.updated();
       }),
       server.onHealth(({ state }) => {
@@ -74,7 +74,7 @@ export class StatusBar implements Disposable {
     for (const each of this.disposables) each.dispose();
   }
 
-  /** Draw immediately, then at most every PAINT_MS; the latest state is always drawn. */
+  /** Draw immediately, but at most once every PAINT_MS. The latest state is always drawn. */
   private updated(): void {
     this.stale = this.painted !== undefined;
     if (this.stale) return;
@@ -96,7 +96,7 @@ export class StatusBar implements Disposable {
     const background = BACKGROUND[update.severity];
     this.item.text = line(update, this.selection);
     this.item.tooltip = tooltip(update);
-    // Otherwise screen readers would read the tooltip's Markdown and the names of icons too.
+    // Without this, screen readers would also read the tooltip's Markdown and the names of icons.
     this.item.accessibilityInformation = { label: line(update, this.selection, false) };
     this.item.backgroundColor = background ? new ThemeColor(background) : undefined;
     this.item.show();
@@ -113,7 +113,7 @@ export class StatusBar implements Disposable {
     }
   }
 
-  // Every key moves the cursor, so only changes are drawn.
+  // Most keys move the cursor, so the item is drawn only if the text has changed.
   private showSelection(text: string): void {
     if (text === this.selection) return;
     this.selection = text;
@@ -128,7 +128,7 @@ export class StatusBar implements Disposable {
   }
 }
 
-/** Return the sum of the selections' counts; undefined if nothing is selected. */
+/** Return the total count of all selections, or undefined if nothing is selected. */
 export async function countSelections(
   server: Server,
   editor: TextEditor,
@@ -144,7 +144,7 @@ export async function countSelections(
   return { ...result, ...(unsure ?? counts[0]), tokens: sum };
 }
 
-/** Return the status with the selection next to the document, and an icon on each part near or over its limit. */
+/** Return the status line. The selection follows the document, and parts near or over a limit have an icon. */
 function line(update: StatusUpdate, selection: string, icons = true): string {
   const { document, context, cost } = update;
   const text = (part: { text: string; severity: StatusUpdate["severity"] } | null): string =>
@@ -155,12 +155,12 @@ function line(update: StatusUpdate, selection: string, icons = true): string {
 
 function tooltip(update: StatusUpdate): MarkdownString {
   const parts = [update.document, update.context, update.cost].map((part) => part?.tooltip).filter(Boolean);
-  const markdown = new MarkdownString(parts.join("\n\n---\n\n")); // the server has escaped every name in it
+  const markdown = new MarkdownString(parts.join("\n\n---\n\n")); // the server has escaped all names in the text
   markdown.isTrusted = markdown.supportHtml = false;
   return markdown;
 }
 
-/** The language status item with the server's state and its last warning. */
+/** Create the language status item, which shows the server's state and its last warning. */
 export function languageStatus(server: Server): Disposable {
   const item = languages.createLanguageStatusItem("token-sidecar.health", DOCUMENTS);
   const restart: Command = { title: "Restart", command: "tokenSidecar.restart" };

@@ -4,7 +4,7 @@ import { findServer, run } from "./locate";
 const MOST_BYTES = 1 << 26;
 const POLICY = `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">`;
 
-/** Show where the tokens of the active document's folder are: the page of `token-sidecar map`. */
+/** Show the page of `token-sidecar map` for the active document's folder. */
 export async function showTokenMap(context: ExtensionContext): Promise<void> {
   const document = window.activeTextEditor?.document;
   const folder = (document && workspace.getWorkspaceFolder(document.uri)) ?? workspace.workspaceFolders?.[0];

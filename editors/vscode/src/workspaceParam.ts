@@ -1,7 +1,10 @@
 import { languages, window, workspace } from "vscode";
 import { DOCUMENTS, type Server } from "./server";
 
-/** Return the active document's folder, or the document if it is outside all folders; else the first folder. */
+/**
+ * Return the active document's folder, or the document itself if it is outside all folders. If no document is active,
+ * return the first folder.
+ */
 export function workspaceParam(server: Server): { workspace?: string } {
   const document = window.activeTextEditor?.document;
   const own = document && workspace.getWorkspaceFolder(document.uri);

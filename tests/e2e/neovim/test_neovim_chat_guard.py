@@ -278,7 +278,7 @@ def test_prompt_edited_during_its_check_is_checked_again(
 
 SAID = {
     "codecompanion": [],
-    "avante": ["token-sidecar: avante was closed: its prompt is not sent"],
+    "avante": ["token-sidecar: avante was closed, so its prompt was not sent"],
 }
 CLOSE = {"codecompanion": "chat:close()", "avante": "require('avante').get():close()"}
 

@@ -1,4 +1,4 @@
--- :TokenSidecar and its subcommands.
+-- The :TokenSidecar command and its subcommands.
 local M = {}
 
 local format = require('token_sidecar.format')
@@ -13,7 +13,7 @@ local MODES = { 'start', 'middle', 'end' }
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
---- Sends a request about a command's range, or about the buffer without a range.
+--- Sends a request about the range of a command, or about the whole buffer if there is no range.
 local function ask_text(opts, method, extra, done)
   local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
   server.with_client(buf, function(client)
@@ -24,7 +24,8 @@ local function ask_text(opts, method, extra, done)
   end)
 end
 
---- Returns a function that sends requests about the current buffer's workspace, even after the buffer has changed.
+--- Returns a function that sends requests about the current buffer's workspace, even if another buffer is current by
+--- then.
 ---@return token_sidecar.Ask
 local function workspace_ask()
   local buf, status = vim.api.nvim_get_current_buf(), vim.b.token_sidecar_status_dict
@@ -69,7 +70,8 @@ local function choose_model(ask, query)
   end)
 end
 
---- Neovim's own list cannot filter, so it shows only some of the thousands of models; a picker shows all.
+--- Lets the user choose a model. Neovim's built-in list cannot be filtered, so the user first types a part of the name.
+--- A picker shows all of the thousands of models.
 local function model(opts)
   local ask = workspace_ask()
   if opts.fargs[2] then return set_model(ask, opts.fargs[2]) end
@@ -80,8 +82,8 @@ local function model(opts)
   end)
 end
 
---- Fits lines to a number of tokens. Neovim adds a line end to the last line, so a text without one is fitted again
---- to leave room for it.
+--- Fits lines to a number of tokens. Neovim ends the last line with a line break. If the fitted text has none, it is
+--- fitted again to one token less.
 local function fit_to(opts, max, mode)
   local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
   local first = opts.range > 0 and opts.line1 or 1
@@ -112,7 +114,7 @@ local function ask_size(opts)
   end)
 end
 
---- `fit` applies the server's fix for an exceeded budget; `fit N [start|middle|end]` fits to a size.
+--- `fit` applies the server's fix for an exceeded budget. `fit N [start|middle|end]` shortens the text to N tokens.
 local function fit(opts)
   local size, last = opts.fargs[2], vim.api.nvim_buf_line_count(0)
   local mode = opts.fargs[3] or 'middle'
@@ -139,7 +141,7 @@ local function conversation(name)
   return function() require('token_sidecar.conversation')[name](workspace_ask()) end
 end
 
---- Shows the cost report. Its table, which comes first, loses columns in narrow editors.
+--- Shows the cost report. In narrow editors, columns are left out of its table.
 local function cost()
   workspace_ask()('cost/detail', { charts = true }, function(result)
     local sections, found = vim.split(result.overview, '\n\n'), result.table
@@ -183,7 +185,7 @@ function M.run(opts)
   notify(('no command %s, only %s'):format(name, known), vim.log.levels.ERROR)
 end
 
---- Returns the ids of models that begin with `lead`, none without a server.
+--- Returns the ids of models that begin with `lead`, or an empty list if no server is running.
 local function model_names(lead)
   local client = server.clients()[1]
   local params = { query = lead, choices = true }

@@ -10,7 +10,7 @@ local LABEL_COLUMNS, NUMBER_COLUMNS = 32, 8
 
 ---@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any, client: vim.lsp.Client))
 
---- Shortens a text to some columns, or pads it.
+--- Shortens or pads a text to a number of columns.
 local function to_columns(text, columns)
   if vim.fn.strdisplaywidth(text) > columns then
     text = vim.fn.strcharpart(text, 0, columns - 1) .. '…'
@@ -18,7 +18,7 @@ local function to_columns(text, columns)
   return text .. (' '):rep(columns - vim.fn.strdisplaywidth(text))
 end
 
---- Lists the sessions of the workspace in the user's picker. The chosen one is shown in the status until it ends.
+--- Lists the workspace's sessions in the user's picker. The status shows the chosen session until it ends.
 ---@param ask token_sidecar.Ask
 function M.sessions(ask)
   ask('context/sessions', { all = true }, function(rows)
@@ -45,7 +45,7 @@ function M.sessions(ask)
   end)
 end
 
---- Shows the pruning plan for the conversation and its cost in cached tokens, and asks before applying it.
+--- Shows the pruning plan for the conversation and its cost in cached tokens. The user is asked before it is applied.
 ---@param ask token_sidecar.Ask
 function M.fit(ask)
   ask('context/fit', {}, function(plan)

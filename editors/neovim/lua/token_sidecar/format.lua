@@ -1,7 +1,7 @@
 -- Formats numbers and short messages.
 local M = {}
 
--- In UTF-8: C0 except line feed, DEL, C1, bidirectional and invisible characters, line separators.
+-- UTF-8 patterns of C0 (except line feed), DEL, C1, bidirectional and invisible characters, and line separators.
 local CONTROLS = {
   '[%z\1-\9\11-\31\127]',
   '\194[\128-\159]',
@@ -11,7 +11,7 @@ local CONTROLS = {
   '\239\187\191',
 }
 
---- Escapes control characters in untrusted text.
+--- Escapes the control characters in an untrusted text.
 ---@return string
 function M.plain(text)
   for _, pattern in ipairs(CONTROLS) do
@@ -24,7 +24,7 @@ end
 
 local PREFIX = 'token-sidecar: '
 
---- Shortens a text to one line for Neovim's messages, after a whole sentence if possible.
+--- Shortens a text to one line of Neovim's message area. If possible, it is cut after a sentence.
 ---@return string
 function M.on_a_line(text)
   local room = vim.v.echospace - #PREFIX
@@ -33,7 +33,7 @@ function M.on_a_line(text)
   return part:match('^.*%.%f[ ]') or part .. '…'
 end
 
---- Shows a message; can be called from callbacks that must not draw.
+--- Shows a message. May be called in callbacks that must not draw.
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
   vim.schedule(function() vim.notify(PREFIX .. M.plain(text), level or vim.log.levels.INFO) end)

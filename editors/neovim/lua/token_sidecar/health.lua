@@ -7,7 +7,7 @@ local INSTALL = {
 }
 local TIMEOUT_MS = 20000
 
---- Runs the program with other arguments than `serve`.
+--- Runs the server's program with arguments other than `serve`.
 ---@return boolean ok
 ---@return string output
 ---@return string errors
@@ -88,7 +88,7 @@ local function check_endpoints(found)
   end
 end
 
---- Shows the last error that the server has logged.
+--- Shows the last error in the server's log.
 local function check_log()
   vim.health.start('token-sidecar: last error')
   local name = vim.lsp.log.get_filename()
@@ -97,7 +97,7 @@ local function check_log()
     if line:find('token.sidecar') and (line:find('^%[ERROR%]') or line:find('^%[WARN%]')) then last = line end
   end
   if not last then return vim.health.ok('none in ' .. name) end
-  -- What the server writes to stderr is logged as a Lua string.
+  -- Neovim logs the server's stderr output as a Lua string.
   local text = (last:match('"stderr"%s+"(.*)"$') or last):gsub('\\n$', ''):gsub('.*\\n', '')
   vim.health.warn(require('token_sidecar.format').plain(text:sub(1, 500)), 'The log: ' .. name)
 end

@@ -1,11 +1,11 @@
--- Functions for status lines. They only read values that the server has sent.
+-- Functions for status lines. They only read values that the server has already sent.
 local M = {}
 
 local PARTS = { tokens = 'document', context = 'context', cost = 'cost' }
 local ORDER = { 'tokens', 'context', 'cost' }
-local WIDE = 100 -- columns from which parts have their full text
+local WIDE = 100 -- minimum number of columns for the long form of each part
 
---- Returns a part of the buffer's status, or nil if it is unknown.
+--- Returns a part of a buffer's status, or nil if it is unknown.
 local function status_part(name, buf)
   local status = vim.b[buf or 0].token_sidecar_status_dict
   local part = status and status.text ~= '' and status[PARTS[name]]
@@ -17,8 +17,8 @@ end
 ---@return string text such as `12,345 tokens`, or `` before the first count
 function M.statusline(buf) return vim.b[buf or 0].token_sidecar_status or '' end
 
---- Returns one part of the status: the document's tokens, the context or the cost. In editors of less than 100 columns
---- it is short: `12k`, `45 %`, `$1.92`.
+--- Returns one part of the status: the document's tokens, the context or the cost. In editors with fewer than 100
+--- columns, the text is short: `12k`, `45 %`, `$1.92`.
 ---@param name 'tokens'|'context'|'cost'
 ---@param buf? integer default: the current buffer
 ---@return string text or `` if it is unknown
@@ -33,7 +33,7 @@ function M.part(name, buf)
   return (part.text:gsub('^ctx ', ''):gsub(' today$', ''))
 end
 
---- Returns the highlight group of one part of the status, by its severity.
+--- Returns the highlight group for the severity of one part of the status.
 ---@param name 'tokens'|'context'|'cost'
 ---@param buf? integer default: the current buffer
 ---@return string group such as `TokenSidecarWarning`
@@ -42,7 +42,7 @@ function M.highlight(name, buf)
   return 'TokenSidecar' .. (part and part.severity or 'ok'):gsub('^%l', string.upper)
 end
 
---- Returns the status as a statusline or winbar item, with colours for parts near or over a limit, for `%{%…%}`.
+--- Returns the status as a statusline or winbar item for `%{%…%}`. Parts that are near or over a limit are coloured.
 ---@param buf? integer default: the current buffer
 ---@return string item `12,345 tokens · %#TokenSidecarWarning#ctx 85 %%%*`, or `` before the first count
 function M.winbar(buf)

@@ -1,4 +1,4 @@
--- Makes lualine components of functions that return texts, and redraws lualine when the status changes.
+-- Converts functions that return a text to lualine components, and redraws lualine when the status changes.
 local is_refreshing = false
 
 local function refresh()

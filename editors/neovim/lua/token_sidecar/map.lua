@@ -11,7 +11,7 @@ local function bar(share)
   return text .. (' '):rep(BAR_CELLS - vim.fn.strdisplaywidth(text))
 end
 
---- Adds the lines of some entries and their children, largest first.
+--- Adds the lines for a list of entries and their children, largest first.
 local function add_lines(found, entries, level, into)
   for _, entry in ipairs(entries) do
     if #into.lines >= MOST_LINES then return end
@@ -28,7 +28,7 @@ end
 --- Returns the fold level of a line, for 'foldexpr'.
 function M.level(line) return (vim.b.token_sidecar_map_levels or {})[line] or 0 end
 
---- Returns the line of a closed fold with the number of hidden lines, for 'foldtext'.
+--- Returns the text of a closed fold, with the number of hidden lines, for 'foldtext'.
 function M.fold_text()
   local hidden = vim.v.foldend - vim.v.foldstart
   return ('%s  (%d more)'):format(vim.fn.getline(vim.v.foldstart), hidden)
@@ -67,7 +67,7 @@ local function show(folder, found)
   vim.keymap.set('n', '<Tab>', 'za', { buffer = buf, nowait = true, silent = true })
 end
 
---- Counts a folder with the program and shows its token map.
+--- Runs the server's program to count a folder, and shows the token map.
 ---@param folder string
 function M.open(folder)
   local server = require('token_sidecar.server')

@@ -1,17 +1,17 @@
--- Reports of the server in a floating window.
+-- Shows reports from the server in a floating window.
 local M = {}
 
 local MARGIN_COLUMNS, MARGIN_LINES = 4, 6
 local NAMESPACE = vim.api.nvim_create_namespace('token_sidecar_report')
--- Patterns of text, and the highlight groups of what they match.
+-- Each pattern, and the highlight group for its matches.
 local HIGHLIGHTS = {
   { '[▏▎▍▌▋▊▉█]\\+', 'TokenSidecarBar' },
   { '░\\+', 'TokenSidecarFaint' },
   { '\\~\\?\\$[0-9.,]\\+', 'TokenSidecarCost' },
 }
 
---- Aligns the rows of a table: names on the left, numbers on the right. To fit the editor, it leaves out the last
---- numbers but one, and finally shortens the first name.
+--- Aligns the rows of a table: names to the left, numbers to the right. If the table is too wide for the editor, the
+--- second-to-last column is removed repeatedly. If that is not enough, the first name in each row is shortened.
 ---@param rows string[][]
 ---@param names integer number of leading columns that are names
 ---@return string[] lines
@@ -49,12 +49,12 @@ function M.table_lines(rows, names)
   return line
 end
 
---- Returns whether a line is a row of a table, which must not be broken.
+--- Returns whether a line is a table row, which must not be wrapped.
 local function is_row(line) return vim.trim(line):find('  ', 1, true) ~= nil end
 
---- Returns the position and size of the window for these lines, so that it fits the editor.
+--- Returns the position and size of a window for these lines. The window fits into the editor.
 ---@return vim.api.keyset.win_config
----@return boolean wrap whether long lines are broken, because the tables fit
+---@return boolean wrap whether to wrap long lines; false if a table is wider than the editor
 local function layout(lines, title)
   local most, widest, widest_row = vim.o.columns - MARGIN_COLUMNS, vim.fn.strdisplaywidth(title) + 4, 0
   for _, line in ipairs(lines) do

@@ -1,10 +1,10 @@
--- The text of a command's range: the selected characters if the range is the last visual selection, otherwise
--- whole lines.
+-- Returns the text of a command's range. If the range is the last visual selection, the text consists of the selected
+-- characters, and otherwise of whole lines.
 local M = {}
 
 local EOL, BLOCK = { unix = '\n', dos = '\r\n', mac = '\r' }, '\22'
 
---- Returns whole lines with their line ends; the last line has none if the buffer has none.
+--- Returns whole lines with their line endings. The buffer's last line has a line ending only if 'endofline' is set.
 ---@param first? integer 1-based, default: the first
 ---@param last? integer 1-based and included, default: the last
 ---@return string
@@ -17,8 +17,8 @@ end
 
 local function line(lnum) return vim.api.nvim_buf_get_lines(0, lnum - 1, lnum, true)[1] end
 
---- Returns the characters between two positions of getpos() in the current buffer. A blockwise selection has no
---- padding, and includes tabs that are partly selected.
+--- Returns the characters between two positions from getpos() in the current buffer. A blockwise selection is not
+--- padded, and includes partly selected tabs.
 local function region(from, to, mode, to_line_ends)
   local rows = vim.tbl_map(function(row)
     local lnum, first, last = row[1][2], row[1][3], row[2][3]
@@ -29,12 +29,12 @@ local function region(from, to, mode, to_line_ends)
   end, vim.fn.getregionpos(from, to, { type = mode }))
   if mode == BLOCK then return table.concat(rows, '\n') end
   local eol = EOL[vim.bo.fileformat]
-  -- A selection that ends after a line's last character includes the line end.
+  -- A selection that ends after the last character of a line includes the line ending.
   local behind = vim.o.selection ~= 'exclusive' and to[3] > #line(to[2])
   return table.concat(rows, eol) .. (behind and to[2] < vim.api.nvim_buf_line_count(0) and eol or '')
 end
 
---- Returns whether the last blockwise selection was extended to the line ends with `$`.
+--- Returns whether the last blockwise selection was extended to the ends of the lines with `$`.
 local function was_to_line_ends()
   local view = vim.fn.winsaveview()
   vim.cmd('noautocmd silent normal! gv')
@@ -44,7 +44,7 @@ local function was_to_line_ends()
   return curswant == vim.v.maxcol
 end
 
---- Returns the current visual selection.
+--- Returns the text of the current visual selection.
 function M.visual()
   local mode, from, to = vim.fn.mode(), vim.fn.getpos('v'), vim.fn.getpos('.')
   if mode == 'V' then return M.lines(0, math.min(from[2], to[2]), math.max(from[2], to[2])) end
@@ -54,7 +54,7 @@ function M.visual()
   return region(from, to, mode, mode == BLOCK and vim.fn.winsaveview().curswant == vim.v.maxcol)
 end
 
---- Returns the text of a command's range in the current buffer; nil without a range.
+--- Returns the text of a command's range in the current buffer, or nil if there is no range.
 ---@return string?
 function M.of_command(opts)
   if opts.range == 0 then return nil end

@@ -1,21 +1,21 @@
--- Starts and stops the server, one process per project root as in vim.lsp.start(), and sends it requests.
+-- Starts and stops the server, and sends requests to it. As in vim.lsp.start(), each project root has one process.
 local notify = require('token_sidecar.format').notify
 local M = {}
 
 local NAME = 'token_sidecar'
 local HOME, WINDOWS = assert(vim.uv.os_homedir()), vim.fn.has('win32') == 1
-M.START_IN = vim.fn.isdirectory(HOME) == 1 and HOME or '/' -- users of containers may have no home
+M.START_IN = vim.fn.isdirectory(HOME) == 1 and HOME or '/' -- in containers, users may not have a home folder
 -- The program is not on PyPI yet, so it is installed from the clone that contains this file.
 M.INSTALL = 'pipx install ' .. vim.fn.fnamemodify(debug.getinfo(1, 'S').source:sub(2), ':p:h:h:h:h:h:~')
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
-local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] until a server has started
+local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] requests that wait for a server to start
 local chosen = {} ---@type table<string, string> models that the user chose, by root
-local crashes = {} ---@type table<string, number[]> times of unexpected ends in seconds, by root
+local crashes = {} ---@type table<string, number[]> times of unexpected exits in seconds, by root
 local warned_missing, enabled_once, module_found = false, false, false
 
 ---@param buf? integer
----@return vim.lsp.Client[] clients that run or start, without those that are stopping
+---@return vim.lsp.Client[] clients that are running or starting, but not stopping
 function M.clients(buf)
   return vim.tbl_filter(
     function(client) return not (client:is_stopped() or client.rpc.token_sidecar_asked_to_end) end,
@@ -25,16 +25,16 @@ end
 
 local function current_root() return vim.fs.root(vim.fn.getcwd(), vim.lsp.config[NAME].root_markers or {}) end
 
---- Returns the client of a buffer. A chat or a scratch buffer belongs to the current folder's project, or to
---- any other open project.
+--- Returns the client for a buffer. For a chat or a scratch buffer, this is the client of the current folder's project
+--- or, if there is none, of any other open project.
 local function client_of(buf)
   local root = current_root()
   local here = vim.tbl_filter(function(client) return client.root_dir == root end, M.clients())
   return buf and M.clients(buf)[1] or here[1] or M.clients()[1]
 end
 
---- Returns the repositories of the current file and folder. Their programs are never run, because a repository's
---- authors may have put them there. A repository that contains the home folder is trusted.
+--- Returns the repositories that contain the current file and folder. Programs in these repositories are never run,
+--- because the authors of a repository are not trusted. A repository that contains the home folder is trusted.
 local function repositories()
   local found = { vim.fn.getcwd() }
   for _, from in ipairs({ vim.fn.getcwd(), vim.fs.dirname(vim.api.nvim_buf_get_name(0)) }) do
@@ -45,8 +45,8 @@ local function repositories()
   return vim.tbl_filter(function(folder) return not vim.fs.relpath(folder, HOME) end, found)
 end
 
---- Returns the absolute path of a program on $PATH, without relative or empty entries, which mean the current
---- folder.
+--- Returns the absolute path of a program on $PATH. Relative and empty entries are ignored, because they refer to the
+--- current folder.
 local function on_path(name)
   local file, separator = WINDOWS and name .. '.exe' or name, WINDOWS and ';' or ':'
   local own = repositories()
@@ -65,8 +65,8 @@ local function resolved(name, ...)
   return path and vim.fn.executable(path) == 1 and { path, ... } or nil
 end
 
---- Returns the command that starts the server, from the first of vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD,
---- the console script and the module.
+--- Returns the command that starts the server. Its sources, in order, are vim.g.token_sidecar_cmd,
+--- $TOKEN_SIDECAR_CMD, the console script and the Python module.
 ---@return string[]? argv with the absolute path of an existing program
 function M.command()
   local set = vim.g.token_sidecar_cmd or vim.env.TOKEN_SIDECAR_CMD or {}
@@ -74,7 +74,7 @@ function M.command()
     set = vim.fn.executable(set) == 1 and { set } or vim.split(set, '%s+', { trimempty = true })
   end
   if #set > 0 then return resolved(set[1], unpack(#set == 1 and { 'serve' } or set, #set == 1 and 1 or 2)) end
-  -- -P: a folder of the workspace named sidecar must not run.
+  -- -P prevents Python from running a folder named `sidecar` in the workspace.
   local module = { '-P', '-m', 'sidecar', 'serve' }
   return resolved('token-sidecar', 'serve') or resolved('python3', unpack(module)) or resolved('python', unpack(module))
 end
@@ -87,7 +87,7 @@ local function missing()
   end
 end
 
---- Calls `found` if the server is installed, and otherwise explains once how to install it.
+--- Calls `found` if the server is installed. Otherwise, it is explained once how to install it.
 local function when_installed(found)
   local argv = M.command()
   if not argv then
@@ -104,8 +104,8 @@ end
 
 local function given_up(root) return #(crashes[root or ''] or {}) > MAX_RESTARTS end
 
---- Finds the project of a buffer, as `root_dir` of the configuration. Calls `on_dir` only if a server is installed
---- and the buffer has a name, from which its URI is made.
+--- Finds the project of a buffer, for `root_dir` in the configuration. `on_dir` is called only if a server is installed
+--- and the buffer has a name, which its URI requires.
 ---@param on_dir fun(root?: string)
 function M.root_dir(buf, on_dir)
   when_installed(function()
@@ -115,8 +115,8 @@ function M.root_dir(buf, on_dir)
   end)
 end
 
---- Starts the process in the user's home, so that no program of the current folder runs. Reports its end to Neovim as
---- orderly, because Neovim's own message after ours would cause a hit-enter prompt.
+--- Starts the server in the user's home folder, which prevents programs in the current folder from running. Every exit
+--- is reported to Neovim as regular, because a message from Neovim after ours would cause a hit-enter prompt.
 function M.spawn(dispatchers)
   local function on_exit() dispatchers.on_exit(0, 0) end
   local argv, level = assert(M.command(), 'no server found'), vim.g.token_sidecar_log_level
@@ -135,7 +135,7 @@ function M.spawn(dispatchers)
   return rpc
 end
 
---- Stores the user's model for a project, to set it again after a restart.
+--- Stores the model that the user chose for a project. It is set again after a restart.
 function M.remember(client, model) chosen[client.root_dir or ''] = model end
 
 local function run_waiting(client)
@@ -152,7 +152,7 @@ function M.on_init(client)
   client:request('context/set', { model = model }, function() run_waiting(client) end)
 end
 
---- Starts the server for a buffer, unless it has one or the user has disabled it.
+--- Starts the server for a buffer, unless one is already attached or the user has disabled it.
 ---@param buf integer
 function M.attach(buf)
   if vim.g.token_sidecar_enabled ~= false and not enabled_once then
@@ -166,8 +166,8 @@ function M.attach(buf)
   end
 end
 
---- Closes and opens a buffer after its name or line ends have changed, which Neovim does not report. Both happen
---- without an edit in between, after which Neovim would stop listening to the buffer.
+--- Closes and reopens a buffer for the server after its name or line endings have changed, because Neovim does not
+--- report these changes. There must be no edit in between: Neovim would stop listening to the buffer.
 function M.reopen(buf)
   local old, uri = (vim.b[buf].token_sidecar_status_dict or {}).uri, vim.uri_from_bufnr(buf)
   for _, client in ipairs(M.clients(buf)) do
@@ -177,8 +177,8 @@ function M.reopen(buf)
   end
 end
 
---- Starts a client with the configuration that vim.lsp.config resolved, as vim.lsp.enable() would.
----@param attach boolean false for a command in a buffer that is not a file
+--- Starts a client with the configuration from vim.lsp.config, as vim.lsp.enable() does.
+---@param attach boolean false if a command was run in a buffer that is not a file
 function M.start(buf, attach)
   local config = vim.deepcopy(vim.lsp.config[NAME])
   local function start(root)
@@ -198,13 +198,13 @@ end
 
 local function start_all(buffers) vim.tbl_map(function(buf) M.start(buf, true) end, buffers) end
 
---- Restarts the server after an unexpected end, at most three times in three minutes.
+--- Restarts the server after an unexpected exit, at most three times in three minutes.
 local function recover(root, buffers)
   local now = vim.uv.hrtime() / 1e9
   crashes[root] = vim.tbl_filter(function(at) return now - at < WITHIN_SECONDS end, crashes[root] or {})
   table.insert(crashes[root], now)
   local nth, text = #crashes[root], 'the server exited unexpectedly; restarting (%d of %d)'
-  local final = nth > MAX_RESTARTS and 'the server keeps ending. :TokenSidecar restart'
+  local final = nth > MAX_RESTARTS and 'the server exits repeatedly; try :TokenSidecar restart'
   notify(final or text:format(nth, MAX_RESTARTS), vim.log.levels.WARN)
   if final then waiting = {} else start_all(buffers) end
 end
@@ -213,7 +213,7 @@ function M.on_exit(code, signal, client_id)
   local client = vim.lsp.get_client_by_id(client_id)
   if not client then return end
   local buffers, expected = vim.tbl_keys(client.attached_buffers), client.rpc.token_sidecar_asked_to_end
-  if expected == nil then -- the user's own `cmd`, not started by spawn()
+  if expected == nil then -- started by a `cmd` of the user, not by spawn()
     expected = code == 0 and (signal == 0 or signal == 15)
   end
   vim.schedule(function()
@@ -224,13 +224,13 @@ function M.on_exit(code, signal, client_id)
   end)
 end
 
---- Calls `run` with an initialized client, and starts one if there is none.
+--- Calls `run` with an initialized client. If there is no client, one is started.
 ---@param buf? integer nil for the current folder's project
 ---@param run fun(client: vim.lsp.Client)
 function M.with_client(buf, run)
   local client = client_of(buf)
   if client and client.initialized then return run(client) end
-  if not (client or buf) and (warned_missing or given_up(current_root())) then return end -- not a user's command
+  if not (client or buf) and (warned_missing or given_up(current_root())) then return end -- not a command by the user
   table.insert(waiting, { buf = buf, run = run })
   if not client then
     local is_file = buf and vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= ''
@@ -238,7 +238,7 @@ function M.with_client(buf, run)
   end
 end
 
---- Allows starting a server again that was given up, when the user runs a command.
+--- Called when the user runs a command. Servers that are no longer restarted automatically may then be started again.
 function M.revive()
   warned_missing = false
   for root in pairs(crashes) do
@@ -246,7 +246,7 @@ function M.revive()
   end
 end
 
---- Sends a request. An error is shown as one message.
+--- Sends a request. If it fails, the error is shown as one message.
 ---@param params table
 ---@param done fun(result: any, client: vim.lsp.Client)
 function M.request(buf, method, params, done)
@@ -258,8 +258,8 @@ function M.request(buf, method, params, done)
   end)
 end
 
---- Restarts all servers without waiting for the old ones: after an edit without a client Neovim would stop listening
---- to the buffer. Servers that hang are killed.
+--- Restarts all servers. The new servers are started before the old ones have exited, because Neovim would stop
+--- listening to a buffer that is edited while it has no client. Servers that hang are killed.
 function M.restart()
   crashes, warned_missing = {}, false
   local buffers = {}

@@ -1,14 +1,14 @@
 -- Keeps the server's status in buffer variables.
 local M = {}
 
---- Members that Neovim's JSON decoder drops when they are null.
+--- Fields that Neovim's JSON decoder omits if they are null.
 local NULLABLE =
   { document = { 'percent', 'budget' }, context = { 'tokens', 'percent' }, cost = { 'costUsd' } }
 NULLABLE.status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' }
 
 ---@param status token_sidecar.StatusUpdate changed in place
 local function put_nulls_back(status)
-  for part, keys in vim.spairs(NULLABLE) do -- the status itself comes last
+  for part, keys in vim.spairs(NULLABLE) do -- `status` is last in alphabetical order
     local target = part == 'status' and status or status[part]
     for _, key in ipairs(type(target) == 'table' and keys or {}) do
       target[key] = target[key] == nil and vim.NIL or target[key]
@@ -16,7 +16,7 @@ local function put_nulls_back(status)
   end
 end
 
----@param status? token_sidecar.StatusUpdate nil removes it
+---@param status? token_sidecar.StatusUpdate nil removes the status
 local function show(buf, status)
   vim.b[buf].token_sidecar_status = status and status.text
   vim.b[buf].token_sidecar_status_dict = status
@@ -27,7 +27,7 @@ local function show(buf, status)
   end
 end
 
---- Shows the conversation and the cost in the chat's own buffers.
+--- Shows the conversation and the cost in the buffers of the chat that the status is for.
 ---@param status token_sidecar.StatusUpdate
 ---@param client_id integer
 local function show_in_chats(status, client_id)
@@ -53,7 +53,7 @@ function M.update(status, ctx)
   end
 end
 
---- Removes the numbers of a server that has ended from its buffers and chats.
+--- Removes the status of a server that has exited from its buffers and chats.
 ---@param buffers integer[]
 ---@param client_id integer
 function M.clear(buffers, client_id)
@@ -63,7 +63,7 @@ function M.clear(buffers, client_id)
   end
 end
 
---- Shows a warning on one line, to avoid a hit-enter prompt. The full text of longer warnings is logged.
+--- Shows a warning on one line to avoid a hit-enter prompt. If it is longer, the full text is logged.
 ---@param warning token_sidecar.ContextWarning
 function M.warn(warning)
   local format = require('token_sidecar.format')

@@ -1,11 +1,11 @@
--- The count of the visual selection as virtual text next to the cursor.
+-- Shows the token count of the visual selection as virtual text in the cursor's line.
 local M = {}
 
 local DEBOUNCE_MS = 60
 local namespace = vim.api.nvim_create_namespace('token_sidecar_selection')
 local group = vim.api.nvim_create_augroup('token_sidecar_selection', {})
 local timer = assert(vim.uv.new_timer())
-local changes = 0 -- of the selection: a count is shown only while the selection is the one counted
+local changes = 0 -- number of changes to the selection; a count is shown only if there was none since the request
 
 local function is_visual() return vim.fn.mode():find('^[vV\22]') ~= nil end
 
@@ -42,7 +42,7 @@ local function on_mode_change(event)
   if not is_visual() then stop(event.buf) end
 end
 
---- Shows the count from the beginning of a selection to its end.
+--- Starts to show the count, until Visual mode ends.
 function M.start()
   vim.api.nvim_clear_autocmds({ group = group })
   vim.api.nvim_create_autocmd('CursorMoved', { group = group, callback = on_change })
@@ -50,7 +50,7 @@ function M.start()
   on_change()
 end
 
---- Switches the count on or off.
+--- Turns the count on or off.
 function M.toggle()
   vim.g.token_sidecar_selection = not vim.g.token_sidecar_selection
   if not is_visual() then return end

@@ -1,19 +1,19 @@
--- avante.nvim: reports its requests and replies, and checks prompts on submit.
+-- avante.nvim: reports its requests and replies, and checks prompts before they are submitted.
 local M = { KNOWN = 'a933431 of 2026-08-21' }
 
 local chats = require('token_sidecar.integrations.chats')
-local prompts = setmetatable({}, { __mode = 'k' }) ---@type table<table, table> generated prompts by their options
-local current ---@type string? session of the request that is being made
+local prompts = setmetatable({}, { __mode = 'k' }) ---@type table<table, table> generated prompts, by their options
+local current ---@type string? session of the request that is being built
 local function safely(read) return chats.safely('avante', read) end
 
---- Returns a chat's id, made of its project and file, which are unique only together.
+--- Returns the id of a chat. It consists of the project and the file, because neither is unique.
 local function session_of(sidebar)
   local root = require('avante.utils').root.get({ buf = sidebar.code.bufnr })
   local file = assert(sidebar.chat_history.filename, 'no member chat_history.filename')
   return ('avante:%s:%s'):format(vim.fn.sha256(tostring(root)):sub(1, 12), file)
 end
 
---- Returns a provider's name in the settings, which the provider itself does not have.
+--- Returns the name of a provider in the settings. The provider object does not contain it.
 local function name_of(provider)
   for name, configured in pairs(require('avante.providers')) do
     if configured == provider then return name end
@@ -26,7 +26,7 @@ local function begin(call, provider, spec)
   chats.request(call, provider.context_window)
 end
 
---- Wraps a provider, so that a call records its request and the lines of its reply.
+--- Wraps a provider to record the request of a call and the lines of its reply.
 local function tapped(provider, call)
   local tap = setmetatable({}, { __index = provider })
   function tap:parse_curl_args(prompt)
@@ -40,14 +40,14 @@ local function tapped(provider, call)
         for index = 1, select('#', ...) do
           chats.line(call, (select(index, ...)))
         end
-        if call.stopped then chats.reply(call) end -- usage may follow what ends the reply
+        if call.stopped then chats.reply(call) end -- usage may follow the end of the reply
         return provider[name](provider, ...)
       end
   end
   return tap
 end
 
---- Follows a request and its reply.
+--- Records a request and its reply.
 local follow = safely(function(opts)
   local provider, handlers = assert(opts.provider, 'no provider'), assert(opts.handler_opts, 'no handler_opts')
   local session, on_stop = current, handlers.on_stop
@@ -82,7 +82,7 @@ end
 
 local function current_provider() return require('avante.providers')[require('avante.config').provider] end
 
---- Caches the prompts that the plugin generates for its own count, which is slow in long chats.
+--- Caches the prompts that the plugin generates for its own count, because generating them is slow in long chats.
 local function around_prompts(generate)
   return function(opts)
     local generated = generate(opts)
@@ -91,12 +91,12 @@ local function around_prompts(generate)
   end
 end
 
---- Reports the next request to the server, without the text in the input.
+--- Reports the next request to the server, without the text in the input window.
 local report = safely(function(session, opts)
   local provider = current_provider()
   local generated = prompts[opts] or require('avante.llm').generate_prompts(opts)
   prompts[opts] = nil
-  local last = provider.last_response_id -- parse_curl_args() clears it for the next request
+  local last = provider.last_response_id -- parse_curl_args() clears it, but the next request needs it
   local spec = provider:parse_curl_args(generated)
   provider.last_response_id = last
   begin({ session = session, lines = {} }, provider, spec)
@@ -113,7 +113,7 @@ local function around_options(get_options)
   end
 end
 
---- Puts a prompt back into the input, above text that was typed in the meantime.
+--- Puts a prompt back into the input window, above any text that has been typed since.
 local function put_back(sidebar, prompt)
   local input = (sidebar.containers or {}).input
   if not (input and vim.api.nvim_buf_is_valid(input.bufnr)) then return end
@@ -122,7 +122,7 @@ local function put_back(sidebar, prompt)
   vim.api.nvim_buf_set_lines(input.bufnr, 0, is_empty and -1 or 0, false, vim.split(prompt, '\n'))
 end
 
---- Checks a prompt that the plugin has removed from the input.
+--- Checks a prompt that the plugin has removed from the input window.
 local function around_submit(submit)
   return function(sidebar, request)
     local is_prompt = request ~= '' and request:sub(1, 1) ~= '/' and not sidebar.is_generating
@@ -131,7 +131,7 @@ local function around_submit(submit)
     local prompt = { text = request, model = (safely(current_provider)() or {}).model }
     local function send()
       local is_open = safely(function() return sidebar:is_open() end)()
-      if is_open == false then return chats.warn('avante was closed: its prompt is not sent') end
+      if is_open == false then return chats.warn('avante was closed, so its prompt was not sent') end
       submit(sidebar, request)
     end
     local function keep() put_back(sidebar, request) end
@@ -139,7 +139,7 @@ local function around_submit(submit)
   end
 end
 
---- Handles the appearance of one of the plugin's windows.
+--- Called when one of the plugin's windows is opened.
 M.on_event = safely(function(event)
   local llm, class = require('avante.llm'), require('avante.sidebar')
   chats.wrap(llm, 'generate_prompts', around_prompts)

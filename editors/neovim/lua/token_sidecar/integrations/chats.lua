@@ -1,49 +1,49 @@
--- Shared functions for chat plugins. They report new messages to the server before each request, and the usage
--- after each reply. Before a prompt is sent they ask the server whether it fits.
+-- Functions shared by the chat plugins. They report new messages to the server before each request, and the usage
+-- after each reply. Before a prompt is sent, they ask the server whether it fits.
 local M = {}
 
 local HOLD_MS, GRACE_MS = 950, 50
-local REPLY = {} -- stands for a reply that the server counted in another form than the plugin sends it back
+local REPLY = {} -- placeholder for a reply that the plugin sends back in another form than the server has counted
 local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' }
 
----@class token_sidecar.Call a request of a plugin and the lines of its reply that report usage
+---@class token_sidecar.Call a plugin's request, and the lines of the reply that report usage
 ---@field session string
----@field category? string of a request that is not part of a conversation
----@field body table as it is sent
----@field provider? string that serves the model
+---@field category? string only for requests that are not part of a conversation
+---@field body table the body as it is sent
+---@field provider? string the provider that serves the model
 ---@field lines string[]
 
 ---@class token_sidecar.Prompt a prompt to check, in addition to the session that the server knows
 ---@field text string
 ---@field model? string
----@field turns? table[] that the plugin adds when it sends the prompt
----@field attached? string[] ids of attached context, which is part of the prompt's identity
----@field replaces? boolean whether it replaces an earlier prompt that is still being checked
+---@field turns? table[] turns that the plugin adds when it sends the prompt
+---@field attached? string[] ids of attached context; prompts with different context are not the same
+---@field replaces? boolean whether this prompt replaces an earlier prompt that is still being checked
 
 ---@class token_sidecar.GuardedPrompt
 ---@field prompt token_sidecar.Prompt
 ---@field send fun()
 ---@field keep fun() runs when the prompt is not sent
 
----@class token_sidecar.Sent the part of a session that the server has; after an error (`is_unknown`) all is sent again
+---@class token_sidecar.Sent the part of a session that the server has; after an error, everything is sent again
 ---@field client integer
 ---@field set table
 ---@field messages table[]
 ---@field call token_sidecar.Call
----@field is_unknown? boolean
+---@field is_unknown? boolean whether a request failed
 
 local sent = {} ---@type table<string, token_sidecar.Sent> by session
 local unanswered = {} ---@type table<{client: integer, is_late: boolean}, true> requests
-local queues = {} ---@type table<string, token_sidecar.GuardedPrompt[]> by session; the first is being judged
-local held = {} ---@type table<string, token_sidecar.Prompt> refused prompts, by session: sent when submitted again
-local buffers = {} ---@type table<integer, string> session of each chat buffer
+local queues = {} ---@type table<string, token_sidecar.GuardedPrompt[]> by session; the first prompt is being checked
+local held = {} ---@type table<string, token_sidecar.Prompt> refused prompts by session; resubmitting sends them
+local buffers = {} ---@type table<integer, string> sessions by chat buffer
 local front = {} ---@type {session?: string, client?: integer} the chat that the status shows
 local warned_slow ---@type boolean?
 local faults = {} ---@type table<string, table<string, string>> errors by plugin and function
-local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> functions by owner
+local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> wrapped functions by owner
 
---- Sends a request. `on_late` runs if there is no answer in time, and `done` may still run after it. A grace period
---- lets Neovim read an answer that arrived while the editor was busy.
+--- Sends a request. `on_late` is called if there is no response in time; `done` may still be called later. During a
+--- grace period, Neovim can read a response that arrived while the editor was busy.
 ---@param done? fun(err: table?, result: any)
 ---@param on_late? fun()
 local function ask(client, method, params, done, on_late)
@@ -67,7 +67,7 @@ local function is_hanging(client)
   end)
 end
 
---- Returns the server of a session: the one where it started, or the current folder's for a new session.
+--- Calls `run` with the server that has a session's messages or, for a new session, with the current folder's server.
 local function with_client(session, run)
   local known = sent[session] and vim.lsp.get_client_by_id(sent[session].client)
   if known and not known:is_stopped() then return run(known) end
@@ -80,7 +80,7 @@ local function system_text(system)
   return table.concat(texts, '\n')
 end
 
---- Converts a message of any vendor to a turn. Items of OpenAI's Responses without a role become one block of a turn.
+--- Converts a message from any vendor to a turn. An item of OpenAI's Responses without a role becomes a single block.
 local function turn(message)
   local content = message.content or message.parts
   if not message.role then content = { message } end
@@ -98,7 +98,7 @@ local function blocks(content)
   return content ~= '' and { { type = 'text', text = content } } or {}
 end
 
---- Converts messages to turns. All items of a reply in OpenAI's Responses become one turn.
+--- Converts messages to turns. In OpenAI's Responses format, all items of a reply become one turn.
 local function turns(messages, are_items)
   local converted = {}
   for _, message in ipairs(messages) do
@@ -112,7 +112,7 @@ local function turns(messages, are_items)
   return converted
 end
 
---- Splits a request body of any vendor.
+--- Splits the body of a request to any vendor.
 ---@return string? system, table[] messages, table[]? tools
 local function split_body(body)
   local messages = body.messages or body.input or body.contents or {}
@@ -128,7 +128,7 @@ local function split_body(body)
   return system_text(system), messages, tools and #tools > 0 and tools or nil
 end
 
---- Returns how many of these messages the server has, or nil if it has different ones.
+--- Returns how many of these messages the server has, or nil if it has other messages.
 local function count_known(known, messages)
   for index, message in ipairs(known) do
     local same = message == REPLY and (messages[index] or {}).role == 'assistant'
@@ -138,21 +138,21 @@ local function count_known(known, messages)
 end
 
 --- Sets the provider of a call.
----@param name? string of the provider in the plugin
----@param url? string of the request
+---@param name? string the plugin's name for the provider
+---@param url? string the URL of the request
 function M.set_provider(call, name, url)
   call.provider = require('token_sidecar.integrations.providers').id(name, url)
 end
 
 --- Reports a request to the server before it is sent.
 ---@param call token_sidecar.Call
----@param limit? integer the model's window according to the plugin
+---@param limit? integer the model's context window, according to the plugin
 function M.request(call, limit)
   if call.category then return end
   with_client(call.session, function(client)
     front = { session = call.session, client = client.id }
     local state, session = sent[call.session], call.session
-    if state and state.client ~= client.id then state = nil end -- a new process knows nothing
+    if state and state.client ~= client.id then state = nil end -- a new server process has no messages
     local function check(err)
       if err and sent[session] then sent[session].is_unknown = true end
     end
@@ -171,13 +171,13 @@ function M.request(call, limit)
   end)
 end
 
---- Stores a line of a reply if it reports usage.
+--- Stores a line of a reply if it contains usage.
 function M.line(call, line)
   if type(line) ~= 'string' then return end
   if line:find('"usage', 1, true) or line:find('eval_count"', 1, true) then table.insert(call.lines, line) end
 end
 
---- Reads usage, id and model of a reply from its lines.
+--- Reads the usage, id and model of a reply from its lines.
 local function reported(lines)
   local reply = {}
   for _, line in ipairs(lines) do
@@ -189,8 +189,8 @@ local function reported(lines)
   return reply
 end
 
---- Reports a reply's usage to the context and the ledger. If the next request is already sent, its messages contain
---- the reply, and only the numbers are reported.
+--- Reports the usage of a reply to the context and the ledger. If the next request has already been sent, its messages
+--- include the reply, so only the numbers are reported.
 function M.reply(call)
   local lines = call.lines
   call.lines = {}
@@ -213,8 +213,8 @@ function M.reply(call)
   end)
 end
 
---- Appends a reply without usage or with only a total, which is not recorded as a cost.
----@param message table in OpenAI's form, expected as the assistant message of the next request
+--- Appends a reply that reports no usage or only a total. It is not recorded as a cost.
+---@param message table in OpenAI's format; the next request is expected to contain it
 function M.append_reply(call, message, total)
   local state = sent[call.session]
   local client = state and state.call == call and vim.lsp.get_client_by_id(state.client)
@@ -226,7 +226,7 @@ end
 
 function M.warn(text) require('token_sidecar.format').notify(text, vim.log.levels.WARN) end
 
---- Sends or keeps a prompt, depending on the server's verdict.
+--- Sends or holds a prompt, depending on the server's verdict.
 local function apply_verdict(session, guarded, verdict)
   if not (verdict and verdict.verdict == 'refuse') then
     held[session] = nil
@@ -251,7 +251,7 @@ local function judge_first(session)
   local state = sent[session]
   local client = state and vim.lsp.get_client_by_id(state.client) or require('token_sidecar.server').clients()[1]
   local function decide(verdict)
-    if queue[1] ~= guarded then return end -- it was decided before
+    if queue[1] ~= guarded then return end -- the prompt has already been sent or held
     table.remove(queue, 1)
     if queue[1] then vim.schedule(function() judge_first(session) end) end
     apply_verdict(session, guarded, verdict)
@@ -259,7 +259,7 @@ local function judge_first(session)
   local function give_up()
     if queue[1] == guarded and not warned_slow then
       warned_slow = true
-      M.warn('the server does not answer: prompts go unchecked')
+      M.warn('the server does not respond; prompts are sent unchecked')
     end
     decide(nil)
   end
@@ -272,7 +272,7 @@ local function judge_first(session)
 end
 
 --- Holds a prompt until the server has checked whether it fits, for at most a second (vim.g.token_sidecar_hold_ms).
---- Without a server the prompt is sent immediately. A refused prompt is sent when it is submitted again.
+--- If there is no server, the prompt is sent immediately. A refused prompt is sent if it is submitted again.
 ---@param session string
 ---@param prompt token_sidecar.Prompt
 ---@param send fun()
@@ -296,18 +296,18 @@ local function select(session)
   end)
 end
 
---- Registers the buffer of a chat: the status shows its session while the buffer is entered.
+--- Registers the buffer of a chat. When the buffer is entered, the status shows the chat's session.
 function M.show(buf, session)
   if buffers[buf] == session then return end
   buffers[buf] = session
   local group = vim.api.nvim_create_augroup('token_sidecar_chat_' .. buf, {})
   local function enter() select(session) end
   vim.api.nvim_create_autocmd('BufEnter', { group = group, buffer = buf, callback = enter })
-  -- Warm up: a server's first verdict is its slowest.
+  -- Warm up the server, because its first verdict is the slowest.
   with_client(session, function(client) ask(client, 'context/preflight', { session = session }) end)
 end
 
---- Returns the buffers of the chat that the status of a server shows.
+--- Returns the buffers of the chat that a server's status shows.
 ---@param client_id integer
 ---@return integer[]
 function M.in_front(client_id)
@@ -318,8 +318,8 @@ function M.in_front(client_id)
   )
 end
 
---- Drops the session of a chat that was closed or cleared.
----@param is_open? boolean whether the chat was only cleared
+--- Forgets the session of a chat that was closed or cleared.
+---@param is_open? boolean whether the chat was only cleared and is still open
 function M.forget(session, is_open)
   local state = sent[session]
   local client = state and vim.lsp.get_client_by_id(state.client)
@@ -332,9 +332,9 @@ function M.forget(session, is_open)
   if client then ask(client, 'context/select', { session = vim.NIL }) end
 end
 
---- Wraps a function of a plugin, once. Raises an error with its name if the plugin has no such function. A plugin
---- that was loaded again is wrapped again.
----@return boolean whether it was wrapped just now
+--- Wraps a function of a plugin once. If the plugin does not have the function, an error with its name is raised. When
+--- the plugin is reloaded, the function is wrapped again.
+---@return boolean whether this call wrapped the function
 function M.wrap(owner, name, make)
   local done = wrapped[owner or {}] or {}
   if done[name] then return false end
@@ -363,7 +363,7 @@ function M.safely(plugin, read)
   end
 end
 
---- Returns the missing function of each plugin whose version is not supported.
+--- Returns the missing functions of each plugin whose version is not supported.
 ---@return table<string, string>
 function M.unknown()
   local missing = {}

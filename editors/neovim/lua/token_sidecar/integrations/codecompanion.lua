@@ -1,17 +1,17 @@
--- codecompanion.nvim: reports its requests from chats, inline and background, and checks prompts on submit.
+-- codecompanion.nvim: reports its chat, inline and background requests, and checks prompts before they are submitted.
 local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 
 local chats = require('token_sidecar.integrations.chats')
 local NAME = 'codecompanion'
--- Editor context (`#{buffer}` in a prompt) that can be read before the submit. All others have side effects or
--- are functions of the user.
+-- The kinds of editor context (such as `#{buffer}`) that can be read before a prompt is submitted. Other kinds have
+-- side effects or are defined by the user.
 local READABLE = { 'buffer', 'buffers', 'diagnostics', 'messages', 'quickfix', 'selection', 'viewport' }
 
-local current ---@type {call: token_sidecar.Call, begin?: fun()}? the request whose body is made next
-local missed ---@type {call: token_sidecar.Call, name: string, id: any}? a request sent before there were hooks
-local followed = setmetatable({}, { __mode = 'k' }) -- adapters of followed requests: each request has a copy
+local current ---@type {call: token_sidecar.Call, begin?: fun()}? the request whose body is built next
+local missed ---@type {call: token_sidecar.Call, name: string, id: any}? a request sent before the hooks were set
+local followed = setmetatable({}, { __mode = 'k' }) -- adapters of recorded requests; each request has a copy
 local closed = {} ---@type table<integer, true> ids of closed chats
-local changed = {} ---@type table<table, true> chats whose new context the server does not know yet
+local changed = {} ---@type table<table, true> chats with new context that was not reported yet
 local function safely(read) return chats.safely(NAME, read) end
 
 local function session_of(chat) return NAME .. ':' .. assert(chat.id, 'no member id') end
@@ -33,7 +33,7 @@ local function model_of(adapter)
 end
 
 local begin = safely(function(client, call)
-  if not call.body.model then -- Gemini has it in the URL
+  if not call.body.model then -- Gemini requests contain the model in the URL
     call.body = vim.tbl_extend('keep', { model = model_of(client.adapter) }, call.body)
   end
   chats.request(call, not call.category and window_of(client.adapter) or nil)
@@ -49,7 +49,7 @@ local function making(request, run, ...)
   return unpack(results, 2, results.n)
 end
 
---- Follows a request: its body, and the lines of its reply.
+--- Records the body of a request and the lines of its reply.
 local function around_request(request)
   return function(client, payload, actions, opts)
     local call = call_of(client, opts or {})
@@ -93,8 +93,8 @@ local function around_body(merge_body)
   end
 end
 
---- Reports the next request of a chat to the server, without the typed prompt.
----@return string? model of the request
+--- Reports a chat's next request to the server, without the typed prompt.
+---@return string? model the model of the request
 local function report(chat)
   if chat.adapter.type ~= 'http' then return end
   local copies = vim.tbl_map(function(message) return vim.tbl_extend('force', {}, message) end, chat.messages)
@@ -110,8 +110,8 @@ local function lines_below_header(chat)
   return vim.api.nvim_buf_get_lines(chat.bufnr, assert(chat.header_line, 'no member header_line'), -1, false)
 end
 
---- Returns the typed prompt: the lines below the user's header and the list of attached context. The plugin's own
---- parser takes seconds for long prompts, so it runs only for prompts that are sent.
+--- Returns the typed prompt, which is below the user's header and the list of attached context. The plugin's own parser
+--- takes seconds for long prompts, so it runs only when a prompt is sent.
 local function typed_in(chat)
   local lines, first = lines_below_header(chat), 1
   while lines[first] and lines[first]:find('^%s*$') or (lines[first] or ''):find('^>') do
@@ -126,13 +126,13 @@ local function listed_context(chat)
   for _, line in ipairs(lines_below_header(chat)) do
     local entry = line:match('^> %- (.-)%s*$')
     for _, item in ipairs(entry and chat.context_items or {}) do
-      if vim.endswith(entry, item.id) then table.insert(ids, item.id) end -- behind an icon
+      if vim.endswith(entry, item.id) then table.insert(ids, item.id) end -- the entry starts with an icon
     end
   end
   return ids
 end
 
---- Copies the parts of a chat that a submit changes, so that a submit can be tried on the copy.
+--- Copies the parts of a chat that a submit changes. A submit can then be tried on the copy.
 local function trial_copy(chat)
   local context = { add = function() end, get_from_chat = function() return listed_context(chat) end }
   local registry, trial = {}, { messages = vim.list_slice(chat.messages) }
@@ -145,14 +145,14 @@ local function trial_copy(chat)
   return setmetatable(trial, { __index = chat })
 end
 
---- Returns whether a prompt may name tools (`@{…}`) or editor context (`#{…}`). Without such names the plugin's
---- slow search for each known name can be skipped.
+--- Returns whether a prompt may name tools (`@{…}`) or editor context (`#{…}`). If not, the plugin's slow search for
+--- every known name is skipped.
 ---@param kind 'tools'|'editor_context'
 local function may_name(kind, typed)
   return typed:find(require('codecompanion.triggers').mappings[kind] .. '{', 1, true) ~= nil
 end
 
---- Adds the tools that a prompt names, without the user's autocommands, which run when the plugin adds them.
+--- Adds the tools that a prompt names. The user's autocommands run later, when the plugin itself adds the tools.
 local function add_tools(chat, typed)
   if not may_name('tools', typed) then return end
   local ignored = vim.o.eventignore
@@ -162,7 +162,7 @@ local function add_tools(chat, typed)
   if not ok then error(err, 0) end
 end
 
---- Attaches the buffers that the plugin reads for a prompt: watched ones, and those that the prompt names.
+--- Attaches the buffers that the plugin would read for a prompt: watched buffers, and buffers that the prompt names.
 ---@return table[] turns
 local function attach(chat, typed)
   local before, is_new = #chat.messages, {}
@@ -189,14 +189,14 @@ local function attach(chat, typed)
   )
 end
 
---- Returns the prompt that a submit would send, and reports the rest of its request to the server. Returns nil if
---- the submit needs no check.
+--- Returns the prompt that a submit would send, and reports the rest of the request to the server. Returns nil if no
+--- check is needed.
 ---@return token_sidecar.Prompt?
 local prompt_of = safely(function(chat, opts)
   if chat.current_request or opts.auto_submit or chat.adapter.type ~= 'http' then return nil end
   local trial, typed = trial_copy(chat), typed_in(chat)
   if typed ~= '' then
-    trial:check_context() -- drops context whose line the user has deleted
+    trial:check_context() -- removes context whose line the user has deleted
     add_tools(trial, typed)
   end
   return {
@@ -208,7 +208,7 @@ local prompt_of = safely(function(chat, opts)
   }
 end)
 
---- Checks a prompt, which stays in the buffer until the plugin sends it.
+--- Checks a prompt. It remains in the buffer until the plugin sends it.
 local function around_submit(submit)
   local function guarded_submit(chat, opts)
     local prompt = prompt_of(chat, opts or {})
@@ -233,7 +233,7 @@ local function around_message(add_message)
   return function(chat, data, opts)
     local is_attached = (opts or {}).context ~= nil
     local result = add_message(chat, data, opts)
-    -- Ignore the copies on which submits are tried.
+    -- Ignore the copies that are used to try a submit.
     if is_attached and not changed[chat] and rawget(chat, 'bufnr') then
       changed[chat] = true
       vim.schedule(function() report_change(chat) end)
@@ -242,8 +242,8 @@ local function around_message(add_message)
   end
 end
 
---- Follows the reply to an inline or background request that was sent before the hooks were set: the plugin calls
---- a handler of the adapter when the reply is complete.
+--- Records the reply to an inline or background request that was sent before the hooks were set. When the reply is
+--- complete, the plugin calls a handler of the adapter.
 local function around_handler(call_handler)
   local record = safely(function(adapter, response)
     local call = missed.call
@@ -267,7 +267,7 @@ local function set_missed(data)
   missed = { call = call, name = (data.adapter or {}).name, id = data.id }
 end
 
----@return boolean whether the hooks were set just now
+---@return boolean whether this call set the hooks
 local function hook()
   local http, chat = require('codecompanion.http'), require('codecompanion.interactions.chat')
   chats.wrap(http, 'merge_body', around_body)
@@ -284,13 +284,13 @@ local REPORTED = { ChatCreated = true, ChatDone = true, ChatCleared = true, Chat
 M.on_event = safely(function(event)
   local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
   if hook() and name == 'RequestStarted' then set_missed(data) end
-  if name == 'RequestFinished' and missed and missed.id == data.id then missed = nil end -- without a reply
+  if name == 'RequestFinished' and missed and missed.id == data.id then missed = nil end -- the request has failed
   if name == 'ChatClosed' then
     closed[data.id] = true
     return chats.forget(NAME .. ':' .. data.id)
   end
   local chat = REPORTED[name] and data.bufnr and require(NAME).buf_get_chat(data.bufnr)
-  if not chat or closed[chat.id] or not chat.tool_registry then return end -- it is still being made
+  if not chat or closed[chat.id] or not chat.tool_registry then return end -- the chat is not fully created yet
   chats.show(chat.bufnr, session_of(chat))
   report(chat)
 end)

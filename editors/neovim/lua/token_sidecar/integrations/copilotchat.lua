@@ -1,14 +1,14 @@
--- CopilotChat.nvim: reports the requests and replies of its client, and checks prompts.
+-- CopilotChat.nvim: reports the requests and replies of its client, and checks prompts before they are sent.
 local M = { KNOWN = 'f0c2a23 of 2026-06-17' }
 
 local chats = require('token_sidecar.integrations.chats')
 local SESSION = 'copilotchat'
-local unguarded ---@type boolean? whether the prompt that opened the chat may have come before the guard
+local unguarded ---@type boolean? whether the first prompt may have been sent before the hooks were set
 local running = setmetatable({}, { __mode = 'k' }) ---@type table<thread, token_sidecar.Call> by coroutine
 local function safely(read) return chats.safely('CopilotChat', read) end
 local later = vim.schedule_wrap(safely(function(run) run() end))
 
---- Checks the first prompt, which is already in the chat.
+--- Checks the first prompt, which has already been added to the chat.
 local is_held = safely(function(opts)
   local prompt = { text = opts.history[#opts.history].content, model = opts.model }
   local held = require('plenary.async').wrap(function(done)
@@ -20,7 +20,7 @@ local is_held = safely(function(opts)
   return held
 end)
 
---- Follows a request. The client runs in a coroutine, which identifies its HTTP requests.
+--- Records a request. The client runs in a coroutine, by which its HTTP requests are identified.
 local function around_ask(ask)
   return function(client, opts)
     local co = assert(coroutine.running())
@@ -66,7 +66,7 @@ local function around_post(post)
   end
 end
 
---- Checks a prompt from the chat, where it stays if it is not sent, or from a command.
+--- Checks a prompt from the chat or from a command. A prompt from the chat remains there if it is not sent.
 local function around_plugin(ask)
   return function(prompt, config)
     local merged = safely(function() return vim.tbl_extend('force', require('CopilotChat').config, config or {}) end)()
@@ -86,7 +86,7 @@ local function around_stop(stop)
   end
 end
 
---- Handles the appearance of the chat's buffer.
+--- Called when the chat's buffer is shown.
 M.on_event = safely(function(event)
   chats.show(event.buf, SESSION)
   if unguarded == nil then unguarded = true end

@@ -1,4 +1,4 @@
--- Provider ids, by the names that chat plugins and users' settings give to providers.
+-- Maps the provider names in chat plugins and users' settings to provider ids.
 local M = {}
 
 local IDS = {
@@ -27,12 +27,12 @@ for _, id in ipairs({
   IDS[id] = id
 end
 
---- Many servers are compatible with these two and carry their names, so they are recognised by address only.
+--- Many compatible servers use the names of these two providers, so they are recognised only by their address.
 local ADDRESSES = { anthropic = '://api.anthropic.com', openai = '://api.openai.com' }
 
---- Returns a provider's id; nil if it is unknown, in which case the model's name decides.
+--- Returns the id of a provider, or nil if it is unknown. In that case, the server uses the model's name instead.
 ---@param name? string
----@param url? string where the request goes
+---@param url? string the URL of the request
 ---@return string?
 function M.id(name, url)
   local id = type(name) == 'string' and IDS[name:lower()] or nil
