@@ -1,4 +1,4 @@
-"""Counts parts of a text, and finds the position where a budget is exceeded."""
+"""Counts parts of a text, and finds where a budget is exceeded."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 _ENCODED = 50_000
-"""Maximum characters to encode at once, because tiktoken may overflow on longer texts."""
+"""Maximum characters to encode at once. Longer texts can make tiktoken overflow."""
 _FINER = 512
-"""Maximum characters of a text that is decoded token by token, which is slow."""
+"""Maximum characters to decode token by token, which is slow."""
 
 
 class TextCounter:
-    """Counts parts of a text, and reuses the counts of its pieces.
+    """Counts parts of a text, reusing the counts of its pieces.
 
     Args:
         text: The text.
         tokenizer_for: Returns the tokenizer of a model.
-        pieces: The pieces of an open document, whose cached counts are used.
+        pieces: The pieces of an open document, whose cached counts are reused.
         whole: Counts of the whole text by model, such as an endpoint's. They take precedence.
     """
 
@@ -44,7 +44,7 @@ class TextCounter:
         self._whole = whole or {}
 
     def measure(self, model: str, start: int, end: int) -> Measure:
-        """Count the part of the text between two offsets in characters."""
+        """Count the text between two character offsets."""
         if start == 0 and end == len(self._text) and model in self._whole:
             return self._whole[model]
         tokenizer = self._tokenizer_for(model)
@@ -53,7 +53,7 @@ class TextCounter:
         return tokenizer.measure_base(tokens, sample)
 
     def excess_start(self, model: str, start: int, end: int, allowance: int) -> int:
-        """Return the offset in characters of the first token beyond `allowance` tokens."""
+        """Return the character offset of the first token that exceeds `allowance`."""
         tokenizer = self._tokenizer_for(model)
         return start + excess_start(
             self._pieces_between(tokenizer, start, end), allowance, tokenizer
@@ -69,9 +69,9 @@ class TextCounter:
 
 
 def excess_start(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
-    """Return the number of characters before the first token beyond `allowance` tokens.
+    """Return the number of characters before the first token that exceeds `allowance`.
 
-    If the token begins inside a character, the character is excluded.
+    If that token starts inside a character, the whole character is left out.
     """
     at, left, tokenizer = 0, tokenizer.unscale(allowance), tokenizer.base
     for piece in pieces:
@@ -97,8 +97,8 @@ def _excess_start_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> i
 def first_tokens(text: str, tokens: int, tokenizer: Tokenizer) -> int:
     """Return the number of complete characters in the first `tokens` tokens of a text.
 
-    If the engine does not expose tokens, return the length of the longest prefix with at most
-    `tokens` tokens.
+    If the tokenizer does not expose its tokens, the result is the length of the longest prefix
+    that has at most `tokens` tokens.
     """
     plain = without_lone_surrogates(text)
     known = len(plain) == len(text) <= _ENCODED

@@ -1,4 +1,4 @@
-"""Evaluates budget rules, for the editor and the command line. Does no I/O."""
+"""Evaluates budget rules for editors and the command line. Does no I/O."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ DOCUMENTATION = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/h
 class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A budget that is exceeded or nearly used up.
 
-    All offsets are in characters. `start` and `end` delimit the range to underline, `scope_start`
-    and `scope_end` the range that the budget applies to. If a group of files shares the budget,
-    `tokens` is the total of the group, and `allowance` is what the other files leave of the budget.
+    All offsets are in characters. The range from `start` to `end` is underlined. The budget
+    applies to the range from `scope_start` to `scope_end`. If several files share the budget,
+    `tokens` is their total, and `allowance` is the budget minus the tokens of the other files.
     """
 
     severity: FindingSeverity
@@ -50,16 +50,16 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     budget: int
     tokens: int
     over: int
-    """The tokens over the budget; 0 if it is only nearly used up."""
+    """The number of tokens over the budget; 0 if it is only nearly used up."""
     section: str | None
     """The heading path of a section, `lines 3 to 9` for a region, or None for a whole file."""
     method: Method
     model: str
     message: str
     rule: str
-    """The key of the rule, such as `budget[0]` or `preset[1]`, or `region`."""
+    """The key of the rule, such as `budget[0]`, `preset[1]` or `region`."""
     rule_section: str | None
-    """The heading path of a section as it is written in the rule."""
+    """The section's heading path as written in the rule."""
     kind: ScopeKind
     start: int
     end: int
@@ -73,14 +73,14 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class RestOfGroup(msgspec.Struct, frozen=True):
-    """The tokens of the other files in a group, with the number of all its files."""
+    """The total tokens of the other files in a group, and the number of all files in the group."""
 
     tokens: int
     files: int
 
 
 class BudgetScope(msgspec.Struct, frozen=True):
-    """The range of a text that a budget applies to."""
+    """The part of a text that a budget applies to."""
 
     kind: ScopeKind
     start: int
@@ -104,16 +104,16 @@ def make_finding(
     model: str,
     others: RestOfGroup | None = None,
 ) -> Finding | None:
-    """Return the finding of a budget, or None if the tokens are below its `warn-at`.
+    """Return the finding for a budget, or None if its `warn-at` is not reached.
 
     Args:
-        name: The path shown in the message.
+        name: The path to show in the message.
         rule: The rule, or None for a region that is marked in the text.
         limit: The budget in tokens.
-        own: The count of the scope.
-        scope: The range that the budget applies to.
+        own: The token count of the scope.
+        scope: The part of the text that the budget applies to.
         excess_start: Returns the offset of the first token beyond a number of tokens.
-        model: The model that the tokens are counted for.
+        model: The model for which the tokens were counted.
         others: The other files that share the budget.
     """
     other = others or _NO_REST
@@ -151,27 +151,28 @@ def make_finding(
 def severity_of(
     tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
 ) -> FindingSeverity | None:
-    """Return the severity of a finding, or None if the tokens are below `warn_at`.
+    """Return the severity of a finding, or None if `warn_at` is not reached.
 
-    It is `information` up to the budget, `warning` above it, and `error` from twice the budget.
+    The severity is `information` up to the budget, `warning` above it, and `error` from twice
+    the budget.
     """
     if tokens >= 2 * budget:
         return "error"
     if tokens > budget:
         return "warning"
-    # In binary, 0.7 * 10 is slightly above 7.
+    # In floating point, 0.7 * 10 is slightly more than 7.
     return "information" if tokens >= math.ceil(warn_at * budget - 1e-9) else None
 
 
 def percent_of(tokens: int, budget: int) -> int:
-    """Return the used share of a budget in whole percent, rounded down."""
+    """Return how much of a budget is used, as a whole percentage rounded down."""
     return 100 * tokens // max(1, budget)
 
 
 def finding_message(
     name: str, scope: BudgetScope, files: int, measure: Measure, budget: int, model: str
 ) -> str:
-    """Return the message, such as `AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (…)`."""
+    """Return a message such as `AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (…)`."""
     over = measure.tokens - budget
     if files > 1:
         others = counted(files - 1, "other file")
@@ -208,15 +209,15 @@ def evaluate(
     model: str,
     rest_of_group: Mapping[str, RestOfGroup] | None = None,
 ) -> list[Finding]:
-    """Return the findings of a file: one for each budget whose `warn-at` is reached.
+    """Return the findings of a file, with one finding for each budget whose `warn-at` is reached.
 
     Args:
-        name: The path shown in messages.
+        name: The path to show in messages.
         text: The text of the file.
-        rules: The rules of the file.
+        rules: The rules that apply to the file.
         counter: Counts parts of the text.
-        model: The model for rules without a model.
-        rest_of_group: The other files of each rule for a group of files, by the key of the rule.
+        model: The model for rules that do not name a model.
+        rest_of_group: The other files of each rule that applies to a group, by rule key.
     """
     marked = MARK_START in text
     if marked and has_ignore_mark(text):
@@ -231,12 +232,12 @@ _WHOLE = BudgetScope("file", 0, 0, 0)
 def evaluate_sum(
     rule: Rule, members: Sequence[tuple[str, Measure]], model: str
 ) -> Iterator[tuple[str, Finding]]:
-    """Yield the findings of a rule for a group of files, one for each file.
+    """Yield one finding for each file in a group that shares a budget.
 
     Args:
         rule: The rule.
         members: The name and the count of each file.
-        model: The model, unless the rule has one.
+        model: The model to use if the rule does not name one.
     """
     total, model = sum([own.tokens for _, own in members]), rule.budget.model or model
     for name, own in members:

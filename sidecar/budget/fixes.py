@@ -33,20 +33,21 @@ _DIGITS = re.compile(r"(token-budget:[ \t]*)(\d[\d_,]*)")
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """A quick fix: edits of the document or of the configuration."""
+    """A quick fix, which edits the document or the configuration."""
 
     kind: FixKind
     title: str
     edits: tuple[TextEdit, ...]
     preferred: bool = False
     new_file: str | None = None
-    """The text of the file that the fix creates. The title contains its name."""
+    """The contents of the file that the fix creates. Its name is in the title."""
 
 
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
     """Yield fixes that shorten a text to its budget, such as `Fit to budget: keep the start`.
 
-    If the budget is not exceeded, there are none. The rule's `truncation` is preferred.
+    There are no fixes unless the budget is exceeded. The fix for the rule's `truncation` is
+    preferred.
     """
     if finding.over == 0:
         return
@@ -64,7 +65,7 @@ def _part_suffix(finding: Finding) -> str:
 
 
 def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
-    """Return the edit that shortens a text to its budget, or None if its fixed parts exceed it."""
+    """Return the edit that shortens a text to its budget, or None if that is impossible."""
     parts = parts_of(text, finding)
     target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)
     for _ in range(_ROUNDS):
@@ -80,7 +81,6 @@ def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> T
 
 
 def _without_double_break(body: str, parts: Parts) -> str:
-    """Remove the line end of a shortened text if the text after it starts with one."""
     ends = ("\n", "\r")
     if parts.body.endswith(ends) or not parts.tail.startswith(ends):
         return body
@@ -111,7 +111,10 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
 
 
 def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
-    """Return a fix that removes a section: the finding's own, or the smallest sufficient one."""
+    """Return a fix that removes a section.
+
+    This is the finding's section, or the smallest section whose removal is sufficient.
+    """
     if finding.kind == "section":
         tokens = tokens_text(finding.tokens, finding.method)
         start, end, title = finding.scope_start, finding.scope_end, finding.section or ""
@@ -139,7 +142,7 @@ def _shortest_sufficient_part(
         for part in find_sections(Lines(text))
         if part.end - part.start < len(text)
     ]
-    # After the removal, the joined text may have one token more than its two parts.
+    # After the removal, the joined text can have one more token than its two parts.
     enough = [section for section in candidates if section[0].tokens > finding.over]
     return min(enough, key=lambda one: (one[0].tokens, one[1].start), default=None)
 
@@ -147,13 +150,13 @@ def _shortest_sufficient_part(
 def raise_fix(
     finding: Finding, configuration: str, entry: KeyPath, file_name: str, document: str
 ) -> Fix | None:
-    """Return a fix that raises the limit in the configuration or in the mark of a region.
+    """Return a fix that raises the limit in the configuration or in a region's mark.
 
     Args:
         finding: The finding.
         configuration: The text of the configuration file.
-        entry: The path of the rule in that file.
-        file_name: The name of that file.
+        entry: The path of the rule in the configuration file.
+        file_name: The name of the configuration file.
         document: The text of the document.
     """
     number = raised_limit(finding.tokens)
@@ -183,7 +186,7 @@ def _raise_region(finding: Finding, document: str, number: int) -> Fix | None:
 
 
 def raised_limit(tokens: int) -> int:
-    """Round up to the next number with two significant digits, such as 2,500 for 2,431."""
+    """Round up to the next number with two significant digits: 2,431 becomes 2,500."""
     step = int(10 ** max(0, len(str(tokens)) - 2))
     return (tokens // step + 1) * step
 
@@ -210,10 +213,10 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 
 
 def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
-    """Return the offset and text of a comment at the top. Some first lines, such as `#!`, stay."""
+    """Return where to insert a comment at the top, and its text. Lines such as `#!` stay first."""
     line = first_line(text)
     if line.rstrip() == "---":
-        return len(line), f"# {IGNORE_MARK}"  # front matter is YAML
+        return len(line), f"# {IGNORE_MARK}"  # Front matter is YAML.
     if line.startswith(("#!", "<?", "<!DOCTYPE", "<!doctype", "\ufeff")):
         return len(line), mark
     return 0, mark
@@ -236,7 +239,7 @@ class TextEdit(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """A text split into a head (a heading or mark) and a tail that stay, and the body between."""
+    """A text split into a body, and a head and a tail that fixes keep."""
 
     start: int
     head: str
@@ -245,15 +248,15 @@ class Parts(msgspec.Struct, frozen=True):
 
     @property
     def body_start(self) -> int:
-        """Offset of the body in the document."""
+        """The offset of the body in the document."""
         return self.start + len(self.head)
 
 
 def parts_of(text: str, finding: Finding) -> Parts:
-    """Split the text of a finding into the parts that a fix keeps, and the body that it shortens.
+    """Split a finding's text into the body that a fix shortens, and the parts that it keeps.
 
-    A file keeps its final line end, a section its heading and trailing blank lines, and a region
-    its two marks.
+    A file keeps its final line ending. A section keeps its heading and trailing blank lines. A
+    region keeps its start and end marks.
     """
     scope = text[finding.scope_start : finding.scope_end]
     head = _heading_of(scope, finding)
@@ -263,9 +266,9 @@ def parts_of(text: str, finding: Finding) -> Parts:
 
 
 def minimal_edit(start: int, old: str, new: str) -> TextEdit:
-    """Return the smallest edit that replaces `old`, which begins at `start`, with `new`.
+    """Return the smallest edit that replaces `old`, which starts at offset `start`, with `new`.
 
-    The edit never begins or ends between CR and LF, because editors have no position there.
+    The edit never starts or ends between CR and LF, because editors have no such position.
     """
     before = _common_prefix_length(old, new)
     if old[before - 1 : before + 1] == "\r\n" or new[before - 1 : before + 1] == "\r\n":
@@ -278,13 +281,13 @@ def minimal_edit(start: int, old: str, new: str) -> TextEdit:
 
 
 def line_end_of(text: str) -> str:
-    """Return the line end that a text uses first, or LF if it has none."""
+    """Return the first line ending in a text, or LF if there is none."""
     found = _LINE_END.search(text)
     return found.group() if found else "\n"
 
 
 def first_line(text: str, start: int = 0) -> str:
-    """Return the rest of the line at an offset, with its line end."""
+    """Return the rest of the line at an offset, including its line ending."""
     found = _LINE.match(text, start)
     return found.group() if found else ""
 
@@ -368,7 +371,7 @@ _STYLES = {name: style for style, names in _BY_STYLE for name in names.split()}
 
 
 def comment(words: str, name: str, language_id: str = "") -> str | None:
-    """Return `words` as a comment in the language of a file, or None if it is unknown."""
+    """Return `words` as a comment in the language of a file, or None if the language is unknown."""
     base = name.rpartition("/")[2].lower().lstrip(".")
     known = (language_id.lower(), base.rpartition(".")[2], base)
     style = next((_STYLES[key] for key in known if key in _STYLES), None)

@@ -1,4 +1,4 @@
-"""Finds the budget rules that apply to a file: configured rules and presets."""
+"""Finds the configured rules and the presets that apply to a file."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ PRESETS: tuple[Budget, ...] = (
 )
 """Budgets for well-known prompt files, enabled by `presets = true`.
 
-The limits follow the documentation of the tools. A limit in lines is converted at 12 tokens each:
+The limits follow the documentation of the tools. A line counts as 12 tokens:
 
-- CLAUDE.md: under 200 lines (Claude Code's documentation, "Manage Claude's memory"); AGENTS.md and
-  GEMINI.md are the same kind of file.
-- .github/copilot-instructions.md: at most two pages (GitHub's documentation), 1,500 tokens.
-- .cursor/rules: under 500 lines each (Cursor's documentation, "Rules").
-- SKILL.md: under 5,000 tokens (the Agent Skills specification, "Progressive disclosure").
-- *.prompt.md and .prompty: no documented number; half of a small model's 8,192 tokens.
+- CLAUDE.md: under 200 lines (Claude Code's documentation, "Manage Claude's memory"). The same
+  limit is used for AGENTS.md and GEMINI.md.
+- .github/copilot-instructions.md: at most two pages (GitHub's documentation), or 1,500 tokens.
+- .cursor/rules: under 500 lines per file (Cursor's documentation, "Rules").
+- SKILL.md: under 5,000 tokens (Agent Skills specification, "Progressive disclosure").
+- *.prompt.md and .prompty: no documented limit. The budget is half of a small model's 8,192
+  tokens.
 """
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A budget with its key, such as `budget[0]` or `preset[0]`."""
+    """A budget and its key, such as `budget[0]` or `preset[0]`."""
 
     key: str
     budget: Budget
@@ -45,25 +46,25 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Rules:
-    """The rules of a root folder. Their globs work as in .gitignore, relative to the root.
+    """The rules of a root folder. Globs work as in .gitignore and are relative to the root.
 
-    `AGENTS.md` matches in any folder, `/AGENTS.md` only in the root, and `prompts/` everything
-    in a folder of that name. `!old.md` excludes files that an earlier glob of the list matches.
+    `AGENTS.md` matches in any folder, `/AGENTS.md` only in the root folder, and `prompts/`
+    matches everything in folders of that name. `!old.md` excludes files that an earlier glob in
+    the list matches.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.written = _make_rules("budget", settings.budgets)
-        """The configured rules."""
         self._presets = _make_rules("preset", PRESETS if settings.presets else ())
         self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:
         """Return the rules that apply to a file, in the order of the configuration.
 
-        Presets are omitted if a configured rule limits the whole file.
+        Presets are left out if a configured rule limits the whole file.
 
         Args:
-            path: The path relative to the root, with `/` as separator.
+            path: The path relative to the root, with `/` as the separator.
         """
         found = [rule for rule in self.written if self.matches(rule, path)]
         if not any(rule.for_whole_files for rule in found):
@@ -78,9 +79,9 @@ class Rules:
         return globs.matches_file(path)
 
     def may_match_in(self, folder: str) -> bool:
-        """Return whether any rule may match files in a folder.
+        """Return whether any rule might match files in a folder.
 
-        For example, `prompts/**/*.md` may match files in `prompts` and in `prompts/old`.
+        For example, `prompts/**/*.md` might match files in `prompts` and in `prompts/old`.
         """
         if any(self.matches(rule, f"{folder}/file") for rule in self.all):
             return True
@@ -90,12 +91,12 @@ class Rules:
 
     @property
     def all(self) -> list[Rule]:
-        """All rules, with the presets last."""
+        """All rules. Presets come last."""
         return [*self.written, *self._presets]
 
     @property
     def sums(self) -> list[Rule]:
-        """The configured rules for groups of files."""
+        """The configured rules whose budget is shared by several files."""
         return [rule for rule in self.written if rule.budget.sum]
 
     def __bool__(self) -> bool:
@@ -103,7 +104,7 @@ class Rules:
 
 
 def _literal_prefix(glob: str) -> str:
-    """Return the folders at the start of a glob, such as `prompts/` for `/prompts/*/x.md`."""
+    """Return the literal folders at the start of a glob: `prompts/` for `/prompts/*/x.md`."""
     folders = glob.removeprefix("/").split("/")[:-1]
     plain = takewhile(lambda name: not set(name) & set("*?[\\!"), folders)
     return "".join(f"{name}/" for name in plain)

@@ -1,4 +1,4 @@
-"""`token-sidecar check`: checks files against their token budgets, as editors do."""
+"""`token-sidecar check`: checks files against their token budgets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIT_FAILED = "git cannot list tracked files, so all files that .gitignore matche
 
 
 class ProjectLocation(NamedTuple):
-    """The configuration file and the root from the command line; None if they are not given."""
+    """The configuration file and the root folder given on the command line, if any."""
 
     config: Path | None = None
     root: Path | None = None
@@ -84,12 +84,13 @@ def check(
 ) -> None:
     """Check files against their token budgets.
 
-    In folders, files that .gitignore matches are skipped, unless git tracks them. Paths inside the
-    current project use its configuration, and other paths that of their own project. With --config,
-    all paths use FILE, and its globs are relative to --root (default: the current folder).
+    In folders, files that match .gitignore are skipped unless git tracks them. The current
+    project's configuration applies to paths inside the project. For all other paths, the
+    configuration of their own project applies. With --config, FILE applies to all paths, and
+    its globs are relative to --root (default: the current folder).
 
-    Exit codes: 0 if all files are within their budgets; 1 if a budget is exceeded, or a file with a
-    budget cannot be counted; 2 if the arguments or the configuration are invalid.
+    Exit codes: 0 if all files are within their budgets; 1 if a budget is exceeded, or a file
+    with a budget cannot be counted; 2 if the arguments or the configuration are invalid.
     """
     location = ProjectLocation(config, root or (Path() if config else None))
     form = "json" if as_json else form
@@ -105,7 +106,7 @@ def run(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> int:
-    """Check files, print the report, and return the exit code."""
+    """Check files and print the report. Return the exit code."""
     from sidecar.cli.checking.report import as_github, as_json, as_sarif, as_text, skipped_text
 
     report, problems = check_paths(
@@ -130,7 +131,7 @@ def check_paths(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> tuple[Report, list[Problem]]:
-    """Check paths by the configuration of their projects. Return the report and its problems.
+    """Check paths using their projects' configurations. Return the report and the problems.
 
     Raises:
         click.UsageError: `base` is not a revision, or a path is outside the root.
@@ -243,9 +244,9 @@ def _root_report(
 
 
 def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
-    """Yield notes about rules of the project that match no file.
+    """Yield notes about project rules that match no file.
 
-    Rules of the user apply to many projects, so they need not match any file here.
+    User rules apply to many projects, so they are allowed to match no file.
     """
     for key in rules:
         if origins[key].source == "project":

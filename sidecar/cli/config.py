@@ -1,4 +1,4 @@
-"""`token-sidecar config`: creates a sample configuration, shows settings, reports problems."""
+"""`token-sidecar config`: creates, shows and checks the configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def config() -> None:
 )
 @_JSON
 def init(workspace: Path, user: bool, as_json: bool) -> None:
-    """Create a sample configuration with comments. An existing file is never overwritten.
+    """Create a sample configuration with comments. Existing files are never overwritten.
 
     Exit codes: 0; 2 if the file already exists or cannot be written.
     """
@@ -69,9 +69,9 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
 @_JSON
 @click.argument("key", required=False)
 def show(workspace: Path, as_json: bool, key: str | None) -> None:
-    """Show the settings in force and where they are set.
+    """Show the current settings and where each of them is set.
 
-    KEY, such as `context` or `context.limit`, selects a table or a single setting.
+    KEY selects a table or a single setting, such as `context` or `context.limit`.
 
     Exit codes: 0; 2 if KEY is unknown.
     """
@@ -114,12 +114,12 @@ def _load_settings(workspace: Path) -> Loaded:
 
 
 def list_problems(loaded: Loaded) -> list[str]:
-    """Return the problems of the settings and of their tokenizer files."""
+    """Return the problems in the settings and in their tokenizer files."""
     from sidecar.counting.model_tokenizers import Tokenizers
 
     settings = loaded.settings
     problems = Tokenizers((), settings.tokenize.estimator).problems
-    for entry in settings.tokenizers:  # one at a time, because their globs may overlap
+    for entry in settings.tokenizers:  # one at a time, because globs can overlap
         tokenizers = Tokenizers([msgspec.structs.replace(entry, models=("*",))])
         tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
         problems += tokenizers.problems
@@ -127,7 +127,7 @@ def list_problems(loaded: Loaded) -> list[str]:
 
 
 def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
-    """Return the settings in force with their sources, optionally including defaults."""
+    """Return the current settings and their sources, optionally including defaults."""
     settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
         {"key": key, "value": _value_as_json(settings, key), "from": str(origin)}
@@ -137,7 +137,6 @@ def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]
 
 
 def _is_in(name: str, key: str) -> bool:
-    """Return whether `key` is the name of a setting, or of a table or list that contains it."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 

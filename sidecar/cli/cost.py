@@ -1,4 +1,4 @@
-"""`token-sidecar cost`: reports the cost of the recorded calls of all editors and agents."""
+"""`token-sidecar cost`: reports the cost of all calls recorded by editors and agents."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see al
 EPOCH = "1970-01-01"
 """The start of a time range that includes all calls."""
 _FULL_WIDTH = 100
-"""Minimum width of the terminal for a table with all columns."""
+"""Minimum terminal width for a table with all columns."""
 _WIDE_BARS = 120
-"""Minimum width of the terminal for long bars."""
+"""Minimum terminal width for long bars."""
 _FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",
@@ -107,11 +107,12 @@ def cost(
     as_json: bool,
     **scope: Any,
 ) -> None:
-    """Report the cost of model calls: as a table on a terminal, otherwise as plain lines.
+    """Report the cost of model calls, as a table on a terminal and as plain lines elsewhere.
 
     Calls without a known price are listed as `unpriced`.
 
-    Exit codes: 0; 2 if the options or the configuration are invalid, or the ledger is unreadable.
+    Exit codes: 0; 2 if the options or the configuration are invalid, or the ledger is
+    unreadable.
     """
     if context.invoked_subcommand is not None:
         return
@@ -142,7 +143,7 @@ def cost(
 
 
 def _plain_lines(report: CostReport) -> list[str]:
-    """Return the lines of a report, with paths instead of URIs."""
+    """Return the lines of a report, with URIs replaced by paths."""
     lines = report.text.split("\n")
     for index, row in enumerate(report.rows):
         if isinstance(row.workspace, str):
@@ -183,7 +184,7 @@ def _warn_if_unknown_agent(name: str | None) -> None:
 )
 @scope_options
 def export(form: str, output: Path | None, **scope: Any) -> None:
-    """Export single calls as CSV, JSON lines or Parquet.
+    """Export individual calls as CSV, JSON Lines or Parquet.
 
     The rows contain numbers, ids and times, but no text.
     """
@@ -220,8 +221,8 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
 def files(workspace: Path, since: str | None, as_json: bool) -> None:
     """Report the cost of prompt files.
 
-    Agents send these files with every request: AGENTS.md, CLAUDE.md with its imports, rules and
-    memory.
+    Agents send these files with every request. They include AGENTS.md, CLAUDE.md with its
+    imports, rules and memory.
 
     Exit codes: 0; 2 if the configuration is invalid or the ledger is unreadable.
     """
@@ -244,7 +245,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
 
 
 def _path_text(uri: str, root: Path | None = None) -> str:
-    """Return the path of a URI, relative to `root` or the home folder if it is inside."""
+    """Return the path of a URI, relative to `root` or to the home folder if possible."""
     from sidecar.workspace.workspace import path_of
 
     path = path_of(uri)
@@ -266,10 +267,10 @@ def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
 @click.option("--url", help="Address of another list in the JSON format of genai-prices.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def update_prices(url: str | None, as_json: bool) -> None:
-    """Download the latest price list of genai-prices.
+    """Download the latest price list from genai-prices.
 
-    The list is stored in the state folder. Costs are computed when a report is shown, so that a
-    corrected price also applies to past calls. No other command uses the network, unless your
+    The list is stored in the state folder. Costs are computed when a report is shown, so a
+    corrected price also applies to past calls. No other command uses the network unless your
     settings contain an endpoint or a collector.
     """
     from sidecar.config.paths import state_dir

@@ -1,4 +1,4 @@
-"""`token-sidecar count`: counts the tokens of files, folders and standard input."""
+"""`token-sidecar count`: counts the tokens in files, folders and standard input."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from sidecar.workspace.counter_choice import CounterChooser
 
 BULK_BYTES = 16_000_000
-"""Minimum total size for which the bulk engine is faster, although it takes 0.4 s to load."""
+"""Minimum total size for which the bulk engine is faster despite its loading time of 0.4 s."""
 
 
 class CountedFile(NamedTuple):
-    """The count of a file. `damaged` tells whether some of its bytes are not UTF-8."""
+    """The token count of a file. `damaged` is true if some of its bytes are not valid UTF-8."""
 
     path: str
     measure: Measure
     characters: int
     damaged: bool
     note: str | None = None
-    """The reason why no endpoint counted the file."""
+    """Why no endpoint counted the file."""
 
 
 @click.command()
@@ -48,10 +48,10 @@ class CountedFile(NamedTuple):
 @click.option("--model", help="Model to count for (default: the setting `model`).")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
-    """Count the tokens of files, of all files in folders, or of standard input (`-`).
+    """Count the tokens in files, in all files of folders, or in standard input (`-`).
 
-    Symbolic links in folders, files that .gitignore matches, and binary files are skipped. Each
-    byte that is not UTF-8 counts as U+FFFD. Estimates are marked with `~`.
+    In folders, symbolic links, binary files and files that match .gitignore are skipped. Each
+    byte that is not valid UTF-8 is counted as U+FFFD. Estimates are marked with `~`.
 
     Exit codes: 0; 2 if a PATH cannot be read or the configuration is invalid.
     """
@@ -59,7 +59,7 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
 
 def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -> int:
-    """Print the counts of all paths and return the exit code."""
+    """Print the token counts of all paths, and return the exit code."""
     settings, has_errors = load_settings_for(paths[0])
     name = model or settings.model
     found = list(find(paths)) if len(paths) == 1 else _deduplicate(find(paths))
@@ -93,7 +93,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
 
 
 def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath]:
-    """Return each path once, as it is spelled on the command line if it is named there."""
+    """Return each path once, spelled as on the command line if it is given there."""
     entries: dict[str, File | SkippedPath] = {}
     for entry in found:
         path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)

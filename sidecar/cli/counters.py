@@ -1,4 +1,4 @@
-"""Chooses counters for the commands, and runs counting on several threads."""
+"""Chooses counters for commands, and runs counting on several threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.documents import Snapshot
 
     ChooseCounter = Callable[[Snapshot, str], CounterChoice]
-    """A function that chooses the counter for a text and a model. It may wait for an endpoint."""
+    """A function that chooses the counter for a text and a model. It can wait for an endpoint."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,7 +41,7 @@ def map_batches(
     Args:
         work: Processes a batch.
         items: The items.
-        threads: The number of threads; 0 for one per core.
+        threads: The number of threads, or 0 for one per core.
     """
     threads = threads or count_cores()
     size = max(1, min(BATCH, len(items) // threads))
@@ -56,7 +56,7 @@ def map_batches(
 
 
 def load_settings_for(path: str) -> tuple[Settings, bool]:
-    """Load the settings for a path, print their problems, and return whether there are errors."""
+    """Load the settings for a path and print their problems. Return whether there are errors."""
     from sidecar.config.load import find_root, load
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
@@ -67,7 +67,7 @@ def warn_if_unknown_model(model: str, settings: Settings) -> None:
     """Warn if a model is neither in the catalogue nor in the settings."""
     from sidecar.config.settings import DEFAULT_MODEL
 
-    if model == DEFAULT_MODEL:  # skip a lookup that takes a tenth of a short run
+    if model == DEFAULT_MODEL:  # skips a lookup that takes a tenth of a short run
         return
     from sidecar.workspace.views import describe_unknown_model
     from sidecar.workspace.windows import similar_models
@@ -83,20 +83,20 @@ def run_with_counters(
     work: Callable[[CounterChooser, ChooseCounter], T],
     purpose: Purpose = "interactive",
 ) -> T:
-    """Call `work` with counters for some models, and return its result."""
+    """Call `work` with counters for the given models, and return its result."""
     if needs_endpoint(settings, models):
         return run_with_endpoints(settings, work)
     return work(*local_counters(settings, purpose))
 
 
 def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
-    """Return whether an endpoint counts texts for any of the models."""
+    """Return whether an endpoint is needed to count texts for any of the models."""
     chooser = CounterChooser(CalibrationStore(state_dir()))
     return any(chooser.asks_endpoint(model, settings) for model in models)
 
 
 def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, ChooseCounter], T]) -> T:
-    """Call `work` on a thread while this thread sends requests to endpoints."""
+    """Call `work` on another thread while this thread sends requests to endpoints."""
     import asyncio
 
     return asyncio.run(_run_with_endpoints(settings, work))
@@ -105,7 +105,7 @@ def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, Choos
 def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser, ChooseCounter]:
     chooser = CounterChooser(CalibrationStore(state_dir()), purpose)
     loaded: set[str] = set()
-    loading = Lock()  # so that only one thread reads the vocabulary
+    loading = Lock()  # ensures that only one thread reads the vocabulary
 
     def load(model: str) -> None:
         tokenizer = chooser.tokenizers(settings).for_model(model)
@@ -125,7 +125,7 @@ def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser
 
 
 def window_of(chooser: CounterChooser, model: str, settings: Settings) -> int | None:
-    """Return the window in tokens that an endpoint reports, which may require a request."""
+    """Return the window that an endpoint reports, in tokens. This can require a request."""
     if not chooser.is_window_due(model, settings):
         return chooser.known_limit(model, settings)
     import asyncio
@@ -159,7 +159,7 @@ async def _run_with_endpoints(
 
 @contextlib.asynccontextmanager
 async def open_counts() -> AsyncIterator[Counts]:
-    """Yield a counter that works as in the server. At the end, save its calibration."""
+    """Yield a counter that works as in the server, and save its calibration afterwards."""
     from sidecar.workspace.counts import LATEST_SECONDS, Counts
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers
@@ -173,6 +173,6 @@ async def open_counts() -> AsyncIterator[Counts]:
     finally:
         await counts.aclose()
         workers.close()
-        with contextlib.suppress(OSError):  # a count does not depend on saving the calibration
+        with contextlib.suppress(OSError):  # counts are valid without a saved calibration
             calibrations.save()
         state.close()

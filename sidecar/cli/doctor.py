@@ -1,4 +1,4 @@
-"""`token-sidecar doctor`: shows what works on this machine, and the source of each setting."""
+"""`token-sidecar doctor`: shows what works on this machine and where settings come from."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def _list_agents(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _list_mcp_clients(root: Path, settings: Settings) -> list[dict[str, str]]:
-    """Return the clients with the MCP server, or none if agents are disabled."""
-    if not settings.agents.enabled:  # do not open any file of an agent
+    """Return the clients that have the MCP server, or none if agents are disabled."""
+    if not settings.agents.enabled:  # agents' files must not be opened
         return []
     from sidecar.mcp.clients import clients_with_server
 

@@ -36,8 +36,8 @@ def fit(
 ) -> None:
     """Print FILE, or standard input (`-`), shortened to a token limit. FILE is not changed.
 
-    Exit codes: 0; 2 if FILE cannot be read or is not a text, or if the configuration is invalid. In
-    the latter case, the text is still shortened.
+    Exit codes: 0; 2 if FILE is unreadable or not a text file, or if the configuration is
+    invalid. An invalid configuration does not prevent the text from being shortened.
     """
     import asyncio
 
@@ -81,9 +81,9 @@ async def _fit_text(
 
 
 def _read_text(file: Path) -> str:
-    """Read a text with its line ends. Bytes that are not UTF-8 stay unchanged.
+    """Read a text, keeping its line endings and any bytes that are not valid UTF-8.
 
-    A text in UTF-16 or UTF-32, which a byte order mark indicates, is converted to UTF-8.
+    A text that starts with a UTF-16 or UTF-32 byte order mark is converted to UTF-8.
     """
     from sidecar.workspace.files import encoding_of, read_bytes
 

@@ -1,4 +1,4 @@
-"""The command group. It imports each command when the command runs."""
+"""The command group, which imports each command only when it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from sidecar import __version__
 from sidecar.cli.output import prepare_output, print_error
 
-# The descriptions are here, so that `--help` does not import any command.
+# The descriptions are listed here, so that `--help` does not have to import any commands.
 VERBS: dict[str, str] = {
     "check": "Check files against their token budgets.",
     "config": "Create, show and check the configuration.",
@@ -30,12 +30,12 @@ VERBS: dict[str, str] = {
     "usage": "Show how full a workspace's context is.",
 }
 
-# Since click 8.2, a group without a command raises this error with the help text as its message.
+# Since click 8.2, a group without a command raises this error, and its message is the help text.
 _HELP_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def workspace_option(description: str) -> Callable[[Any], Any]:
-    """Return the option `--workspace DIR`, an existing folder, by default the current one."""
+    """Return the option `--workspace DIR`, which defaults to the current folder."""
     return click.option(
         "--workspace",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -56,7 +56,7 @@ def _formatting_errors() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group of commands that imports a command's module only when the command is used."""
+    """A group of commands. The module of a command is only imported when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(VERBS)
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or suggest a similar one."""
+        """Find a command. If it does not exist, suggest a similar one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
             import difflib
@@ -106,5 +106,5 @@ class LazyGroup(click.Group):
 def main() -> None:
     """Token counts, context usage and cost beside your editor.
 
-    Exit codes: 0 success, 1 findings, 2 invalid arguments or configuration.
+    Exit codes: 0 for success, 1 for findings, 2 for invalid arguments or configuration.
     """

@@ -1,4 +1,4 @@
-"""`token-sidecar map`: shows how many tokens the subfolders and files of a folder have."""
+"""`token-sidecar map`: shows the number of tokens in each subfolder and file of a folder."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
     help="Write a page with a treemap to FILE (`-`: standard output).",
 )
 def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path | None) -> None:
-    """Show how many tokens each subfolder and file of DIR has (default: the current folder).
+    """Show the number of tokens in each subfolder and file of DIR (default: the current folder).
 
-    Files that .gitignore matches are skipped, unless git tracks them. Prompt files, which agents
+    Files that match .gitignore are skipped unless git tracks them. Prompt files, which agents
     send with every request, are also listed separately. Counts are cached.
 
     Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
@@ -93,7 +93,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
 
 
 def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
-    """Format the map as lines: a tree of the largest entries, then the prompt files."""
+    """Format the map as lines, with a tree of the largest entries followed by the prompt files."""
     from sidecar.text.printable import counted, printable
     from sidecar.text.tables import align_columns, draw_bar
 

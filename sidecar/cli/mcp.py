@@ -29,10 +29,11 @@ _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "
 def mcp(
     client: str | None, former: str | None, scope: str, yes: bool, schemas: bool, check: bool
 ) -> None:
-    """Run the MCP server on standard input and output, for a coding agent.
+    """Run the MCP server for a coding agent on standard input and output.
 
     The agent starts this command in its working folder. The server's tools count tokens, check
-    budgets, shorten files, and report how full the agent's context is. They do not change anything.
+    budgets, shorten files, and report how full the agent's context is. They do not change
+    anything.
 
     Exit codes: 0; 1 if --install or --uninstall failed or was declined; 2 if the arguments are
     invalid or the extra `mcp` is not installed.

@@ -1,4 +1,4 @@
-"""Prints the output of commands. Control characters in names and paths are escaped."""
+"""Prints the output of commands, and escapes control characters in names and paths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 NAME = "token-sidecar"
 """The prefix of every line on standard error."""
 PROGRESS_BYTES = 8_000_000
-"""Minimum size of the input in bytes for a progress bar on a terminal."""
+"""Minimum size of the input, in bytes, for a progress bar on a terminal."""
 
 
 class _Formatter(logging.Formatter):
@@ -42,16 +42,16 @@ def prepare_output() -> None:
 
 
 def escape_unencodable(stream: object) -> None:
-    """Make a stream escape the characters that its encoding cannot represent."""
+    """Make a stream escape characters that its encoding does not support."""
     if isinstance(stream, io.TextIOWrapper):
         use_utf8(stream)
         stream.reconfigure(errors="backslashreplace")
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a text and flush the stream. If the disk is full, exit with 2."""
+    """Print a text and flush the stream. Exit with code 2 if the disk is full."""
     stream = sys.stderr if err else sys.stdout
-    if stream is not None:  # under pythonw, there is no stream
+    if stream is not None:  # there is no stream under pythonw
         try:
             stream.write(f"{text}\n")
             stream.flush()
@@ -63,7 +63,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 def _exit_on_full_disk(error: OSError) -> NoReturn:
     devnull = os.open(os.devnull, os.O_WRONLY)
-    # Without this, Python would try to write the buffered text again at exit.
+    # Otherwise, Python would try to write the buffered text again at exit.
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
     warn(f"cannot write to standard output: {error.strerror}")
@@ -71,7 +71,7 @@ def _exit_on_full_disk(error: OSError) -> NoReturn:
 
 
 def print_lines(*lines: str, err: bool = False) -> None:
-    """Print lines. Line breaks inside a line are escaped."""
+    """Print lines. Line breaks within a line are escaped."""
     echo(to_encodable("\n".join(map(printable, lines))), err=err)
 
 
@@ -86,13 +86,13 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
 
 
 def warn(*lines: str) -> None:
-    """Print lines on standard error, each with the program's name."""
+    """Print lines on standard error, each prefixed with the program's name."""
     for line in lines:
         echo(printable(f"{NAME}: {line}"), err=True)
 
 
 def print_problems(problems: Iterable[Problem]) -> bool:
-    """Print problems of the configuration, and return whether any of them is an error."""
+    """Print configuration problems, and return whether any of them is an error."""
     problems = list(problems)
     warn(*map(str, problems))
     return any(problem.severity == "error" for problem in problems)
@@ -109,7 +109,7 @@ def print_error(error: click.ClickException, _: object = None) -> None:
 
 
 def replace_invalid_utf8(text: str) -> str:
-    """Replace the surrogates that represent bytes that are not UTF-8 with U+FFFD."""
+    """Replace surrogates, which represent bytes that are not valid UTF-8, with U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -141,7 +141,7 @@ def to_encodable(text: str) -> str:
 
 
 def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
-    """Iterate over `work`, with a progress bar on a terminal if the input is large.
+    """Iterate over `work`. If the input is large, show a progress bar on a terminal.
 
     Args:
         work: The steps.

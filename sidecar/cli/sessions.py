@@ -1,4 +1,4 @@
-"""Opens a workspace's sessions for the commands `usage`, `statusline` and `cost files`."""
+"""Opens a workspace's sessions for `usage`, `statusline` and `cost files`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SessionsView:
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """Return the context usage of a session, by default of the one that the status shows."""
+        """Return the context usage of a session; defaults to the session that the status shows."""
         return self._runner.run(self._read_usage(session))
 
     def rows(self) -> list[SessionRow]:
@@ -122,7 +122,7 @@ class SessionsView:
         sources = self.services.agents.known_sources(workspace)
         self.services.show_sums(workspace, await run(spending.stored_sums))
         is_cost_read = False
-        with suppress(SidecarError):  # the command `cost` reports a damaged ledger
+        with suppress(SidecarError):  # `token-sidecar cost` reports a damaged ledger
             if sources is not None:
                 is_cost_read = await run(partial(is_read, spending.book, sources))
         workspace.costs.set_history(read=is_cost_read, reading=False)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidecar.cost.shipping import Collector, Shipped, ShippingQueue
 
 FOLLOW_SECONDS = 15.0
-"""The delay in seconds between two runs with `--follow`."""
+"""The delay between two runs with `--follow`, in seconds."""
 
 
 @click.command()
@@ -38,14 +38,14 @@ FOLLOW_SECONDS = 15.0
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -> None:
-    """Send recorded calls, and what prompt files cost, to your team's OpenTelemetry collector.
+    """Send recorded calls and prompt file costs to your team's OpenTelemetry collector.
 
-    This requires `[ledger] otel-endpoint` in your own configuration. The records contain numbers,
-    times, hashes, and names of models and agents, but no text or paths. A running editor also sends
-    them.
+    This requires `[ledger] otel-endpoint` in your own configuration. The records contain
+    numbers, times, hashes, and the names of models and agents, but no text or paths. If an
+    editor is running, it also sends them.
 
-    Exit codes: 0; 1 if the collector did not accept all calls; 2 if the configuration is invalid or
-    the ledger is unreadable.
+    Exit codes: 0; 1 if the collector did not accept all calls; 2 if the configuration is
+    invalid or the ledger is unreadable.
     """
     from sidecar.cost.shipping import open_queue
 
@@ -69,7 +69,7 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
 
 
 def _verify(queue: ShippingQueue, settings: Settings) -> int:
-    """Queue the calls again that the store lacks. Returns how many."""
+    """Queue calls again that are missing from the store, and return their number."""
     from sidecar.cost.team import TeamStore
 
     with TeamStore(settings.team) as store:
@@ -83,7 +83,7 @@ def _print_records(queue: ShippingQueue) -> None:
 
     for records in _pending_records(queue):
         request = encode(records, queue.identity.resource())
-        from google.protobuf.json_format import MessageToDict  # without it, `encode` has failed
+        from google.protobuf.json_format import MessageToDict  # `encode` fails without it
 
         print_json(MessageToDict(request))
 
@@ -119,7 +119,7 @@ async def _ship(
     follow: bool,
     as_json: bool,
 ) -> bool:
-    """Send calls once, or until interrupted. Return whether the collector refused any."""
+    """Send calls once, or until interrupted. Return whether the collector rejected any calls."""
     from sidecar.cost.shipping import (
         FIRST_RETRY,
         LONGEST_RETRY,

@@ -36,11 +36,11 @@ _MAX_BYTES = 1 << 20
     "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
 )
 def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
-    """Print a line with the context and the cost of the session, the day and the five-hour block.
+    """Print a line with the session's context and the costs of session, day and five-hour block.
 
-    Claude Code passes its session as JSON on standard input. The line then shows that session, and
-    the session's window, percentage and plan limits are stored for editors. Without input, the line
-    shows the current session of the workspace.
+    Claude Code passes its session as JSON on standard input. In this case, the line shows that
+    session. Its window, percentage and plan limits are also stored for editors. Without input,
+    the line shows the current session of the workspace.
 
     Exit code: always 0. If there is nothing to show, the line is empty.
     """
@@ -62,7 +62,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     from sidecar.config.paths import state_dir
     from sidecar.workspace.claude_statusline import save
 
-    with contextlib.suppress(OSError):  # print the line even if the disk is full
+    with contextlib.suppress(OSError):  # the line is printed even if the disk is full
         save(state_dir(), sent)
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
@@ -78,7 +78,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
 
 
 def _ledger_texts(settings: Settings, agent: str, ends_at: datetime | None = None) -> list[str]:
-    """Return the cost of today and of the current five-hour block, with the remaining time."""
+    """Return today's cost, and the cost and remaining time of the current five-hour block."""
     from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import FILE_NAME, LedgerError
 

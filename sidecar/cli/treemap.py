@@ -1,4 +1,4 @@
-"""Renders the page of `token-sidecar map --html`: a treemap as inline SVG."""
+"""Renders the page of `token-sidecar map --html`, which contains a treemap as inline SVG."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HEADER = 16.0
 """The height of the line with a folder's name."""
 _MARGIN = 2.0
 _SMALLEST = 4.0
-"""Minimum side of a folder whose contents are drawn."""
+"""Minimum side length of a folder whose contents are drawn."""
 _LETTER = 6.6
-"""The width of a letter in a label."""
+"""The average width of a letter in a label."""
 _ROWS = 100
 _MAP_STYLE = """
 .map{width:100%;height:auto}.map text{fill:var(--fg);font-size:11px;pointer-events:none}
@@ -42,13 +42,13 @@ def treemap_page(
     entries: Sequence[MapEntry],
     prompt_files: Sequence[tuple[str, int, str]],
 ) -> str:
-    """Return the page with the treemap, the prompt files, and a table of the largest files.
+    """Return a page with the treemap, the prompt files, and a table of the largest files.
 
     Args:
         folder: The folder's path.
-        tokens: Tokens of all files.
+        tokens: The total tokens of all files.
         entries: The folder's contents.
-        prompt_files: Path, tokens and agents of each file that is sent with every request.
+        prompt_files: The path, tokens and agents of each file that is sent with every request.
     """
     name = Path(folder).resolve().name or folder
     shapes = "".join(_draw(entries, _Box(0, 0, _WIDTH, _HEIGHT), -1))

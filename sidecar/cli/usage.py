@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from sidecar.context.protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""Interval in seconds for checking files for changes that the system does not report."""
+"""Interval, in seconds, at which files are checked for changes that the system does not report."""
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C: 128 plus the number of SIGINT."""
+"""The exit code after Ctrl-C, which is 128 plus the number of SIGINT."""
 
 READ_COST = "Run `token-sidecar cost` to read the newest calls of coding agents."
 READ_SESSIONS = (
     "Older sessions may be missing. Run `token-sidecar cost` to read all sessions of coding agents."
 )
 _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
-"""The colour of a bar for each severity."""
+"""The bar colour for each severity."""
 _AGENT_WIDTH, _WIDE = 100, 120
-"""Minimum widths of the terminal for the column of agents, and for wide bars and ids."""
+"""Minimum terminal widths for the agent column, and for wide bars and ids."""
 
 
 @click.command()
@@ -54,10 +54,10 @@ _AGENT_WIDTH, _WIDE = 100, 120
 @click.option("--watch", is_flag=True, help="Repeat the output after every change until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per update.")
 def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
-    """Show how full the context of a session is.
+    """Show how full a session's context is.
 
-    Sessions of coding agents are found in their files. Those of chat plugins are shown while the
-    editor runs, or if the plugin stores them (`persist`).
+    Sessions of coding agents are found in their files. Sessions of chat plugins are shown while
+    the editor is running, or at any time if the plugin stores them (`persist`).
 
     Exit codes: 0, even without a session; 2 if the configuration is invalid; 130 after Ctrl-C
     during --watch.
@@ -84,7 +84,7 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
 
 @contextmanager
 def _output(*, as_json: bool, watch: bool) -> Iterator[Callable[..., None]]:
-    """Yield a function that prints the context or the sessions. On a terminal, it uses colours."""
+    """Yield a function that prints the context or the sessions, with colours on a terminal."""
     if as_json or not sys.stdout.isatty():
         yield partial(_print_plain, as_json=as_json)
         return
@@ -106,7 +106,7 @@ def _wait_for_changes(view: SessionsView) -> Iterator[object]:
     changed: queue.SimpleQueue[Changes] = queue.SimpleQueue()
     FileWatcher().subscribe(partial(_paths_to_watch, view), changed.put, POLL_SECONDS)
     while True:
-        with suppress(queue.Empty):  # on Windows, Ctrl-C only interrupts a wait with a timeout
+        with suppress(queue.Empty):  # on Windows, Ctrl-C only interrupts waits that have a timeout
             yield changed.get(timeout=1.0)
 
 
@@ -147,7 +147,7 @@ def _none_text(shown: ContextUsage | list[SessionRow], session: str | None) -> s
 
 
 def _note(shown: ContextUsage | list[SessionRow], view: SessionsView) -> str:
-    """Return a note about calls that have not been read yet, or "" if there are none."""
+    """Return a note if some calls have not been read yet, otherwise an empty string."""
     if isinstance(shown, list):
         sources, text = {row.source for row in shown}, READ_SESSIONS
     else:
@@ -173,7 +173,7 @@ def _render(
 
 
 def _usage_text(usage: ContextUsage) -> RenderableType:
-    """Return the lines of the context view, with bars in the colour of their severity."""
+    """Return the lines of the context view, with bars coloured by severity."""
     from rich.text import Text
 
     text = Text(to_encodable(usage.text))

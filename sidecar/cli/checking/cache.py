@@ -1,8 +1,8 @@
-"""The cache of `token-sidecar check`: counts by content, and findings of unchanged files.
+"""The cache of `token-sidecar check`: token counts by content, and findings of unchanged files.
 
-The cache contains counts, hashes, names, positions and times, but no text. A file is not read again
-if its size, times and inode are unchanged. The exception is a file that was changed shortly before
-it was read, because a later change could have the same time.
+The cache contains counts, hashes, names, positions and times, but no text. A file is not read
+again if its size, times and inode are unchanged. A file that changed shortly before it was read
+is always read again, because a later change could have the same time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4
 _MIN_KEPT = 10_000
-"""Minimum number of files and contents to keep, unless four times those of a run are more."""
+"""Minimum number of files and contents to keep, even after runs that check only a few files."""
 RACY_NS = 2_000_000_000
-"""The resolution of file times on FAT, the coarsest file system, in nanoseconds."""
+"""The resolution of file times on FAT, the coarsest of all file systems, in nanoseconds."""
 
 FullStamp = tuple[int, int, int, int]
-"""The size, the modification and change times in nanoseconds, and the inode of a file."""
+"""A file's size, modification and change times in nanoseconds, and inode."""
 
 stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
     "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     stamp: FullStamp
     is_stamp_reliable: bool
-    """Whether every later change of the file changes its stamp."""
+    """Whether every later change of the file will change its stamp."""
     digest: bytes = b""
     tokens: int = 0
     """The count for the default model."""
@@ -56,15 +56,15 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     error_percent: float | None = 0.0
     is_ignored: bool = True
     sum_rules: tuple[int, ...] = ()
-    """The indices of the rules for groups of files that apply to the file."""
+    """The indices of the group rules that apply to the file."""
     findings: tuple[ReportedFinding, ...] = ()
-    """The findings for the whole file."""
+    """The findings that apply to the whole file."""
     has_part_findings: bool = False
-    """Whether a section or region has a finding, for which the file must be read again."""
+    """Whether there are findings for sections or regions. If so, the file must be read again."""
 
 
 class Checked(NamedTuple):
-    """The result of checking a file: its report, or the reason why it was skipped."""
+    """The result of checking a file: its report, or the reason why the file was skipped."""
 
     target: Target
     entry: Entry
@@ -79,15 +79,15 @@ class CheckCache(msgspec.Struct, kw_only=True):
     fingerprint: str = ""
     """A hash of the rules and tokenizers that the entries depend on."""
     calibration: FullStamp | None = None
-    """The stamp of the calibration that the entries depend on, or None if they do not."""
+    """The stamp of the calibration, or None if the entries do not depend on it."""
     entries: dict[str, Entry] = {}
-    """The results of files, by path relative to the root."""
+    """The results by file path, relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
-    """The encoded `ContentCounts`, which are decoded only when a file must be counted."""
+    """The encoded `ContentCounts`. They are only decoded if a file must be counted."""
 
 
 ContentCounts = dict[bytes, dict[str, int]]
-"""Token counts before calibration, by content digest and tokenizer."""
+"""Uncalibrated token counts by content digest and tokenizer."""
 
 
 def decode_counts(cache: CheckCache) -> ContentCounts:
@@ -95,10 +95,10 @@ def decode_counts(cache: CheckCache) -> ContentCounts:
 
 
 def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collection[str]) -> None:
-    """Remove entries that a run did not use, if there are too many.
+    """Remove entries that the last run did not use, if there are too many.
 
-    Unused entries stay for a while, because a run may check only some files, and because users
-    switch branches.
+    Unused entries are kept for a while, because a run can check only some files, and because
+    users switch branches.
     """
     if len(cache.entries) > _KEPT_FACTOR * len(seen) + _MIN_KEPT:
         cache.entries = {path: cache.entries[path] for path in seen if path in cache.entries}
@@ -111,7 +111,7 @@ def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collect
 
 
 def load_cache(root: Path) -> CheckCache:
-    """Load the cache of a project, or return an empty one."""
+    """Load the cache of a project, or return an empty cache."""
     try:
         cache = msgspec.msgpack.decode(_cache_file(root).read_bytes(), type=CheckCache)
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -120,9 +120,9 @@ def load_cache(root: Path) -> CheckCache:
 
 
 def save_cache(root: Path, cache: CheckCache) -> None:
-    """Save the cache of a project, and ignore errors."""
+    """Save the cache of a project, ignoring errors."""
     path = _cache_file(root)
-    # A name with bytes that are not UTF-8 cannot be encoded.
+    # Names with bytes that are not valid UTF-8 cannot be encoded.
     with contextlib.suppress(OSError, UnicodeEncodeError):
         data = msgspec.msgpack.encode(cache)
         make_folder(cache_dir())
@@ -131,12 +131,12 @@ def save_cache(root: Path, cache: CheckCache) -> None:
 
 
 def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
-    """Return whether every change after reading a file changes its stamp."""
+    """Return whether every change after the file was read changes its stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
 
 
 def stamp(path: str) -> FullStamp | None:
-    """Return the stamp of a file, or None if it is missing."""
+    """Return the stamp of a file, or None if the file does not exist."""
     try:
         return stamp_of(os.stat(path))
     except (OSError, ValueError):
@@ -152,7 +152,7 @@ def calibration_stamp() -> FullStamp | None:
 
 
 def file_stamps(settings: Settings) -> str:
-    """Return the stamps of the tokenizer files in the settings as a text for cache keys."""
+    """Return the stamps of the tokenizer files in the settings, as text for cache keys."""
     files = [entry.file for entry in settings.tokenizers]
     return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
 

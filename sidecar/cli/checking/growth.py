@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def find_growth(
     checker: Checker, folder: Path, base: str, reports: Mapping[str, FileReport]
 ) -> Iterator[Growth]:
-    """Yield the growth of each file whose count has changed since a revision.
+    """Yield the growth of each file whose token count has changed since a revision.
 
     Args:
         checker: Counts the old texts.
@@ -40,14 +40,14 @@ def find_growth(
 
 
 class _Change(NamedTuple):
-    """A changed file, with the id of its old git object, or None if the file is new."""
+    """A changed file and the id of its old git object, which is None for a new file."""
 
     path: str
     blob: bytes | None
 
 
 def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
-    # Resolve the revision first, so that git cannot take it for an option or a path.
+    # Resolve the revision first, so that git cannot mistake it for an option or a path.
     commit = _run_git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
     )
@@ -70,8 +70,8 @@ def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
 
 
 def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:
-    """Yield the old content of each file, or None for a new file."""
-    # Use object ids, because file names may contain line breaks.
+    """Yield the old contents of each file, or None for a new file."""
+    # Object ids are used because file names can contain line breaks.
     ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
     answer = _run_git(folder, "cat-file", "--batch", stdin=ids) if ids else b""
     at = 0

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from sidecar.workspace.files import Target
 
 _PARALLEL_REQUESTS = 8
-"""Maximum simultaneous requests to an endpoint."""
+"""Maximum number of simultaneous requests to an endpoint."""
 
 
 class LoadedFile(NamedTuple):
-    """The text of a file, with its stamp and the time when it was read."""
+    """The text of a file, its stamp, and the time at which it was read."""
 
     target: Target
     text: str
@@ -51,7 +51,7 @@ class LoadedFile(NamedTuple):
 
 
 class FileReader:
-    """Reads and checks files, and caches counts by content."""
+    """Reads and checks files, caching counts by content."""
 
     def __init__(
         self,
@@ -71,17 +71,22 @@ class FileReader:
         """Whether any count depends on the calibration."""
 
     def check_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
-        """Check files, and return the results in order. `size` is their total size in bytes."""
+        """Check files, and return the results in order.
+
+        Args:
+            targets: The files.
+            size: The total size of the files in bytes.
+        """
         threads = _PARALLEL_REQUESTS if self._uses_endpoint else 0
         checked = map_batches(self._check_batch, targets, threads)
         return list(with_progress(checked, len(targets), size))
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
-        """Count a text. If its digest is given, the count is cached."""
+        """Count a text. The count is cached if a digest is given."""
         return self._choose_counter(Snapshot(text=text), model, digest).measure(text)
 
     def measure_for(self, checked: Checked, model: str) -> Measure:
-        """Read a checked file again, and count it for another model."""
+        """Read a checked file again, and count its tokens for another model."""
         try:
             with open(checked.target.path, "rb") as file:
                 text = decode_text(file.read()) or ""
@@ -90,7 +95,7 @@ class FileReader:
         return self.measure(text, model, checked.entry.digest)
 
     def check_file(self, file: LoadedFile) -> Checked:
-        """Check a text by the rules for its path, except those for groups of files."""
+        """Check a text against the rules for its path, except for group rules."""
         target, text = file.target, file.text
         rules, snapshot = self._rules.of(target.relative), Snapshot(text=text)
         file_rules = tuple(rule for rule in rules if not rule.budget.sum)
@@ -127,7 +132,9 @@ class FileReader:
         return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
 
     def _count_new(self, files: Sequence[LoadedFile]) -> None:
-        """Count all new texts in one call, so that threads rarely wait for each other."""
+        """Count all new texts in one call, which reduces the time that threads wait for each
+        other.
+        """
         tokenizer = self._choose(Snapshot(text=""), self._model).tokenizer.base
         key = self._count_key(tokenizer)
         new = [file for file in files if key not in self._contents.get(file.digest, ())]
@@ -169,7 +176,7 @@ def _load_target(target: Target) -> LoadedFile | Checked:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Decode a text as an editor does, or return None for binary data."""
+    """Decode a text as editors do, or return None for binary data."""
     decoded = decode(data)
     return decoded.text if decoded else None
 
@@ -183,7 +190,7 @@ def _range_of(text: str, finding: Finding) -> FileRange:
 
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:
-    """Return the line and column of an offset in characters. Both begin at 1."""
+    """Return the line and column of a character offset, both starting at 1."""
     lone_cr = text.count("\r", 0, offset) - text.count("\r\n", 0, offset + 1)
     line = text.count("\n", 0, offset) + lone_cr
     start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset) if lone_cr else -1) + 1

@@ -31,7 +31,7 @@ _RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}
 
 
 class FileRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range of a text, in lines and columns that begin at 1. The end is exclusive."""
+    """A text range. Lines and columns start at 1, and the end is exclusive."""
 
     line: int
     column: int
@@ -40,11 +40,11 @@ class FileRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 START = FileRange(1, 1, 1, 1)
-"""The range of a finding for a group of files."""
+"""The range reported for findings of group rules."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A finding as it is reported in JSON."""
+    """A finding as reported in JSON."""
 
     severity: FindingSeverity
     budget: int
@@ -64,7 +64,7 @@ class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 def report_finding(finding: Finding, file_range: FileRange) -> ReportedFinding:
-    """Convert a finding to its form in JSON."""
+    """Convert a finding to the form that is reported in JSON."""
     fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
     return ReportedFinding(**fields, **msgspec.structs.asdict(file_range))
 
@@ -75,7 +75,7 @@ _FINDING_FIELDS = tuple(
 
 
 class FileReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A checked file with its count for the default model and its findings."""
+    """A checked file, its token count for the default model, and its findings."""
 
     path: str
     tokens: int
@@ -84,7 +84,7 @@ class FileReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Growth(msgspec.Struct, frozen=True, rename="camel"):
-    """The growth of a file since a git revision. `before` is 0 for a new file."""
+    """How a file has grown since a git revision. `before` is 0 for a new file."""
 
     path: str
     before: int
@@ -93,7 +93,7 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def added(self) -> int:
-        """The number of added tokens, which is negative if the file shrank."""
+        """The number of added tokens; negative if the file shrank."""
         return self.tokens - self.before
 
     @property
@@ -109,11 +109,11 @@ class Unchecked(msgspec.Struct, frozen=True):
     path: str
     reason: str
     budget: bool
-    """Whether the file has a budget, which therefore was not checked."""
+    """Whether the file has a budget, which could therefore not be checked."""
 
 
 class ConfigurationProblem(msgspec.Struct, frozen=True):
-    """A problem of the configuration. `line` begins at 1, and is None outside of files."""
+    """A configuration problem. `line` starts at 1, and is None if the problem is not in a file."""
 
     path: str | None
     line: int | None
@@ -126,22 +126,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     files: tuple[FileReport, ...]
     growth: tuple[Growth, ...] | None = None
-    """The growth of files, or None without `--diff`."""
+    """How files have grown, or None without `--diff`."""
     skipped: tuple[Unchecked, ...] = ()
-    """The files that are not text or cannot be read."""
+    """Files that are not text or cannot be read."""
     budgets: int = 0
     """The number of rules, including presets."""
     has_matching_budget: bool = True
-    """Whether a rule applies to any checked file."""
+    """Whether a rule applies to any of the checked files."""
     has_unreadable: bool = False
-    """Whether a file on the command line, which has no budget, cannot be read."""
+    """Whether a file without a budget that was given on the command line cannot be read."""
     problems: tuple[ConfigurationProblem, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes to print on standard error."""
 
     @property
     def errors(self) -> list[ConfigurationProblem]:
-        """The problems because of which a budget may not have been checked."""
+        """The problems that may have prevented budgets from being checked."""
         return [problem for problem in self.problems if problem.severity == "error"]
 
     @property
@@ -152,7 +152,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return any(finding.over for file in self.files for finding in file.findings)
 
     def distinct_findings(self) -> list[tuple[FileReport, ReportedFinding]]:
-        """Return the findings with their files. A finding for a group of files is included once."""
+        """Return the findings with their files. Findings of a group rule are only included once."""
         seen: set[str] = set()
         findings: list[tuple[FileReport, ReportedFinding]] = []
         for file in self.files:
@@ -165,7 +165,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_text(report: Report) -> str:
-    """Format the report as text: a line for each finding, and a summary."""
+    """Format the report as text, with a line for each finding and a summary."""
     lines = [
         f"{file.path}:{finding.line}:{finding.column}: {finding.severity}: "
         f"{finding.message} [{finding.code}]"
@@ -197,7 +197,7 @@ def skipped_text(skipped: Unchecked) -> str:
 
 
 def as_github(report: Report) -> str:
-    """Format the report as annotations of a GitHub workflow."""
+    """Format the report as annotations for a GitHub workflow."""
     commands = {**_LEVELS, "information": "notice"}
     lines = [
         f"::{problem.severity} {_problem_location(problem)}::{_escape(problem.message)}"
@@ -289,7 +289,7 @@ def _last_line(finding: ReportedFinding) -> int:
 
 
 def _escape(text: str) -> str:
-    """Escape a message for a workflow command of GitHub."""
+    """Escape a message for a GitHub workflow command."""
     return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
@@ -307,7 +307,7 @@ def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
     result = _sarif_file_result(finding.code, file.path, finding.message)
     result["level"] = _LEVELS[finding.severity]
     result["locations"][0]["physicalLocation"]["region"] = region
-    # Without text and positions, services recognize the same finding after an edit.
+    # Leaving out text and positions lets services recognize a finding after an edit.
     result["partialFingerprints"] = {
         "tokenBudget/v1": f"{finding.rule}|{finding.section or ''}|{finding.budget}"
     }

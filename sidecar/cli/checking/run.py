@@ -1,4 +1,4 @@
-"""Checks the files of a project: cached results, changed files, and rules for groups of files."""
+"""Checks the files of a project, using cached results, and applies group rules."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from sidecar.counting.exact_engines import Purpose
 
 BULK_BYTES = 4_000_000
-"""Minimum total size for which the bulk engine is faster, although it takes 0.5 s to load."""
+"""Minimum total size for which the bulk engine is faster despite its loading time of 0.5 s."""
 MAX_MATCHES = 100_000
-"""Maximum number of tests of a rule against a path, which take 0.1 s together."""
+"""Maximum number of times that rules are tested against paths. These take 0.1 s in total."""
 _NO_STAMP = (0, 0, 0, 0)
 
 
 class Checker:
-    """Checks the files of a project. Tokenizers are loaded when they are first needed."""
+    """Checks the files of a project. Tokenizers are loaded on first use."""
 
     def __init__(
         self,
@@ -57,8 +57,13 @@ class Checker:
         cache: CheckCache,
         choose: ChooseCounter | None = None,
     ) -> None:
-        """Args:
-        choose: Chooses the counter of a text; by default a local one.
+        """Create a checker.
+
+        Args:
+            settings: The project's settings.
+            model: The default model.
+            cache: The project's cache, which is updated.
+            choose: Chooses the counter for a text; defaults to local counters.
         """
         self._settings = settings
         self._rules = Rules(settings)
@@ -77,7 +82,7 @@ class Checker:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
     def reader(self, size: int = 0) -> FileReader:
-        """Return the reader of files. The first call creates it for a total size in bytes."""
+        """Return the file reader. It is created by the first call, for `size` bytes of files."""
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader
             from sidecar.cli.counters import local_counters
@@ -99,7 +104,7 @@ class Checker:
 
         Args:
             targets: The files to check.
-            others: The other files of the project, which rules for groups of files may include.
+            others: The project's other files, which group rules can include.
         """
         checked = self._check(
             [target for target in targets if not target.link or self.has_budget(target)]
@@ -107,13 +112,13 @@ class Checker:
         return self._add_sum_findings(checked, others) if self._rules.sums else checked
 
     def has_budget(self, target: Target) -> bool:
-        """Return whether a rule applies to a file, or may apply to files in a folder."""
+        """Return whether a rule applies to a file, or might apply to files in a folder."""
         if not target.relative.endswith("/"):
             return bool(self._rules.of(target.relative))
         return self._rules.may_match_in(target.relative[:-1]) if target.link else bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
-        """Return the keys of rules that match no file, or none if the test would take too long."""
+        """Return the keys of rules that match no file, or no keys if testing takes too long."""
         unmatched, tests = self._rules.written, 0
         for target in targets:
             tests += len(unmatched)
@@ -125,13 +130,13 @@ class Checker:
         return [rule.key for rule in unmatched]
 
     def check_text(self, target: Target, text: str) -> Checked:
-        """Check a text from standard input by the rules for a path."""
+        """Check a text from standard input against the rules for a path."""
         from sidecar.cli.checking.reading import LoadedFile
 
         return self.reader().check_file(LoadedFile(target, text))
 
     def count_tokens(self, text: str) -> int:
-        """Count a text for the default model."""
+        """Count the tokens of a text for the default model."""
         return self.reader().measure(text, self._model).tokens
 
     def report(
@@ -140,7 +145,7 @@ class Checker:
         growth: tuple[Growth, ...] | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
-        """Combine results to a report."""
+        """Combine results into a report."""
         skipped = [
             (result.skipped, self.has_budget(result.target)) for result in checked if result.skipped
         ]
