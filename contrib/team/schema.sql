@@ -341,7 +341,6 @@ FROM (
         user, installation, workspace, file, max(p.day) AS day,
         argMax((p.name, p.team, p.tokens, p.calls, p.cost), p.reported) AS newest,
         newest.1 AS name, newest.2 AS team, newest.3 AS tokens, newest.4 AS calls, newest.5 AS cost
-    FROM llm.prompt_files AS p GROUP BY user, installation, workspace, file
+    FROM llm.prompt_files AS p WHERE p.day > today() - 30 GROUP BY user, installation, workspace, file
 ) AS l
-WHERE l.day > today() - 30
 GROUP BY file, name, user;
