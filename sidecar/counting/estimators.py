@@ -52,8 +52,8 @@ class Bands(msgspec.Struct, frozen=True):
 
     Attributes:
         any: The band for texts of an unknown kind.
-        short: The band for a text of one token. For longer texts, it is divided by the square root
-            of the tokens.
+        short: An additional error for short texts: its value for a text of one token. It is
+            divided by the square root of the tokens.
         kinds: The band for each `sidecar.counting.text_features.Kind`.
     """
 

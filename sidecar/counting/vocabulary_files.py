@@ -201,7 +201,7 @@ def read_ranks(data: bytes) -> Ranks:
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except ValueError as error:
         raise VocabularyError(
-            "it is not a rank file, whose lines contain base64 and a rank"
+            "it is not a rank file, in which each line contains base64 and a rank"
         ) from error
 
 
@@ -216,7 +216,7 @@ def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
     pattern = pattern_of_rank_count(len(ranks))
     if pattern is None:
         raise VocabularyError(
-            f"a rank file with {len(ranks)} ranks is unknown; configure its tokenizer.json instead"
+            f"no known tokenizer has {len(ranks)} ranks; configure its tokenizer.json instead"
         )
     return BytePairTokenizer(name, ranks, pattern)
 

@@ -284,7 +284,7 @@ local REPORTED = { ChatCreated = true, ChatDone = true, ChatCleared = true, Chat
 M.on_event = safely(function(event)
   local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
   if hook() and name == 'RequestStarted' then set_missed(data) end
-  if name == 'RequestFinished' and missed and missed.id == data.id then missed = nil end -- the request has failed
+  if name == 'RequestFinished' and missed and missed.id == data.id then missed = nil end -- there was no reply
   if name == 'ChatClosed' then
     closed[data.id] = true
     return chats.forget(NAME .. ':' .. data.id)
