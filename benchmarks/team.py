@@ -3,8 +3,8 @@
 Usage: `python -m benchmarks.team [CALLS]`. The figures are calls per second and bytes per call of
 shipping 100,000 calls to a collector that accepts everything; the processor time per shipped call
 when one call is recorded each second; and, with 10 million calls of 1,000 developers in chdb, the
-bytes per call at rest, the time of merging, of computing the daily sums, and of each query of the
-dashboard.
+bytes per call at rest, the time of merging, of computing the daily sums, of each query of the
+dashboard, and of the page of `cost --team`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.config.settings import LedgerSettings, Settings
+from sidecar.config.settings import LedgerSettings, Settings, Team
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.page import whole_page
 from sidecar.cost.shipping import open_collector, open_queue, ship
+from sidecar.cost.team import TeamSource, TeamStore
 from tests.clickhouse import SCHEMA, ClickHouse
 from tests.collector import Collector
 
@@ -130,6 +132,9 @@ def _measure_store(folder: Path, calls: int) -> None:
         seconds = statistics.median(_time(lambda: store.run(query)) for _ in range(RUNS))  # noqa: B023
         slowest = max(slowest, seconds)
         print(f"dashboard, {panel['title']}: {seconds * 1000:.0f} ms")
+    with TeamStore(Team(store=store.url)) as team:
+        source = TeamSource(store=team, now=datetime.now(UTC), zone=UTC)
+        print(f"cost --team --html: {_time(lambda: whole_page(source, {})):.0f} s")
     for factor in (100, 10_000):
         per_year = calls / DAYS * 365 * factor
         print(f"{factor:,} times as many: {per_year * per_call / 1e12:,.1f} TB of calls a year")
