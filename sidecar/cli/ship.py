@@ -97,7 +97,7 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
 
 
 def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
-    """Yield each workspace whose prompt files were not reported today, with their records."""
+    """Yield each workspace whose prompt files have not been reported today, and their records."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.prompt_files import file_records

@@ -1,7 +1,8 @@
-"""The cost report as HTML, for a file and for an editor's panel.
+"""Renders the cost report as HTML, for a file or for a panel in an editor.
 
-A file contains every period and grouping, which its reader chooses without scripts. A panel
-contains one of each, and its editor requests another when the choice changes.
+A file contains all periods and groupings. Readers switch between them without scripts. A panel
+contains one period and one grouping. The editor requests a new panel when the user chooses
+another.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ KEYS: dict[str, str] = {
     "file": "Prompt file",
 }
 AT_LEAST = "≥"
-"""The mark of a cost that does not include unpriced calls."""
+"""Marks a cost that excludes unpriced calls."""
 _MOST_ROWS = 100
 _MOST_POINTS = 300
 _MOST_CALLS = 5_000
-"""Number of calls in the chart of growing contexts."""
+"""Maximum number of calls in the chart of growing contexts."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
-"""The longest ranges, in days, that the chart of spending shows by day and by week."""
+"""The longest ranges, in days, for which the spending chart shows days and weeks."""
 _HEADS = ("Calls", "Input", "Cache writes", "Cache reads", "Output", "Cost")
 STANDING_PERIODS: tuple[Period, ...] = ("today", "week", "month", "all")
 PAGE_KEYS: tuple[PageKey, ...] = ("model", "agent", "session", "day", "week", "month", "file")
@@ -87,23 +88,23 @@ _CHOICES = "".join(
 FILE_STYLE = f"""
 .choice{{display:none}}{_CHOICES}
 """
-"""Added to the stylesheet of a file: shows the chosen period and grouping."""
+"""Added to the stylesheet of a file to show the chosen period and grouping."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageSource(ABC):
-    """The calls that a page reports."""
+    """The source of the calls in a report."""
 
     keys: ClassVar[Sequence[PageKey | CostKey]] = PAGE_KEYS
-    """The groupings of a file."""
+    """The groupings that a file contains."""
     how_recorded: ClassVar[str]
-    """Where calls come from, for a page without any."""
+    """How calls are recorded. Shown if there are none."""
 
     now: datetime
     zone: tzinfo | None = None
-    """The zone of days; None is the local one."""
+    """The time zone of days. None means local time."""
     note: str = ""
-    """A note that is shown above the report."""
+    """A note to show above the report."""
 
     @property
     @abstractmethod
@@ -112,20 +113,20 @@ class PageSource(ABC):
 
     @abstractmethod
     def report(self, times: TimeRange, by: Sequence[CostKey]) -> CostReport:
-        """Return the costs of a time range by some keys."""
+        """Return the costs in a time range, grouped by the given keys."""
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
-        """Return the prompt sizes of the latest sessions' main calls, by session id and agent."""
+        """Return the prompt sizes of main calls in the latest sessions, by session id and agent."""
 
     @abstractmethod
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
-        """Return labels of sessions by id."""
+        """Return the labels of sessions, by session id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSource(PageSource):
-    """The calls of a ledger."""
+    """The calls in a ledger."""
 
     how_recorded: ClassVar[str] = (
         "Coding agents are picked up automatically; plugins report theirs."
@@ -134,9 +135,9 @@ class LedgerSource(PageSource):
     connection: sqlite3.Connection
     prices: Prices
     scope: Scope
-    """Whose calls; the times are those of each period."""
+    """Selects the owner of the calls. Its time range is replaced by that of each period."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of sessions by id. Others have the id that their client chose, or their first day."""
+    """Labels by session id. Other sessions are labelled with their id, or their first day."""
 
     @property
     def title(self) -> str:
@@ -159,22 +160,22 @@ class LedgerSource(PageSource):
 
 
 class Choice(NamedTuple):
-    """The calls that a report shows, and how it groups them."""
+    """The period and the grouping of a report."""
 
     period: Period
     by: PageKey = "model"
     since: str = ""
     until: str = ""
-    """The dates of the period `custom`."""
+    """`since` and `until` are the dates of the period `custom`."""
 
 
 def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) -> Page:
-    """Return a panel: one period, one grouping.
+    """Return a panel that shows one period and one grouping.
 
     Args:
         source: The calls.
-        choice: What to show.
-        files: The costs of prompt files, if they are chosen.
+        choice: The period and the grouping.
+        files: The costs of prompt files, if the grouping is `file`.
 
     Raises:
         BadParamsError: A date is invalid.
@@ -201,13 +202,13 @@ def whole_page(
     since: str | None = None,
     until: str | None = None,
 ) -> str:
-    """Return the page for a file: every grouping, and every period unless a range is given.
+    """Return the page for a file. It has all groupings, and all periods unless a range is given.
 
     Args:
         source: The calls.
-        files: Costs of prompt files by period; without any, the page does not show them.
-        since: The start of the only period.
-        until: The end of the only period.
+        files: The costs of prompt files by period. If empty, the page does not mention them.
+        since: The start of the range.
+        until: The end of the range.
     """
     keys = [key for key in source.keys if key != "file" or any(files.values())]
     periods: tuple[Period, ...] = ("custom",) if since or until else STANDING_PERIODS
@@ -231,7 +232,7 @@ def whole_page(
 
 
 def period_start(choice: Choice, today: date) -> str | None:
-    """Return the first day of a period, or None if it is open."""
+    """Return the first day of a period, or None if the period has no start."""
     starts = {
         "today": today,
         "week": today - timedelta(days=today.weekday()),
@@ -270,19 +271,17 @@ def _dates_html(choice: Choice) -> str:
 
 
 class _Report:
-    """The report of a period."""
-
     def __init__(self, source: PageSource, choice: Choice) -> None:
         self._source, self._choice = source, choice
         today = source.now.astimezone(source.zone).date()
         until = (choice.until or None) if choice.period == "custom" else None
         self._times = time_range(period_start(choice, today), until, source.zone, source.now)
-        # One query serves the cards, the chart and the tables by model and by time.
+        # One query provides the cards, the chart, and the tables by model and by time.
         self._by_day = self._report("model", "day")
         self.totals: CostTotals = self._by_day.totals
 
     def summary_html(self) -> str:
-        """Return cards and charts."""
+        """Return the cards and the charts."""
         totals, choice = self.totals, self._choice
         if not totals.calls:
             period = "" if choice.period == "all" else f" {PERIODS[choice.period].lower()}"
@@ -314,7 +313,7 @@ class _Report:
         )
 
     def table_html(self, key: CostKey) -> str:
-        """Return the table of one grouping, with its total and its numbers as CSV."""
+        """Return the table for one grouping, with a total, and with the numbers as CSV."""
         groups = self._groups(key)
         numbers = list(groups.values())
         shown, others = numbers[:_MOST_ROWS], numbers[_MOST_ROWS:]
@@ -340,9 +339,10 @@ class _Report:
         return _section(title, table, text, f"cost-by-{key}.csv")
 
     def _groups(self, key: CostKey) -> dict[tuple[str, ...], _Line]:
-        """Return the numbers by value of a key; by id and agent for sessions.
+        """Return the numbers for each value of a key. Sessions are identified by id and agent.
 
-        Times are in descending order, and other values begin with the most expensive.
+        Times are sorted in descending order. All other values are sorted by cost, highest
+        first.
         """
         if key == "session":
             rows = self._report("session", "agent").rows
@@ -423,7 +423,7 @@ class _Report:
         )
 
     def _session_names(self, sessions: Sequence[tuple[str, ...]]) -> list[str]:
-        """Return the names of sessions by id and agent: label or id, and the agent."""
+        """Return the names of sessions by id and agent. A name has a label or id, and the agent."""
         labels = self._source.session_labels([session for session, _ in sessions if session])
         names = []
         for session, agent in sessions:
@@ -434,7 +434,7 @@ class _Report:
 
 
 class _Line(NamedTuple):
-    """The numbers of a table's row."""
+    """The numbers in a row of a table."""
 
     calls: int
     input_tokens: int
@@ -485,7 +485,7 @@ class _Line(NamedTuple):
 
 
 def cost_text(usd: float | None, *, is_partial: bool) -> str:
-    """Return a cost with two digits: `$8.27`, `≥$8.27` if a part is unpriced, or `unpriced`."""
+    """Format a cost with two digits: `$8.27`, `≥$8.27` if it is partly unpriced, or `unpriced`."""
     if usd is None:
         return "unpriced"
     return f"{AT_LEAST if is_partial else ''}{usd_text(usd)}"
@@ -520,7 +520,7 @@ def _file_table(files: Sequence[FileCost]) -> str:
 
 
 def _columns(days: set[str]) -> tuple[CostKey, list[str]]:
-    """Return the unit of a chart's columns, and their names in order."""
+    """Return the time unit of a chart's columns, and the names of the columns in order."""
     first, last = date.fromisoformat(min(days)), date.fromisoformat(max(days))
     span = (last - first).days + 1
     unit: CostKey = "day" if span <= _MOST_DAYS else "week" if span <= 7 * _MOST_WEEKS else "month"
@@ -529,7 +529,7 @@ def _columns(days: set[str]) -> tuple[CostKey, list[str]]:
 
 
 def _span_name(day: str, unit: CostKey) -> str:
-    """Return the name of the day, week or month that a day belongs to."""
+    """Return the name of the day, week or month that contains a day."""
     if unit == "week":
         return week_name(date.fromisoformat(day).toordinal() - EPOCH.toordinal())
     return day[:7] if unit == "month" else day
@@ -538,7 +538,7 @@ def _span_name(day: str, unit: CostKey) -> str:
 def _recent_prompts(
     connection: sqlite3.Connection, scope: Scope
 ) -> dict[tuple[str, str], list[float]]:
-    """Return the prompt sizes of the latest sessions' main calls, by session id and agent."""
+    """Return the prompt sizes of main calls in the latest sessions, by session id and agent."""
     times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     rows = connection.execute(
@@ -555,7 +555,7 @@ def _recent_prompts(
 
 
 def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict[str, str]:
-    """Return the first day of each session, by id."""
+    """Return the first day of each session, by session id."""
     if not sessions:
         return {}
     marks = ", ".join("?" * len(sessions))

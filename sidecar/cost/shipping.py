@@ -1,10 +1,11 @@
-"""Ships calls and the costs of prompt files to the user's OpenTelemetry collector over OTLP/HTTP.
+"""Sends calls and the costs of prompt files to the user's OpenTelemetry collector via OTLP/HTTP.
 
-The ledger is the queue. Its database holds a cursor for each destination, which moves only past
-calls that the collector accepted. A call may therefore arrive twice, with the same id and version.
-An amended call is sent again with a higher version, and a refused call is queued again.
+The ledger serves as the queue. Its database contains a cursor for each destination, which only
+moves past calls that the collector has accepted. A call can therefore arrive twice, with the
+same id and version. Amended calls are sent again with a higher version. Rejected calls are
+queued again.
 
-Prompt files have no queue: what they cost is reported once a day for each workspace.
+Prompt files are not queued. Their costs are reported once a day for each workspace.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 BATCH = 1_000
 """Maximum number of calls per request."""
 FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
-"""The first and the longest delay in seconds between attempts, if the collector is away."""
+"""The shortest and longest delay in seconds before retrying, if the collector is unavailable."""
 _TIMEOUT = 10.0
 _REPORT_DAYS = 30
 _DAY_NS = 86_400_000_000_000
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REFUSALS = 16
-"""Number of refused requests, without an accepted one, after which a run ends."""
+"""Number of rejected requests after which a run ends, if no request has been accepted."""
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
-    # How far each destination has accepted: the last new call, and the last change of a call.
+    # What each destination has accepted: the last new call, and the last change of a call.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
-    # The last change of each call that was amended or queued again, numbered over all calls.
+    # The number of the last change of each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
     # The last UTC day on which a destination accepted a report of a workspace's prompt files.
@@ -95,7 +96,7 @@ class ShippingError(SidecarError):
 
 
 class CollectorError(SidecarError):
-    """The collector did not accept calls. They stay queued."""
+    """The collector did not accept calls. They remain queued."""
 
     kind = "endpoint"
     retryable = True
@@ -103,11 +104,11 @@ class CollectorError(SidecarError):
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """The delay that the collector asked for, in seconds."""
+        """The delay requested by the collector, in seconds."""
 
 
 class QueuedCall(NamedTuple):
-    """A call that a destination has not accepted yet."""
+    """A call that a destination has not yet accepted."""
 
     row: int
     change: int
@@ -115,7 +116,7 @@ class QueuedCall(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """The position up to which a destination has accepted calls."""
+    """How many of the calls a destination has accepted."""
 
     event: int = 0
     """The row id of the last accepted call."""
@@ -124,7 +125,7 @@ class Cursor(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Queued calls that are sent together, and the cursors before and after them."""
+    """Queued calls to send together, and the cursors before and after them."""
 
     calls: list[QueuedCall]
     before: Cursor
@@ -132,28 +133,33 @@ class Batch(NamedTuple):
 
 
 class Shipped(NamedTuple):
-    """The result of a run: how many calls were sent and refused."""
+    """The number of calls that a run sent, and of calls that the collector rejected."""
 
     accepted: int = 0
     refused: int = 0
     busy: bool = False
-    """Whether another process is shipping the calls."""
+    """Whether another process is already sending the calls."""
 
 
 class ShippingQueue:
-    """The calls of a ledger that a destination has not accepted yet. Blocking. Thread-safe."""
+    """The calls in a ledger that a destination has not yet accepted. Blocking. Thread-safe."""
 
     def __init__(self, ledger: Ledger, prices: Prices, endpoint: str, identity: Identity) -> None:
         self.ledger, self.prices, self.identity = ledger, prices, identity
-        # Under a new salt, user or team all calls are shipped again, and replace the earlier ones.
+        # After a change of salt, user or team, all calls are sent again and replace the old ones.
         names = (identity.salt, identity.user, identity.team)
         digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
         self._destination = f"{endpoint} {digest}"
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
-        """Return the next calls, amended ones first. Raises LedgerError.
+        """Return the next calls, starting with amended calls.
 
-        `after` replaces the stored cursor, to look ahead without sending.
+        Args:
+            limit: The maximum number of calls.
+            after: Replaces the stored cursor, which allows reading ahead without sending.
+
+        Raises:
+            LedgerError: Reading failed.
         """
         with self.ledger.reader() as connection:
             before = after or self._cursor(connection)
@@ -162,14 +168,14 @@ class ShippingQueue:
             ).fetchone()
             changed = self._select(connection, _CHANGED, before.change, before.event, limit)
             new = self._select(connection, _NEW, before.event, limit - len(changed))
-        # All changes of shipped calls are in this batch if it has room for more. Calls that are
-        # not shipped yet will be sent with their newest change.
+        # If the batch has room for more calls, it contains all changes of sent calls. Calls that
+        # have not been sent yet will be sent with their latest change.
         change = changed[-1].change if len(changed) == limit else newest
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
 
     def accepted_calls(self) -> Iterator[QueuedCall]:
-        """Yield the calls that the collector has accepted, except those that are queued again."""
+        """Yield the calls that the collector has accepted, except for calls queued again."""
         row = 0
         with self.ledger.reader() as connection:
             accepted = self._cursor(connection)
@@ -182,9 +188,12 @@ class ShippingQueue:
             row = calls[-1].row
 
     def accept(self, batch: Batch, refused: Sequence[QueuedCall] = ()) -> None:
-        """Move the cursor past a batch, and queue refused calls again. Raises LedgerError.
+        """Move the cursor past a batch, and queue the rejected calls again.
 
         Does nothing if another process has moved the cursor.
+
+        Raises:
+            LedgerError: Storage failed.
         """
         with self.ledger.transaction() as connection:
             connection.execute(
@@ -199,12 +208,20 @@ class ShippingQueue:
                 _queue_again(connection, (call.row for call in refused))
 
     def queue_again(self, rows: Iterable[int]) -> None:
-        """Send calls again with a higher version. Raises LedgerError."""
+        """Queue calls to be sent again with a higher version.
+
+        Raises:
+            LedgerError: Storage failed.
+        """
         with self.ledger.transaction() as connection:
             _queue_again(connection, rows)
 
     def recent_workspaces(self) -> list[str]:
-        """Return the workspaces with calls in the last month, as URIs. Raises LedgerError."""
+        """Return the URIs of workspaces with calls in the last 30 days.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
         start = (time.time_ns() // _DAY_NS - _REPORT_DAYS) * DAY_MS
         with self.ledger.reader() as connection:
             rows = connection.execute(
@@ -215,7 +232,11 @@ class ShippingQueue:
         return [str(workspace) for (workspace,) in rows]
 
     def has_file_report(self, workspace: str) -> bool:
-        """Return whether a workspace's prompt files were reported today. Raises LedgerError."""
+        """Return whether a workspace's prompt files have been reported today.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
         with self.ledger.reader() as connection:
             found = connection.execute(
                 "SELECT 1 FROM file_report WHERE destination = ? AND workspace = ? AND day = ?",
@@ -224,7 +245,11 @@ class ShippingQueue:
         return found is not None
 
     def accept_file_report(self, workspace: str) -> None:
-        """Mark a workspace's prompt files as reported today. Raises LedgerError."""
+        """Mark a workspace's prompt files as reported today.
+
+        Raises:
+            LedgerError: Storage failed.
+        """
         with self.ledger.transaction() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO file_report VALUES (?, ?, ?)",
@@ -248,7 +273,7 @@ class ShippingQueue:
 
 
 def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
-    """Return the queue of the user's collector, or None if there is no collector. Blocking.
+    """Return the queue for the user's collector, or None if no collector is configured. Blocking.
 
     Raises:
         ShippingError: The identity is incomplete.
@@ -284,7 +309,7 @@ def _salt_of(team: Team) -> str:
 
 
 def _prepare(connection: sqlite3.Connection) -> str:
-    """Create the tables of shipping in the ledger's database. Returns the installation's id."""
+    """Create the tables for shipping in the ledger, and return the installation's id."""
     for statement in (*_SCHEMA, _TRIGGER):
         connection.execute(statement)
     found = connection.execute("SELECT id FROM installation").fetchone()
@@ -299,7 +324,7 @@ def _queue_again(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
 
 
 class Collector:
-    """An OTLP/HTTP collector. One request at a time."""
+    """An OTLP/HTTP collector. It is sent one request at a time."""
 
     def __init__(
         self, endpoint: str, resource: Mapping[str, str], headers: Mapping[str, str]
@@ -308,16 +333,16 @@ class Collector:
         self._resource, self._headers = resource, headers
         self._client: httpx.AsyncClient | None = None
         self.sent_bytes = 0
-        """The total size of all compressed request bodies."""
+        """The total size of all compressed request bodies, in bytes."""
 
     async def deliver(self, calls: Sequence[QueuedCall], run: Run) -> list[QueuedCall]:
-        """Send calls, and return those that the collector refused.
+        """Send calls, and return those that the collector rejected.
 
-        The collector does not say which calls of a request it refused, so the request is sent
-        again in halves.
+        The collector does not report which calls in a request it rejected, so the two halves of
+        the request are sent again separately.
 
         Raises:
-            CollectorError: The collector is away, or refuses everything.
+            CollectorError: The collector is unavailable, or rejects everything.
             ShippingError: The extra `[otel]` is not installed.
         """
         refused: list[QueuedCall] = []
@@ -341,7 +366,7 @@ class Collector:
         """Send records in one request.
 
         Raises:
-            CollectorError: The collector is away, or refuses a record.
+            CollectorError: The collector is unavailable, or rejects a record.
             ShippingError: The extra `[otel]` is not installed.
         """
         if records and (reason := await self._post(records, run)):
@@ -353,7 +378,7 @@ class Collector:
             self._client = None
 
     async def _post(self, records: Sequence[Record], run: Run) -> str:
-        """Send one request. Returns why it was refused, or "" if it was accepted."""
+        """Send one request. Return why it was rejected, or an empty string if it was accepted."""
         client = self._client = self._client or await run(self._make_client)
         body = await run(partial(_compress, records, self._resource))
         where = without_secrets(self._url)
@@ -367,11 +392,11 @@ class Collector:
             raise CollectorError(reason) from None
         self.sent_bytes += len(body)
         if status == _TOO_LARGE:
-            return f"{where} refuses the size of a request (HTTP {status})"
+            return f"{where} rejects the size of a request (HTTP {status})"
         if status in _TRY_LATER:
             raise CollectorError(f"{where} answered HTTP {status}", _retry_after(headers))
         if status == 400:
-            return f"{where} refuses calls (HTTP 400)"
+            return f"{where} rejects calls (HTTP 400)"
         if status >= 300:
             raise CollectorError(
                 f"{where} answered HTTP {status}; check [ledger] otel-endpoint and the headers in "
@@ -380,7 +405,9 @@ class Collector:
         return _rejection(where, headers, answer)
 
     def _make_client(self) -> httpx.AsyncClient:
-        """Create the client on a thread, because importing and reading certificates is slow."""
+        """Create the client. This runs on a thread, because imports and reading certificates are
+        slow.
+        """
         import httpx
 
         return httpx.AsyncClient(
@@ -415,11 +442,17 @@ async def _send(
 
 
 def encode(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
-    """Return the OTLP request for records. Raises ShippingError without the extra `[otel]`."""
+    """Return an OTLP request that contains the records.
+
+    Raises:
+        ShippingError: The extra `[otel]` is not installed.
+    """
     try:
         return export_request(records, resource)
     except ImportError as error:
-        raise ShippingError("shipping calls needs an extra: install token-sidecar[otel]") from error
+        raise ShippingError(
+            "shipping calls requires an extra; install token-sidecar[otel]"
+        ) from error
 
 
 def _compress(records: Sequence[Record], resource: Mapping[str, str]) -> bytes:
@@ -427,7 +460,7 @@ def _compress(records: Sequence[Record], resource: Mapping[str, str]) -> bytes:
 
 
 def _rejection(where: str, headers: Mapping[str, str], answer: bytes) -> str:
-    """Return why calls of an answered request were rejected, or "" if none were."""
+    """Return why the collector rejected calls, or an empty string if it accepted all of them."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
@@ -453,10 +486,10 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 
 
 def environment_headers() -> dict[str, str]:
-    """Return the headers in `OTEL_EXPORTER_OTLP_HEADERS`, such as those for authentication."""
+    """Return the headers in `OTEL_EXPORTER_OTLP_HEADERS`, for example for authentication."""
     try:
         from opentelemetry.util.re import parse_env_headers
-    except ImportError:  # `deliver` says what to install
+    except ImportError:  # `deliver` reports the missing extra
         return {}
     text = os.environ.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or os.environ.get(
         "OTEL_EXPORTER_OTLP_HEADERS", ""
@@ -466,7 +499,7 @@ def environment_headers() -> dict[str, str]:
 
 @asynccontextmanager
 async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[Collector]:
-    """Open the collector that a queue is shipped to."""
+    """Open the collector to which a queue is sent."""
     collector = Collector(endpoint, queue.identity.resource(), environment_headers())
     try:
         yield collector
@@ -482,17 +515,18 @@ async def ship(
     limit: int = BATCH,
     pause: float = 0.0,
 ) -> Shipped:
-    """Send all queued calls, unless another process is sending them.
+    """Send all queued calls, unless another process is already sending them.
 
     Args:
         queue: The calls.
         collector: The destination.
         run: Runs blocking work on a thread.
-        limit: Calls per request.
-        pause: Seconds to wait between requests.
+        limit: The maximum number of calls per request.
+        pause: The delay between two requests, in seconds.
 
     Raises:
-        CollectorError: The collector does not accept calls. Earlier calls stay accepted.
+        CollectorError: The collector does not accept calls. Calls that it accepted earlier stay
+            accepted.
         ShippingError: The extra `[otel]` is not installed.
         LedgerError: The ledger cannot be used.
     """

@@ -1,4 +1,4 @@
-"""Reads the team's store: ClickHouse with the schema in `contrib/team`. Blocking."""
+"""Reads the team's store, a ClickHouse database with the schema in `contrib/team`. Blocking."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _COLUMNS: Mapping[CostKey, str] = {
     "week": "toUInt32(day)",
     "month": "toUInt32(day)",
 }
-"""SQL of the keys. Weeks and months are named here, as in other reports."""
+"""SQL expressions for the keys. The names of weeks and months are formatted in Python."""
 _SUMS = (
     "calls", "input", "cache_read", "cache_write", "output", "reasoning", "estimated_calls",
     "estimated", "estimated_prompt", "cost", "reported", "priced_calls", "partly_priced_calls",
@@ -55,17 +55,21 @@ _BASIS = "The team's store, by UTC day; users and sessions are hashes."
 
 
 class TeamStoreError(SidecarError):
-    """The team's store cannot be read. The message says why."""
+    """The team's store cannot be read. The message explains why."""
 
     kind = "endpoint"
     retryable = True
 
 
 class TeamStore:
-    """The ClickHouse server that the user's settings name."""
+    """The ClickHouse server in the user's settings."""
 
     def __init__(self, team: Team) -> None:
-        """Raises TeamStoreError if the settings are incomplete or the server is unreachable."""
+        """Connect to the server.
+
+        Raises:
+            TeamStoreError: The settings are incomplete, or the server is unreachable.
+        """
         if team.store is None:
             raise TeamStoreError("no team store is configured; set [team] store in your own file")
         self._where = without_secrets(team.store)
@@ -82,7 +86,7 @@ class TeamStore:
             import clickhouse_connect
         except ImportError as error:
             raise TeamStoreError(
-                "reading the team's store needs an extra: install token-sidecar[team]"
+                "reading the team's store requires an extra; install token-sidecar[team]"
             ) from error
         is_secure = parts.scheme == "https"
         with self._translated():
@@ -104,10 +108,10 @@ class TeamStore:
         self._client.close()
 
     def report(self, params: CostDetailParams, agent: str | None = None) -> CostReport:
-        """Return the costs of the whole team, or of one agent's calls. Days are UTC days.
+        """Return the costs of the whole team, or of one agent's calls. Days are in UTC.
 
         Raises:
-            BadParamsError: The team's records do not have what the params name.
+            BadParamsError: The params do not apply to a team's records.
             TeamStoreError: The store cannot be read.
         """
         times = time_range(params.since, params.until, None)
@@ -123,10 +127,10 @@ class TeamStore:
         agent: str | None = None,
         session: str | None = None,
     ) -> CostReport:
-        """Return the costs of whole days by ordered keys.
+        """Return the costs of whole days, grouped by keys in column order.
 
         Raises:
-            BadParamsError: The range is not of whole days.
+            BadParamsError: The time range does not consist of whole days.
             TeamStoreError: The store cannot be read.
         """
         where, values = _condition(times, agent=agent, session=session)
@@ -148,7 +152,7 @@ class TeamStore:
     def recent_prompts(
         self, times: TimeRange, agent: str | None, sessions: int
     ) -> dict[tuple[str, str], list[float]]:
-        """Return the prompt sizes of main calls, by session and agent, of the latest sessions."""
+        """Return the prompt sizes of main calls in the latest sessions, by session and agent."""
         where, values = _condition(times, agent=agent)
         where = f"{where} AND category = 'main'"
         found = self._query(
@@ -157,7 +161,7 @@ class TeamStore:
             "input + cache_read + cache_write AS prompt FROM llm.calls WHERE session IN ("
             f"SELECT session FROM llm.daily WHERE {where} GROUP BY session "
             f"ORDER BY max(last_at) DESC LIMIT {int(sessions)}) "
-            "ORDER BY version DESC LIMIT 1 BY call_id"  # without FINAL, which reads all calls
+            "ORDER BY version DESC LIMIT 1 BY call_id"  # FINAL would read all calls
             f") WHERE {where} GROUP BY session, agent ORDER BY max(at) DESC",
             values,
         )
@@ -167,7 +171,7 @@ class TeamStore:
         }
 
     def spent_this_month(self, team: str | None, now: datetime) -> Decimal:
-        """Return the USD of a team, or of all teams, in the UTC month of `now`."""
+        """Return the amount that a team, or all teams, spent in the UTC month of `now`, in USD."""
         ((spent,),) = self._query(
             "SELECT sum(cost) FROM llm.daily WHERE toStartOfMonth(day) = {month:Date} "
             "AND ({team:String} IN (team, ''))",
@@ -176,10 +180,10 @@ class TeamStore:
         return Decimal(spent)
 
     def missing(self, queue: ShippingQueue) -> list[int]:
-        """Return the rows of accepted calls that the store lacks, or has with other numbers.
+        """Return the row ids of accepted calls that the store lacks or has with different numbers.
 
-        Compares the totals of each day first, and single calls only of days that differ. Days that
-        the store no longer keeps are left out.
+        First, the totals of each day are compared. Single calls are only compared for days
+        whose totals differ. Days that the store no longer keeps are ignored.
         """
         ((kept_days,),) = self._query(
             "SELECT toUInt32OrZero(extract(engine_full, 'toIntervalDay\\\\((\\\\d+)\\\\)')) "
@@ -207,9 +211,9 @@ class TeamStore:
         return [row for part in _parts(doubtful, _IDS_PER_QUERY) for row in self._differing(part)]
 
     def _differing(self, calls: Sequence[QueuedCall]) -> Iterator[int]:
-        """Yield the rows of calls that the store lacks or has with other numbers.
+        """Yield the row ids of calls that the store lacks or has with different numbers.
 
-        A call that the same person's other installation has shipped is not missing.
+        A call is not missing if another installation of the same user has sent it.
         """
         ids = [call.record.attributes["token_sidecar.call.id"] for call in calls]
         found = self._query(
@@ -245,7 +249,7 @@ class TeamStore:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSource(PageSource):
-    """A team's calls, for a page. Its zone is UTC, as in the store."""
+    """A team's calls as the source of a page. Days are in UTC, as in the store."""
 
     keys: ClassVar[Sequence[PageKey | CostKey]] = (
         "model", "agent", "user", "team", "session", "day", "week", "month"
@@ -254,7 +258,7 @@ class TeamSource(PageSource):
 
     store: TeamStore
     agent: str | None = None
-    """The only agent whose calls the page reports."""
+    """If set, only the calls of this agent are reported."""
 
     @property
     def title(self) -> str:
@@ -305,7 +309,7 @@ def _parts(calls: Sequence[QueuedCall], size: int) -> Iterable[Sequence[QueuedCa
 def _condition(
     times: TimeRange, *, agent: str | None = None, session: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the SQL condition of days, agent and session, and its values."""
+    """Return the SQL condition that selects days, an agent and a session, and its parameters."""
     if times.start_ms > 0 or times.end_ms < END_MS:
         raise BadParamsError("reports of the team cover whole days; use dates, such as 2026-11-21")
     terms = ["day BETWEEN {first:Date} AND {last:Date}"]
@@ -319,7 +323,7 @@ def _condition(
 
 
 _LAST_DATE = 65_535
-"""The last day that ClickHouse's Date holds, in 2149."""
+"""The last day that ClickHouse's type Date can represent, in 2149."""
 
 
 def _name_of(key: CostKey, value: Any) -> str | None:

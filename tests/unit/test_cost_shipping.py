@@ -276,7 +276,7 @@ def test_a_collector_that_refuses_everything_is_not_asked_for_every_call(
     book.ledger.record_many(numbered(500))
     collector.answer = lambda _path, _body: (400, b"", {})
     settings = configure(collector)
-    with pytest.raises(CollectorError, match="refuses calls"):
+    with pytest.raises(CollectorError, match="rejects calls"):
         send(book, settings)
     assert len(collector.bodies) < 50
     collector.answer = lambda _path, _body: (200, b"", {})
