@@ -60,7 +60,7 @@ class ProjectLocation(NamedTuple):
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Read the configuration from FILE instead of the project's own.",
+    help="Read the configuration from FILE instead of the project's file.",
 )
 @click.option(
     "--root",

@@ -57,7 +57,7 @@ def scope_options(command: Command) -> Command:
         click.option(
             "--agent",
             metavar="NAME",
-            help="Only calls of this coding agent, or of editor plugins with `protocol`.",
+            help="Only calls of this coding agent; `protocol` selects calls of editor plugins.",
         ),
         click.option(
             "--workspace",
@@ -191,7 +191,7 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
     from sidecar.cost.export import read_events, write_calls, write_parquet
 
     if form == "parquet" and output is None:
-        raise click.UsageError("--format parquet needs --output FILE")
+        raise click.UsageError("--format parquet requires --output FILE")
     with open_ledger() as book:
         ingest_agents(book, scope["workspace"])
         wanted = book.scope(
@@ -210,7 +210,7 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
         except OSError as error:
             raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
         except ImportError:
-            raise ValueError("Parquet needs an extra: install token-sidecar[parquet]") from None
+            raise ValueError("Parquet requires an extra; install token-sidecar[parquet]") from None
     print_lines(f"Wrote {output}", err=True)
 
 
@@ -366,7 +366,7 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
         if row.agent_cost_usd is not None:
             label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
             console.print(
-                f"{label}: {usd_text(row.agent_cost_usd)} by the agent's own price list",
+                f"{label}: {usd_text(row.agent_cost_usd)} at the agent's prices",
                 style="dim",
             )
     if report.basis:

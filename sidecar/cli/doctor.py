@@ -243,7 +243,7 @@ def _endpoint_use(endpoints: dict[str, Any]) -> str:
     if endpoints["used"]:
         return "enabled"
     return (
-        "asked for context windows only"
+        "used for context windows only"
         if endpoints["windowOnly"]
         else "disabled, no requests are sent"
     )

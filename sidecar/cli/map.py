@@ -114,7 +114,7 @@ def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
     lines = [head, *(align_columns(rows, left=0) if rows else [])]
     if len(shown) < len(entries):
         lines.append(
-            f"{len(entries) - len(shown):,} smaller ones are left out; `--json` lists them."
+            f"{len(entries) - len(shown):,} smaller entries are left out; `--json` lists them."
         )
     if found.prompt_files:
         files = [
@@ -154,7 +154,7 @@ def _write_page(found: TokenMap, path: Path) -> None:
     except ModuleNotFoundError as error:
         if error.name != "squarify":
             raise
-        warn("the treemap needs an extra; install it with `pip install 'token-sidecar[treemap]'`")
+        warn("the treemap requires an extra; install with `pip install 'token-sidecar[treemap]'`")
         sys.exit(2)
     always = [(file.path, file.tokens, ", ".join(file.agents)) for file in found.prompt_files]
     page = treemap_page(found.folder, found.tokens, found.entries, always)

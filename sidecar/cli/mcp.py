@@ -9,7 +9,7 @@ import click
 
 from sidecar.cli.output import print_json, print_lines, warn
 
-MISSING = "the MCP server needs an extra; install it with `pip install 'token-sidecar[mcp]'`"
+MISSING = "the MCP server requires an extra; install with `pip install 'token-sidecar[mcp]'`"
 _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"])
 
 
@@ -21,7 +21,7 @@ _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "
     type=click.Choice(["user", "project"]),
     default="user",
     show_default=True,
-    help="Change the client's configuration of the user, or of the project in the current folder.",
+    help="Change the client's configuration for the user, or for the project in this folder.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--schemas", is_flag=True, help="Print the tools' names, descriptions and schemas.")

@@ -34,7 +34,7 @@ FOLLOW_SECONDS = 15.0
 @click.option(
     "--verify",
     is_flag=True,
-    help="First compare each day's totals with your team's store, and send again what it lacks.",
+    help="First compare each day's totals with your team's store, and resend missing calls.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -> None:
@@ -143,7 +143,7 @@ async def _ship(
                 if not follow:
                     return bool(shipped.refused)
             except CollectorError as error:
-                warn(f"{error}; the calls stay queued")
+                warn(f"{error}; the calls remain queued")
                 if not follow:
                     return True
                 failures += 1
@@ -171,4 +171,4 @@ def _print_result(
     elif shipped.accepted or not only_news:
         print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
     if shipped.refused:
-        warn(f"the collector refused {counted(shipped.refused, 'call')}, which stay queued")
+        warn(f"the collector rejected {counted(shipped.refused, 'call')}, which remain queued")

@@ -115,7 +115,7 @@ def test_invalid_endpoint_is_not_reported_as_missing(tmp_path: Path) -> None:
 def test_an_endpoint_for_the_window_alone(tmp_path: Path) -> None:
     endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9/api"\nmodels = ["qwen*"]\n'
     lines = configured(tmp_path, f'model = "qwen3"\n[tokenize]\nendpoint-window = true\n{endpoint}')
-    assert lines[0] == "(asked for context windows only)"
+    assert lines[0] == "(used for context windows only)"
     assert "start the server or correct its url" in lines[-1], "what it was asked for failed"
 
 

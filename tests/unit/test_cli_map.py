@@ -94,7 +94,9 @@ def test_many_entries_are_left_out_of_the_text(folder: Path) -> None:
         (folder / f"{number}.md").write_text("word " * (number + 1))
     lines = run("--depth", "1").stdout.splitlines()
     assert len(lines) < 60
-    assert any(line.endswith("smaller ones are left out; `--json` lists them.") for line in lines)
+    assert any(
+        line.endswith("smaller entries are left out; `--json` lists them.") for line in lines
+    )
 
 
 class Page(HTMLParser):

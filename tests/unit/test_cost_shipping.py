@@ -489,7 +489,7 @@ def test_what_the_command_prints_and_how_it_ends(collector: Collector, book: Cos
     configure(collector)
     collector.answer = lambda _path, _body: (503, b"", {})
     away = CliRunner().invoke(cost, ["ship"])
-    assert (away.exit_code, "HTTP 503; the calls stay queued" in away.output) == (1, True)
+    assert (away.exit_code, "HTTP 503; the calls remain queued" in away.output) == (1, True)
     collector.answer = lambda _path, _body: (200, b"", {})
     done = CliRunner().invoke(cost, ["ship", "--json"])
     assert done.exit_code == 0
