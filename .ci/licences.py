@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 ACCEPTED = re.compile(
-    r"MIT\b|BSD|Apache|ISC|PSF-2.0|Python-2.0|Python Software Foundation|CNRI|MPL-2.0|"
-    r"Mozilla Public License 2.0|0BSD|Unlicense",
+    r"MIT(-0| License)?|(0|.*)BSD.*|Apache.*|ISC.*|PSF-2\.0|Python-2\.0|"
+    r"Python Software Foundation.*|CNRI-Python|MPL-2\.0|Mozilla Public License 2\.0.*|"
+    r"Unlicense|Zlib|CC0-1\.0|DFSG approved",
     re.IGNORECASE,
 )
+"""One licence of an expression, or one classifier."""
 DECLARED_IN_TEXT = {"tiktoken": "MIT", "squarify": "Apache-2.0", "protobuf": "BSD-3-Clause"}
 """Licences of packages whose metadata have the licence's text, or none that a tool can name."""
 
@@ -32,12 +34,20 @@ def licences(component: dict[str, Any]) -> str:
     return " / ".join(dict.fromkeys(named)) or DECLARED_IN_TEXT.get(component["name"], "")
 
 
+def is_accepted(named: str) -> bool:
+    """Return whether all licences are accepted. Of alternatives (`OR`), one is enough."""
+    return all(
+        any(ACCEPTED.fullmatch(one) for one in required.strip("()").split(" OR "))
+        for required in re.split(r" / | AND ", named)
+    )
+
+
 def main(path: str) -> int:
     """Print one line for each component."""
     refused = 0
     for component in json.loads(Path(path).read_text("utf-8"))["components"]:
         named = licences(component)
-        verdict = "" if ACCEPTED.search(named) else "  NOT ACCEPTED"
+        verdict = "" if is_accepted(named) else "  NOT ACCEPTED"
         refused += bool(verdict)
         sys.stdout.write(f"{component['name']} {component['version']}: {named}{verdict}\n")
     return 1 if refused else 0

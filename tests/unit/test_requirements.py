@@ -110,9 +110,22 @@ def test_all_dependencies_have_accepted_licences(tmp_path: Path) -> None:
     shipped = [name for name in pins(LOCK.MCP_REQUIREMENTS) if name in components]
     assert len(shipped) > 20
     named = {name: LICENCES.licences(components[name]) for name in shipped}
-    assert [
-        (name, text) for name, text in named.items() if not LICENCES.ACCEPTED.search(text)
-    ] == []
+    assert [(name, text) for name, text in named.items() if not LICENCES.is_accepted(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("named", "accepted"),
+    [
+        ("MIT", True),
+        ("GPL-2.0-only OR MIT", True),
+        ("BSD-3-Clause AND 0BSD AND MIT", True),
+        ("GPL-3.0-only AND MIT", False),
+        ("LGPL / MIT", False),
+        ("", False),
+    ],
+)
+def test_every_licence_of_a_package_must_be_accepted(named: str, accepted: bool) -> None:
+    assert LICENCES.is_accepted(named) == accepted
 
 
 def test_dependencies_of_pinned_packages_are_pinned() -> None:
