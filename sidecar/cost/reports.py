@@ -5,6 +5,7 @@ Costs are computed when a report is created, so corrected prices also apply to p
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -78,7 +79,6 @@ def report(
     keys = ordered_keys(by)
     sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
     tallies: dict[tuple[str | None, ...], Tally] = {}
-    everything = Tally()
     blocks: Sequence[Block | None] = (
         blocks_with_calls(connection, scope) if "block" in keys else [None]
     )
@@ -89,21 +89,22 @@ def report(
         )
         for priced in found:
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
-            own = tallies.get(values)
-            if own is None:
-                own = tallies[values] = Tally()
-            _add_to_tally(own, priced)
-            _add_to_tally(everything, priced)
-    return build_report(keys, tallies, everything, _describe_basis(connection, scope))
+            tally = tallies.get(values)
+            if tally is None:
+                tally = tallies[values] = Tally()
+            _add_to_tally(tally, priced)
+    return build_report(keys, tallies, _describe_basis(connection, scope))
 
 
 def build_report(
     keys: Sequence[CostKey],
     tallies: Mapping[tuple[str | None, ...], Tally],
-    everything: Tally,
     basis: str,
 ) -> CostReport:
     """Build a report. Its rows are sorted by time, then by cost with the highest first."""
+    everything = Tally()
+    for tally in tallies.values():
+        everything.merge(tally)
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)
     lines = [line.text for line in rows]
@@ -171,11 +172,13 @@ def _cost_by_list(
 
 def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Grouping:
     known = {kind: tariff for kind, tariff in tariffs.items() if tariff is not None}
-    grid = frozenset(THRESHOLDS)
+    by_prompt = {kind for kind, tariff in known.items() if tariff.thresholds - set(THRESHOLDS)}
+    by_band = {kind for kind, tariff in known.items() if tariff.thresholds} - by_prompt
     return Grouping(
         changes=tuple(sorted({day for tariff in known.values() for day in tariff.changes})),
         by_clock=frozenset(kind for kind, tariff in known.items() if tariff.by_clock),
-        by_prompt=frozenset(kind for kind, tariff in known.items() if tariff.thresholds - grid),
+        by_prompt=frozenset(by_prompt),
+        by_band=frozenset(by_band),
         sessions=sessions,
         days=days,
     )
@@ -241,7 +244,7 @@ def _value_of_key(
     if key in SPANS:
         return SPANS[key](priced.sum.day)
     workspace, name, agent = sessions[priced.sum.session]
-    return {"workspace": workspace, "session": name, "agent": agent}[key] or None
+    return (workspace if key == "workspace" else name if key == "session" else agent) or None
 
 
 def _add_to_tally(tally: Tally, priced: Priced) -> None:
@@ -283,13 +286,26 @@ class Tally:
 
     def add(self, calls: int, buckets: Buckets, cost: Cost) -> None:
         self.calls += calls
-        for index, number in enumerate(msgspec.structs.astuple(buckets)):
-            self.buckets[index] += number
+        self.buckets = list(map(operator.add, self.buckets, msgspec.structs.astuple(buckets)))
         self.unpriced_tokens += cost.unpriced_tokens
         if cost.usd is not None:
             self.cost += cost.usd
             self.priced_calls += calls
             self.partly_priced = self.partly_priced or not cost.whole
+
+    def merge(self, other: Tally) -> None:
+        """Add the sums of another row."""
+        self.calls += other.calls
+        self.priced_calls += other.priced_calls
+        self.partly_priced = self.partly_priced or other.partly_priced
+        self.buckets = list(map(operator.add, self.buckets, other.buckets))
+        self.cost += other.cost
+        self.reported += other.reported
+        self.agent += other.agent
+        self.unpriced_tokens += other.unpriced_tokens
+        self.add_estimates(other.estimated_calls, other.estimated, other.estimated_prompt)
+        if other.listed is not None or other._unlisted:
+            self.compare(other.listed)
 
     def compare(self, listed: Decimal | None) -> None:
         """Add the list price of calls with a reported cost. None means that it is unknown."""

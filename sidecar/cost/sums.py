@@ -48,6 +48,9 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of calls whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
     """Kinds of calls with a price threshold that is not in `THRESHOLDS`."""
+    by_band: frozenset[int] = frozenset()
+    """Other kinds of calls whose prices depend on the prompt size. All other kinds have one band.
+    """
     sessions: bool = False
     days: bool = False
 
@@ -189,9 +192,10 @@ def _query_part(
     clocked: bool = False,
     exact: bool = False,
 ) -> sqlite3.Cursor:
+    band = f"iif({_kind_condition('IN', grouping.by_band)}, band, 0)"
     keys = (
         "kind",
-        "iif(band < 0, band, max(prompt - 1, 0))" if exact else "band",
+        f"iif(band < 0, band, {'max(prompt - 1, 0)' if exact else band})",
         epoch,
         f"slot % {SLOTS_A_DAY}" if clocked else "0",
         "session" if grouping.sessions else "0",
@@ -202,7 +206,7 @@ def _query_part(
     owner, names = owner_condition(scope, "session")
     return connection.execute(
         f"SELECT {', '.join(keys)}, {', '.join(f'sum({name})' for name in SUMS)} "  # noqa: S608
-        f"FROM {part.source} WHERE {part.where}{owner}{kinds} GROUP BY {', '.join(kept)}",
+        f"FROM {part.source} WHERE {part.where} AND {kinds}{owner} GROUP BY {', '.join(kept)}",
         (*part.values, *names),
     )
 
@@ -230,4 +234,4 @@ _IN_FOLDER = "workspace = ? OR substr(workspace, 1, ?) = ?"
 
 def _kind_condition(operator: str, kinds: Iterable[int]) -> str:
     numbers = ", ".join(str(int(kind)) for kind in sorted(kinds))
-    return f" AND kind {operator} ({numbers})" if numbers else ""
+    return f"kind {operator} ({numbers})"

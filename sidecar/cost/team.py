@@ -142,12 +142,10 @@ class TeamStore:
             values,
         )
         tallies: dict[tuple[str | None, ...], Tally] = {}
-        everything = Tally()
         for row in found:
-            names = tuple(map(_name_of, keys, row))
-            for tally in (tallies.setdefault(names, Tally()), everything):
-                _add(tally, dict(zip(_SUMS, row[len(keys) :], strict=True)))
-        return build_report(keys, tallies, everything, _BASIS)
+            tally = tallies.setdefault(tuple(map(_name_of, keys, row)), Tally())
+            _add(tally, dict(zip(_SUMS, row[len(keys) :], strict=True)))
+        return build_report(keys, tallies, _BASIS)
 
     def recent_prompts(
         self, times: TimeRange, agent: str | None, sessions: int

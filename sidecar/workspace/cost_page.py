@@ -45,15 +45,10 @@ async def cost_page(
         services.spending(workspace),
         choice,
         files,
-        session_labels(services, workspace),
+        services.sessions(workspace).labels(),
         note,
     )
     return await services.workers.run(work)
-
-
-def session_labels(services: Services, workspace: Workspace) -> dict[str, str]:
-    """Return the labels of all known sessions, by session ID."""
-    return {row.id: row.label for row in services.sessions(workspace).rows(every=True)}
 
 
 def _read_page(

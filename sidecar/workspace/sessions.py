@@ -323,11 +323,17 @@ class SessionRegistry:
     def rows(self, *, every: bool = False) -> list[SessionRow]:
         """Return the sessions from the last day, or all sessions, newest first."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
+        newest_first = sorted(self._sessions(every=every), key=_updated_at, reverse=True)
+        return [self._row_of(one) for one in newest_first if one.updated_at >= since]
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of all sessions, by session ID."""
+        return {one.id: _label_of(one) for one in self._sessions(every=True)}
+
+    def _sessions(self, *, every: bool) -> Iterable[Conversation | CountedSession]:
         agents = self._older_agent_sessions if every else {}
         own = {one.id: one for one in self._nonempty_conversations()}
-        sessions = agents | self._agent_sessions | own | self._remote_conversations
-        newest_first = sorted(sessions.values(), key=_updated_at, reverse=True)
-        return [self._row_of(one) for one in newest_first if one.updated_at >= since]
+        return (agents | self._agent_sessions | own | self._remote_conversations).values()
 
     def conversation_usages(self) -> list[ContextUsage]:
         """Return the usage of this server's newest conversations for other processes."""

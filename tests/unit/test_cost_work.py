@@ -13,7 +13,7 @@ from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import report
+from sidecar.cost.reports import priced_sums, report
 from sidecar.cost.sums import Grouping, Scope, read_sums
 
 if TYPE_CHECKING:
@@ -90,6 +90,26 @@ def test_days_and_the_calls_after_them_are_priced_together(ledger: Ledger) -> No
     assert 0 < upto < CALLS
     assert sorted((one.kind, one.calls) for one in found) == [(1, 30), (2, 30)]
     assert sum(one.buckets.input for one in found) == sum(range(CALLS))
+
+
+@pytest.mark.parametrize(("model", "sums"), [("gpt-5", 1), ("claude-sonnet-4-5", 2)])
+def test_prompt_sizes_are_separated_only_if_the_price_depends_on_them(
+    ledger: Ledger, model: str, sums: int
+) -> None:
+    ledger.record_many(
+        LedgerEvent(
+            at=START,
+            model=model,
+            provider="openai" if model == "gpt-5" else "anthropic",
+            buckets=Buckets(input=size),
+            session="sizes",
+        )
+        for size in (100, 250_000)
+    )
+    with ledger.reader() as connection:
+        found = list(priced_sums(connection, Prices(), Scope(session="sizes")))
+    assert len(found) == sums
+    assert sum(one.sum.calls for one in found) == 2
 
 
 @pytest.mark.parametrize("how", ["cancelled", "faulty"])
