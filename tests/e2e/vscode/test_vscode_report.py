@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +32,18 @@ _IN_REPORT = """
     }
     return null;
 """
+
+_COUNT_REQUESTS = """
+    globalThis.reportRequests = 0;
+    const { Socket } = process.getBuiltinModule("net");
+    const write = Socket.prototype.write;
+    Socket.prototype.write = function (data, ...rest) {
+        if (Buffer.from(data).includes('"method":"cost/page"')) globalThis.reportRequests++;
+        return write.call(this, data, ...rest);
+    };
+"""
+LATEST_SECONDS = 1
+"""How long after news a visible report is requested again."""
 
 
 def in_report(window: Window, body: str, *args: Any) -> Any:
@@ -80,20 +93,38 @@ def test_the_report_is_live_and_follows_the_choices(window: Window) -> None:
     wait_for(lambda: "No calls recorded in this range." in text(window), "the chosen range")
 
 
-def test_a_hidden_report_requests_nothing(window: Window) -> None:
+def test_a_hidden_or_closed_report_requests_nothing(window: Window) -> None:
     show(window)
-    window.host("await vscode.commands.executeCommand('workbench.action.closeActiveEditor')")
-    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
-    hidden = """
-        const api = vscode.extensions.getExtension("token-sidecar.token-sidecar").exports;
-        await vscode.commands.executeCommand("workbench.action.closeAllEditors");
-        return true;
-    """
-    assert window.host(hidden)
+    window.host(_COUNT_REQUESTS)
     window.ask("cost/record", model="gpt-5", usage=USAGE)
-    assert text(window) == ""
+    wait_for(lambda: "gpt-5" in text(window), "the new call in the visible report")
+    assert requests(window) > 0
+
+    window.host("await vscode.commands.executeCommand('workbench.action.joinAllGroups')")
+    window.show("notes.md")
+    wait_for(lambda: text(window) == "", "the report behind the document")
+    assert_quiet(window, "claude-haiku-4-5")
     show(window)
-    wait_for(lambda: "gpt-5" in text(window), "the latest report when it is opened again")
+    wait_for(lambda: "claude-haiku-4-5" in text(window), "the latest report when it is revealed")
+
+    window.host("await vscode.commands.executeCommand('workbench.action.closeAllEditors')")
+    window.show("notes.md")
+    assert_quiet(window, "claude-opus-4-5")
+    show(window)
+    wait_for(lambda: "claude-opus-4-5" in text(window), "the latest report when it is opened again")
+
+
+def assert_quiet(window: Window, model: str) -> None:
+    """Record a call of a model, and check that the report is not requested after the news."""
+    before = requests(window)
+    window.ask("cost/record", model=model, usage=USAGE)
+    time.sleep(3 * LATEST_SECONDS)
+    assert requests(window) == before
+
+
+def requests(window: Window) -> int:
+    """Return how often the extension has requested the report."""
+    return int(window.host("return globalThis.reportRequests"))
 
 
 def test_the_report_is_sound_in_every_theme_and_width(window: Window) -> None:
