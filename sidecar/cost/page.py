@@ -20,7 +20,7 @@ from sidecar.cost.days import EPOCH, TimeRange, day_name, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
-from sidecar.cost.reports import report
+from sidecar.cost.reports import cost_text, report
 from sidecar.cost.sums import Scope, owner_condition, time_condition
 from sidecar.text.pages import (
     COLOURS,
@@ -69,8 +69,6 @@ KEYS: dict[str, str] = {
     "month": "Month",
     "file": "Prompt file",
 }
-AT_LEAST = "≥"
-"""Marks a cost that excludes unpriced calls."""
 _MOST_ROWS = 100
 _MOST_POINTS = 300
 _MOST_CALLS = 5_000
@@ -482,13 +480,6 @@ class _Line(NamedTuple):
         )
         cost = cost_text(self.usd, is_partial=self.unpriced)
         return [f"{self.calls:,}", *map(compact_number, tokens), cost]
-
-
-def cost_text(usd: float | None, *, is_partial: bool) -> str:
-    """Format a cost with two digits: `$8.27`, `≥$8.27` if it is partly unpriced, or `unpriced`."""
-    if usd is None:
-        return "unpriced"
-    return f"{AT_LEAST if is_partial else ''}{usd_text(usd)}"
 
 
 def _section(title: str, table: str, text: str, file: str) -> str:

@@ -142,7 +142,7 @@ class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The report as a table. This field and those below are only set if `charts` is requested."""
     charts: list[CostChart] = []
     overview: str = ""
-    """The table and the charts as plain text, followed by `text`."""
+    """The table, the charts and `basis` as plain text."""
 
 
 class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

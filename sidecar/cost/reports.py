@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
 """Agents whose calls are billed in credits instead of per token."""
+AT_LEAST = "≥"
+"""Marks a cost that excludes unpriced calls."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
@@ -348,7 +350,7 @@ def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
         unpriced=tally.unpriced,
         note=note,
         text=_row_text(tally, keys, note),
-        cost_text=_cost_text(tally),
+        cost_text=_exact_cost_text(tally),
     )
 
 
@@ -363,7 +365,7 @@ def totals(tally: Tally) -> CostTotals:
         reasoning_tokens=buckets.reasoning,
         cost_usd=float(tally.cost),
         unpriced_tokens=tally.unpriced_tokens,
-        cost_text=_cost_text(tally),
+        cost_text=_exact_cost_text(tally),
     )
 
 
@@ -392,10 +394,10 @@ def _row_line(label: str, tally: Tally, note: str) -> str:
     buckets = tally.sum
     prompt = f"{buckets.prompt} {note}" if note else str(buckets.prompt)
     tokens = f"{prompt} / {buckets.completion} tokens"
-    return f"{label} {tally.calls} calls, {tokens}, {_cost_text(tally)}"
+    return f"{label} {tally.calls} calls, {tokens}, {_exact_cost_text(tally)}"
 
 
-def _cost_text(tally: Tally) -> str:
+def _exact_cost_text(tally: Tally) -> str:
     if not tally.unpriced:
         return amount(tally.cost)
     if not tally.priced_calls:
@@ -403,6 +405,13 @@ def _cost_text(tally: Tally) -> str:
     left = tally.calls - tally.priced_calls
     missing = [counted(left, "call")] * bool(left) + ["parts"] * tally.partly_priced
     return f"{amount(tally.cost)} + {' and '.join(missing)} unpriced"
+
+
+def cost_text(usd: float | None, *, is_partial: bool) -> str:
+    """Format a cost with two digits: `$8.27`, `≥$8.27` if it is partly unpriced, or `unpriced`."""
+    if usd is None:
+        return "unpriced"
+    return f"{AT_LEAST if is_partial else ''}{usd_text(usd)}"
 
 
 _CHARTS: tuple[tuple[CostKey, str], ...] = (
@@ -458,18 +467,19 @@ def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
 
 
 def _cost_table(found: CostReport, keys: list[CostKey]) -> CostTable:
-    rows = [
-        [*(_row_name(row, key) for key in keys), *_number_cells(row), row.cost_text]
-        for row in found.rows
-    ]
+    rows = [[*(_row_name(row, key) for key in keys), *_number_cells(row)] for row in found.rows]
     totals = found.totals
     numbers = (totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.output_tokens)
-    total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers)]
+    is_priced = any(row.cost_usd is not None for row in found.rows)
+    cost = cost_text(
+        totals.cost_usd if is_priced else None, is_partial=any(row.unpriced for row in found.rows)
+    )
+    total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers), cost]
     return CostTable(
         heads=[*(key.capitalize() for key in keys), *_HEADS],
         names=len(keys),
         rows=rows,
-        total=[*total, totals.cost_text] if len(rows) > 1 else [],
+        total=total if len(rows) > 1 else [],
     )
 
 
@@ -480,7 +490,8 @@ def _row_name(row: CostRow, key: CostKey) -> str:
 def _number_cells(row: CostRow) -> list[str]:
     numbers = (row.calls, row.prompt_tokens, row.cache_read_tokens, row.completion_tokens)
     calls, prompt, *rest = (f"{number:,}" for number in numbers)
-    return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest]
+    cost = cost_text(row.cost_usd, is_partial=row.unpriced)
+    return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest, cost]
 
 
 def _render_text(found: CostReport) -> str:
@@ -494,7 +505,6 @@ def _render_text(found: CostReport) -> str:
         parts.append([chart.title, *align_columns(bars)])
     if found.basis:
         parts.append([found.basis])
-    parts.append(found.text.split("\n"))
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 

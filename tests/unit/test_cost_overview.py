@@ -51,10 +51,10 @@ def test_the_table_has_a_cell_for_each_number(book: CostBook) -> None:
     assert table is not None
     assert table.heads[: table.names] == ["Model", "Category"]
     assert table.rows == [
-        ["gpt-5", "main", "1", "1,000,000", "0", "0", "$1.250000"],
+        ["gpt-5", "main", "1", "1,000,000", "0", "0", "$1.25"],
         ["nobody-knows-me", "main", "1", "7", "0", "0", "unpriced"],
     ]
-    total = ["Total", "", "2", "1,000,007", "0", "0", "$1.250000 + 1 call unpriced"]
+    total = ["Total", "", "2", "1,000,007", "0", "0", "≥$1.25"]
     assert table.total == total
     assert book.detail(CostDetailParams(charts=True, by=("session",))).table is not None
 
@@ -87,13 +87,12 @@ def test_many_days_and_models_stay_a_chart(book: CostBook) -> None:
     assert models.bars[-1].label == "9 others"
 
 
-def test_plain_text_has_every_row_and_escapes_names(book: CostBook) -> None:
+def test_plain_text_has_each_row_once_and_escapes_names(book: CostBook) -> None:
     record(book)
     record(book, "evil\x1b[2J\u202e")
     found = book.detail(CostDetailParams(charts=True))
     lines = found.overview.split("\n")
     assert all(line.isprintable() for line in lines)
-    assert set(found.text.split("\n")) <= set(lines)
     for title in ("By day", "By model", "By agent"):
         assert title in lines
     assert found.table is not None
