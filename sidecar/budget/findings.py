@@ -160,7 +160,7 @@ def severity_of(
         return "error"
     if tokens > budget:
         return "warning"
-    # In floating point, 0.7 * 10 is slightly more than 7.
+    # A floating-point product can be slightly too large: 0.07 * 100 is more than 7.
     return "information" if tokens >= math.ceil(warn_at * budget - 1e-9) else None
 
 
