@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from sidecar.cli.group import workspace_option
 from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, open_ledger
@@ -137,9 +138,30 @@ def cost(
         print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
         _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
+        if "session" in params.by and not team:
+            report = _name_sessions(report, scope["workspace"])
         _print_table(report, params)
     else:
         print_lines(*_plain_lines(report))
+
+
+def _name_sessions(report: CostReport, workspace: Path | None) -> CostReport:
+    """Return a report with the labels of the workspace's sessions, and other ids shortened."""
+    from sidecar.cli.sessions import SessionsView
+    from sidecar.config.load import find_root
+    from sidecar.text.printable import is_generated_id
+
+    with SessionsView(find_root((workspace or Path.cwd()).resolve())) as view:
+        labels = view.labels()
+
+    def name(session: str) -> str:
+        return labels.get(session) or (session[:8] if is_generated_id(session) else session)
+
+    rows = [
+        msgspec.structs.replace(row, session=name(row.session)) if row.session else row
+        for row in report.rows
+    ]
+    return msgspec.structs.replace(report, rows=rows)
 
 
 def _plain_lines(report: CostReport) -> list[str]:
@@ -347,7 +369,7 @@ def _names_and_files(
 
     today = datetime.now().astimezone().date()
     with SessionsView(find_root(workspace.resolve())) as view:
-        labels = {row.id: row.label for row in view.rows()}
+        labels = view.labels()
         starts = {each: period_start(Choice(each), today) for each in STANDING_PERIODS}
         files = {each: view.files(start or EPOCH) for each, start in starts.items()}
         return labels, {**files, "custom": view.files(since or EPOCH)}

@@ -51,6 +51,10 @@ class SessionsView:
         """Return all sessions, newest first."""
         return self._runner.run(self._read_rows())
 
+    def labels(self) -> dict[str, str]:
+        """Return the labels of all sessions, by session id."""
+        return {row.id: row.label for row in self.rows()}
+
     def files(self, since: str | None) -> list[FileCost]:
         """Return the costs of the workspace's prompt files."""
         from sidecar.workspace.prompt_files import file_costs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -34,6 +35,7 @@ SCREENS = (
     ("cost",),
     ("cost", "--by", "block,agent"),
     ("cost", "--by", "week,workspace"),
+    ("cost", "--by", "session"),
 )
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -92,6 +94,18 @@ def test_all_sessions_are_listed_by_name_in_80_columns(project: Path) -> None:
     assert re.search(r"44 % ███▌░░░░ +\$\d+\.\d\d +just now +sonnet-4-5", running)
     assert any(line.startswith("fix/flaky-login · ") for line in lines)
     assert str(project) not in "\n".join(lines)
+
+
+@pytest.mark.usefixtures("project")
+def test_costs_by_session_name_the_sessions_on_a_terminal() -> None:
+    def first_cells(*arguments: str) -> set[str]:
+        lines = ESCAPE.sub("", run_in_terminal(120, *arguments)).replace("\r", "").split("\n")
+        return {line.removeprefix("●").strip().split("  ")[0] for line in lines[1:]}
+
+    listed = first_cells("usage", "--all") & first_cells("cost", "--by", "session")
+    assert {"Make the parser incremental"} <= listed
+    as_json = CliRunner().invoke(main, ["cost", "--by", "session", "--json"]).output
+    assert not any(row["session"] in listed for row in json.loads(as_json)["rows"])
 
 
 @pytest.mark.usefixtures("project")
