@@ -57,16 +57,16 @@ def test_growth_of_changed_new_and_renamed_files(repository: Path) -> None:
         "moved.md": (63, 66, 3),
         "new.md": (0, 3, 3),
     }
-    assert found["CLAUDE.md"]["message"] == "this change adds 16 tokens to CLAUDE.md"
+    assert found["CLAUDE.md"]["message"] == "16 tokens more than in main (4 → 20)"
     lines = run("--diff", "main", ".").stdout.splitlines()
-    assert "CLAUDE.md: this change adds 16 tokens to CLAUDE.md" in lines
+    assert "CLAUDE.md: information: 16 tokens more than in main (4 → 20) [budget-growth]" in lines
     assert run("--diff", "main", ".").exit_code == 0
 
 
 def test_shrinking_and_one_token(repository: Path) -> None:
     Path("CLAUDE.md").write_text("one two\n")
     message = grown("--diff", "HEAD", "CLAUDE.md")["CLAUDE.md"]["message"]
-    assert message == "this change removes 1 token from CLAUDE.md"
+    assert message == "1 token fewer than in HEAD (4 → 3)"
 
 
 def test_growth_is_reported_for_given_paths_only(repository: Path) -> None:
@@ -88,7 +88,7 @@ def test_growth_in_a_subfolder_of_the_repository(repository: Path) -> None:
 def test_github_and_sarif_report_growth(repository: Path) -> None:
     Path("CLAUDE.md").write_text("one two three four\n")
     assert run("--format", "github", "--diff", "main", ".").stdout == (
-        "::notice file=CLAUDE.md,title=Token budget::this change adds 1 token to CLAUDE.md\n"
+        "::notice file=CLAUDE.md,title=Token budget::1 token more than in main (4 → 5)\n"
     )
     log = json.loads(run("--format", "sarif", "--diff", "main", ".").stdout)
     (result,) = log["runs"][0]["results"]

@@ -36,7 +36,7 @@ def find_growth(
         before = checker.count_tokens(text) if text else 0
         report = reports[change.path]
         if before != report.tokens:
-            yield Growth(report.path, before, report.tokens, report.method)
+            yield Growth(report.path, before, report.tokens, report.method, base)
 
 
 class _Change(NamedTuple):

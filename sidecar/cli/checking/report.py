@@ -9,7 +9,7 @@ import msgspec
 
 from sidecar import __version__
 from sidecar.budget.findings import DOCUMENTATION, Code, Finding, FindingSeverity
-from sidecar.counting.count import Method, tokens_text
+from sidecar.counting.count import Method, number_text, tokens_text
 from sidecar.text.printable import counted, json_text, printable, printable_lines
 from sidecar.workspace.views import NO_BUDGETS
 
@@ -90,6 +90,8 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
     before: int
     tokens: int
     method: Method
+    base: str
+    """The revision, as given on the command line."""
 
     @property
     def added(self) -> int:
@@ -98,9 +100,10 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def message(self) -> str:
-        verb, preposition = ("adds", "to") if self.added >= 0 else ("removes", "from")
         number = tokens_text(abs(self.added), self.method)
-        return f"this change {verb} {number} {preposition} {self.path}"
+        more = "more" if self.added >= 0 else "fewer"
+        before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
+        return f"{number} {more} than in {self.base} ({before} → {after})"
 
 
 class Unchecked(msgspec.Struct, frozen=True):
@@ -171,7 +174,10 @@ def as_text(report: Report) -> str:
         f"{finding.message} [{finding.code}]"
         for file, finding in report.distinct_findings()
     ]
-    lines += [f"{growth.path}: {growth.message}" for growth in report.growth or ()]
+    lines += [
+        f"{growth.path}: information: {growth.message} [budget-growth]"
+        for growth in report.growth or ()
+    ]
     return "\n".join(map(printable, [*lines, _summary_line(report)]))
 
 
