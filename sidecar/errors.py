@@ -27,6 +27,14 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 }
 
 
+def how_to_install(extra: str) -> str:
+    """Return the instruction to install an optional extra of this package."""
+    return (
+        f"install the extra: pipx install --force 'token-sidecar[{extra}]' "
+        f"(from a clone: '.[{extra}]')"
+    )
+
+
 class SidecarError(Exception):
     """Base class for all errors of this package.
 

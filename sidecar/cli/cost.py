@@ -15,6 +15,7 @@ from sidecar.cli.group import workspace_option
 from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, open_ledger
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.cli.ship import ship
+from sidecar.errors import how_to_install
 from sidecar.text.printable import compact_number, printable, usd_text
 from sidecar.text.tables import draw_bar
 
@@ -232,7 +233,7 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
         except OSError as error:
             raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
         except ImportError:
-            raise ValueError("Parquet requires an extra; install token-sidecar[parquet]") from None
+            raise ValueError(f"Parquet needs more packages; {how_to_install('parquet')}") from None
     print_lines(f"Wrote {output}", err=True)
 
 

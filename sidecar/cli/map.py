@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from sidecar.cli.output import echo, print_json, print_lines, print_problems, to_encodable, warn
+from sidecar.errors import how_to_install
 from sidecar.workspace.token_map import MapEntry, build_token_map, flatten
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _write_page(found: TokenMap, path: Path) -> None:
     except ModuleNotFoundError as error:
         if error.name != "squarify":
             raise
-        warn("the treemap requires an extra; install with `pip install 'token-sidecar[treemap]'`")
+        warn(f"the treemap needs more packages; {how_to_install('treemap')}")
         sys.exit(2)
     always = [(file.path, file.tokens, ", ".join(file.agents)) for file in found.prompt_files]
     page = treemap_page(found.folder, found.tokens, found.entries, always)

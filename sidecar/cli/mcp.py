@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from sidecar.cli.output import print_json, print_lines, warn
+from sidecar.errors import how_to_install
 
-MISSING = "the MCP server requires an extra; install with `pip install 'token-sidecar[mcp]'`"
+MISSING = f"the MCP server needs more packages; {how_to_install('mcp')}"
 _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"])
 
 
@@ -68,11 +69,18 @@ def _change_client(client: str | None, former: str | None, scope: str, *, has_co
         change = prepare(client_of(client or former or ""), chosen, Path.cwd())
     except BadParamsError as error:
         raise click.UsageError(str(error)) from error
-    print_lines(f"This will {change.describe()}")
-    if not has_consent and not (sys.stdin.isatty() and click.confirm("Continue?", default=True)):
-        warn("nothing was changed; confirm with --yes")
-        return 1
     try:
+        if not change.is_needed():
+            state = "is installed already" if client else "is not installed"
+            print_lines(f"Nothing to do: the server {state} for {client or former} ({scope}).")
+            return 0
+        print_lines(f"This will {change.describe()}")
+        if not has_consent and not sys.stdin.isatty():
+            warn("nothing was changed: cannot ask without a terminal; add --yes")
+            return 1
+        if not has_consent and not click.confirm("Continue?", default=True):
+            warn("nothing was changed")
+            return 1
         change.apply()
     except SidecarError as error:
         warn(str(error))

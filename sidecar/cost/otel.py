@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.cost.events import LedgerEvent, milliseconds
 from sidecar.cost.records import provider_name
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, how_to_install
 
 if TYPE_CHECKING:
     from sidecar.cost.prices import Prices
@@ -46,7 +46,7 @@ class OtelExporter:
             self._traces, self._metrics = _make_providers(endpoint.rstrip("/"))
         except ImportError as error:
             raise OtelMissingError(
-                "exporting to OpenTelemetry requires an extra; install token-sidecar[otel]"
+                f"exporting to OpenTelemetry needs more packages; {how_to_install('otel')}"
             ) from error
         self._tracer = self._traces.get_tracer("token-sidecar")
         meter = self._metrics.get_meter("token-sidecar")

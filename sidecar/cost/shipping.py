@@ -26,7 +26,7 @@ from sidecar.cost.export import COLUMNS, TABLES, event_of_row
 from sidecar.cost.ledger import DAY_MS, explained
 from sidecar.cost.records import Identity, Record, export_request, record_of
 from sidecar.endpoints.http import host_of, without_secrets
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, how_to_install
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ def encode(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
         return export_request(records, resource)
     except ImportError as error:
         raise ShippingError(
-            "shipping calls requires an extra; install token-sidecar[otel]"
+            f"shipping calls needs more packages; {how_to_install('otel')}"
         ) from error
 
 

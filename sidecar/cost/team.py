@@ -18,7 +18,7 @@ from sidecar.cost.page import PageSource
 from sidecar.cost.prices import Cost
 from sidecar.cost.reports import SPANS, Tally, add_charts, build_report, ordered_keys
 from sidecar.endpoints.http import without_secrets
-from sidecar.errors import BadParamsError, SidecarError
+from sidecar.errors import BadParamsError, SidecarError, how_to_install
 from sidecar.text.pages import COLOURS
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class TeamStore:
             import clickhouse_connect
         except ImportError as error:
             raise TeamStoreError(
-                "reading the team's store requires an extra; install token-sidecar[team]"
+                f"reading the team's store needs more packages; {how_to_install('team')}"
             ) from error
         is_secure = parts.scheme == "https"
         with self._translated():

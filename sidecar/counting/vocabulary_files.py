@@ -35,7 +35,7 @@ from sidecar.counting.exact_engines import (
     without_lone_surrogates,
 )
 from sidecar.counting.tokenizer_interface import Tokenizer
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -331,7 +331,7 @@ def _library_tokenizer(data: bytes) -> Any:
         import tokenizers
     except ImportError as error:
         raise VocabularyError(
-            "it needs the tokenizers library: install token-sidecar[huggingface]"
+            f"it needs the tokenizers library; {how_to_install('huggingface')}"
         ) from error
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(data)
@@ -440,7 +440,7 @@ def _processor(model: bytes) -> Any:
         import sentencepiece
     except ImportError as error:
         raise VocabularyError(
-            "it needs the sentencepiece library: install token-sidecar[sentencepiece]"
+            f"it needs the sentencepiece library; {how_to_install('sentencepiece')}"
         ) from error
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)

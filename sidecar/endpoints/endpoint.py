@@ -39,7 +39,7 @@ from sidecar.endpoints.probe import (
     probe_window,
 )
 from sidecar.endpoints.servers import ReadTokens, Request, Server, refuse_unless_ok
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, how_to_install
 from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks, backoff
 
@@ -337,7 +337,7 @@ class DeclaredEndpoint:
 
     async def _sdk_ability(self, model: str) -> Ability:
         if not lmstudio.sdk_is_installed():
-            return Ability("unsupported", "install token-sidecar[lmstudio] to count with LM Studio")
+            return Ability("unsupported", f"to count with LM Studio, {how_to_install('lmstudio')}")
         try:
             counts = [await self._sdk.count(model, text) for text in PROBE_TEXTS]
             check_texts(counts, servers.LMSTUDIO.name)

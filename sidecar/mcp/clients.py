@@ -46,15 +46,28 @@ class RunCommand:
 
         return f"run: {shlex.join(self.command)}"
 
+    def is_needed(self) -> bool:
+        """Return True, because only the command knows whether it would change anything.
+
+        Raises:
+            BadParamsError: The command is missing.
+        """
+        self._program()
+        return True
+
+    def _program(self) -> str:
+        program = shutil.which(self.command[0])
+        if program is None:
+            raise BadParamsError(f"{self.command[0]} is not on PATH; install it first")
+        return program
+
     def apply(self) -> None:
         """Run the command.
 
         Raises:
             SidecarError: The command is missing or has failed.
         """
-        program = shutil.which(self.command[0])
-        if program is None:
-            raise BadParamsError(f"{self.command[0]} is not on PATH; install it first")
+        program = self._program()
         try:
             done = subprocess.run(  # noqa: S603 - the client's own command, shown to the user
                 [program, *self.command[1:]],
@@ -86,6 +99,20 @@ class EditFile:
         if self.value is None:
             return f"edit {self.path}: remove {self.group}.{NAME}"
         return f"edit {self.path}: set {self.group}.{NAME} to {json.dumps(self.value)}"
+
+    def is_needed(self) -> bool:
+        """Return whether the file differs from the result of the change.
+
+        Raises:
+            SidecarError: The file cannot be read, or is not a JSON object.
+        """
+        try:
+            text = _read(self.path)
+            return self._changed(text) != text
+        except OSError as error:
+            raise SidecarError(f"cannot read {self.path}: {error.strerror}") from error
+        except JsonEditError as error:
+            raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
 
     def apply(self) -> None:
         """Change the file. Retries if another program changes the file at the same time.

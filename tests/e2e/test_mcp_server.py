@@ -276,7 +276,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 2
-    assert "pip install 'token-sidecar[mcp]'" in done.stderr
+    assert "pipx install --force 'token-sidecar[mcp]'" in done.stderr
 
 
 def test_no_text_reaches_the_log(project: Path) -> None:

@@ -147,4 +147,4 @@ def test_without_the_extra_it_says_what_to_install(folder: Path, tmp_path: Path)
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "pip install 'token-sidecar[treemap]'" in done.stderr
+    assert "pipx install --force 'token-sidecar[treemap]'" in done.stderr

@@ -507,7 +507,10 @@ def test_without_the_extra_the_command_says_what_to_install(
     configure(collector)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)
     done = CliRunner().invoke(cost, ["ship", option])
-    assert (done.exit_code, "install token-sidecar[otel]" in done.output) == (2, True)
+    assert (done.exit_code, "pipx install --force 'token-sidecar[otel]'" in done.output) == (
+        2,
+        True,
+    )
 
 
 def test_the_backoff_of_an_absent_collector_grows_to_a_quarter_of_an_hour() -> None:

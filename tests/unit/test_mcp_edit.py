@@ -128,7 +128,7 @@ def test_vscode_in_a_project_from_the_command_line(
     run = CliRunner().invoke
     asked = run(main, ["mcp", "--install", "vscode", "--scope", "project"])
     assert asked.exit_code == 1
-    assert "nothing was changed" in asked.output
+    assert "cannot ask without a terminal; add --yes" in asked.output
     assert not (tmp_path / ".vscode").exists()
     done = run(main, ["mcp", "--install", "vscode", "--scope", "project", "--yes"])
     assert done.exit_code == 0, done.output
@@ -139,6 +139,11 @@ def test_vscode_in_a_project_from_the_command_line(
     gone = run(main, ["mcp", "--uninstall", "vscode", "--scope", "project", "--yes"])
     assert gone.exit_code == 0, gone.output
     assert json.loads((tmp_path / ".vscode/mcp.json").read_text()) == {}
+    again = run(main, ["mcp", "--uninstall", "vscode", "--scope", "project", "--yes"])
+    assert (again.exit_code, again.output) == (
+        0,
+        "Nothing to do: the server is not installed for vscode (project).\n",
+    )
 
 
 def test_error_names_the_missing_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,3 +151,4 @@ def test_error_names_the_missing_client(tmp_path: Path, monkeypatch: pytest.Monk
     done = CliRunner().invoke(main, ["mcp", "--install", "gemini", "--yes"])
     assert done.exit_code == 1
     assert "gemini is not on PATH; install it first" in done.output
+    assert "This will" not in done.output

@@ -4,7 +4,7 @@ import { findServer, run } from "./locate";
 import { installMcp } from "./managed";
 
 const ID = "token-sidecar";
-const HOW_TO_INSTALL = "install it with `pip install 'token-sidecar[mcp]'` in the Python environment of the server";
+const HOW_TO_INSTALL = "install the extra: pipx install --force 'token-sidecar[mcp]' (from a clone: '.[mcp]')";
 
 /** The part of the VS Code API that this module uses. It requires VS Code 1.101, but older versions are supported. */
 interface StdioDefinition {
