@@ -1,12 +1,13 @@
 // Runs in a webview: replaces the page's content, and reports choices and clicks to the extension.
 const editor = acquireVsCodeApi();
 const main = document.querySelector("main");
+const status = document.querySelector("#status");
 
 addEventListener("message", ({ data }) => {
-  if (data.note !== undefined) {
-    if (!main.querySelector("h1, h2")) main.textContent = data.note;
-    return;
-  }
+  if (data.progress && main.firstChild) return; // the previous page stays until the next one arrives
+  status.textContent = data.progress ?? data.note ?? "";
+  status.hidden = !status.textContent;
+  if (data.html === undefined) return;
   const active = document.activeElement?.id;
   const open = [...main.querySelectorAll("details[open]")].map(({ id }) => id);
   document.querySelector("#style").textContent = data.style;

@@ -27,6 +27,9 @@ interface Message {
 /** Shows a page from the server in a webview, and updates it while it is visible. */
 export class LivePage implements Disposable {
   private timer: NodeJS.Timeout | undefined;
+  private early: NodeJS.Timeout | undefined;
+  private requested = 0;
+  private shown = 0;
   private readonly messages: Disposable;
 
   /** `load` requests the page for the values in its form. */
@@ -42,6 +45,8 @@ export class LivePage implements Disposable {
 
   dispose(): void {
     clearTimeout(this.timer);
+    clearTimeout(this.early);
+    this.shown = Infinity;
     this.messages.dispose();
   }
 
@@ -56,9 +61,14 @@ export class LivePage implements Disposable {
     this.timer = undefined;
     this.choice = choice;
     if (!this.host.visible) return;
-    const early = setTimeout(() => void this.host.webview.postMessage({ note: "Reading …" }), PATIENCE_MS);
-    const page = await this.load(choice).catch((error: unknown) => ({ note: `${plain(reason(error))}.` }));
-    clearTimeout(early);
+    const mine = ++this.requested;
+    clearTimeout(this.early);
+    this.early = setTimeout(() => void this.host.webview.postMessage({ progress: "Reading …" }), PATIENCE_MS);
+    const page = await this.load(choice).catch((error: unknown) => ({ note: `Could not read the latest numbers: ${plain(reason(error))}.` }));
+    // A slow answer must not replace a newer page, change the form back, or reach a closed panel.
+    if (mine < this.shown || choice !== this.choice) return;
+    this.shown = mine;
+    clearTimeout(this.early);
     await this.host.webview.postMessage(page);
   }
 
@@ -79,6 +89,6 @@ function frame(): string {
   const nonce = randomBytes(16).toString("base64");
   return `<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'nonce-${nonce}'; script-src 'nonce-${nonce}'">
-<title>Token Sidecar</title><style id="style" nonce="${nonce}"></style></head><body><main></main>
+<title>Token Sidecar</title><style id="style" nonce="${nonce}"></style></head><body><p id="status" class="note" role="status" hidden></p><main></main>
 <script nonce="${nonce}">${SCRIPT}</script></body></html>`;
 }

@@ -94,16 +94,27 @@ def build_probe(folder: Path) -> Path:
 
 def build_sample(folder: Path) -> Path:
     """Build the sample extension with the commands in its first lines."""
-    sample, bundle = EXTENSION / "sample", folder / "sample.js"
-    vscode = editors_setup.ensure_vscode()
-    esbuild = ["exec", "--offline", "--", "esbuild", str(sample / "extension.ts")]
-    options = ["--bundle", "--platform=node", "--format=cjs", "--external:vscode"]
-    editors_setup.npm([*esbuild, *options, f"--outfile={bundle}"], EXTENSION, vscode.node)
+    sample = EXTENSION / "sample"
+    bundle = _bundle(sample / "extension.ts", folder / "sample.js")
     vsix = folder / "sample.vsix"
     with zipfile.ZipFile(vsix, "w") as archive:
         archive.write(sample / "package.json", "extension/package.json")
         archive.write(bundle, "extension/extension.js")
     return vsix
+
+
+def build_page(folder: Path) -> Path:
+    """Build a bundle that exports `LivePage`."""
+    return _bundle(EXTENSION / "src/page.ts", folder / "page.js")
+
+
+def _bundle(source: Path, bundle: Path) -> Path:
+    vscode = editors_setup.ensure_vscode()
+    esbuild = ["exec", "--offline", "--", "esbuild", str(source), f"--outfile={bundle}"]
+    options = ["--bundle", "--platform=node", "--format=cjs", "--external:vscode"]
+    texts = "--loader:.client.js=text"
+    editors_setup.npm([*esbuild, *options, texts], EXTENSION, vscode.node)
+    return bundle
 
 
 class CodeServer:

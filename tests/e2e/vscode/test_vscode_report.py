@@ -9,10 +9,11 @@ import pytest
 
 from sidecar.text.printable import usd_text
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit
-from tests.e2e.vscode.harness import wait_for
+from tests.e2e.vscode.harness import REPORT, build_page, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.e2e.vscode.harness import Window
 
@@ -148,3 +149,83 @@ def test_the_report_is_sound_in_every_theme_and_width(window: Window) -> None:
             assert_sound(audit(window.browser, TITLE))
             window.screenshot(f"report-{theme}-{width}")
     window.page("await page.setViewportSize({width: 1100, height: 650})")
+
+
+_LIVE_PAGE = """
+    const module = { exports: {} };
+    const load = (name) => name === "vscode" ? vscode : process.getBuiltinModule(name);
+    new Function("require", "module", "exports", args[0])(load, module, module.exports);
+    const panel = vscode.window.createWebviewPanel("t", "Test", vscode.ViewColumn.One, {});
+    const requests = {};
+    const request = ({ name }) => new Promise((resolve, reject) => {
+        const html = `<h4>${name}</h4>`;
+        requests[name] = { reply: () => resolve({ title: "", style: "", html }), reject };
+    });
+    const page = new module.exports.LivePage(panel, request, { name: "first" });
+    globalThis.live = { panel, page, requests };
+    await until(() => requests.first);
+    requests.first.reply();
+"""
+
+
+@pytest.fixture
+def live_page(window: Window, tmp_path: Path) -> Window:
+    """A window whose extension host has `live`: a page with requests that the test answers."""
+    window.host(_LIVE_PAGE, build_page(tmp_path).read_text())
+    wait_for(lambda: window.frame_text("main h4") == "first", "the first page")
+    return window
+
+
+def test_a_slow_reply_does_not_replace_a_newer_page(live_page: Window) -> None:
+    """A failed update keeps the page and says so until the next update."""
+    live_page.host("""
+        const { page, requests } = live;
+        const slow = page.show({ name: "slow" });
+        const fast = page.show({ name: "fast" });
+        requests.fast.reply();
+        await fast;
+        requests.slow.reply();
+        await slow;
+        const failed = page.show({ name: "failed" });
+        requests.failed.reject(new Error("the server is gone"));
+        await failed;
+    """)
+    failure = "Could not read the latest numbers: the server is gone."
+    wait_for(lambda: live_page.frame_text("#status") == failure, "the failure")
+    assert live_page.frame_text("main h4") == "fast"
+    live_page.host("""
+        const last = live.page.show({ name: "last" });
+        live.requests.last.reply();
+        await last;
+    """)
+    wait_for(lambda: live_page.frame_text("main h4") == "last", "the last page")
+    assert live_page.frame_text("#status") == ""
+
+
+def test_a_reply_after_the_panel_was_closed_is_dropped(live_page: Window) -> None:
+    live_page.host("""
+        const { panel, page, requests } = live;
+        const late = page.show({ name: "late" });
+        panel.onDidDispose(() => page.dispose());
+        panel.dispose();
+        requests.late.reply();
+        await late;
+    """)
+
+
+def test_the_report_says_when_it_could_not_be_updated(window: Window) -> None:
+    window.ask("cost/record", model="gpt-5", usage=USAGE)
+    show(window)
+    wait_for(lambda: "gpt-5" in text(window), "the call")
+    window.server.configure({"tokenSidecar.server.path": "/bin/false"})
+    wait_for(lambda: window.messages() != [], "a message")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    status = "p[role=status]:not([hidden])"
+    wait_for(lambda: "the server is not running" in window.frame_text(status), "the failed update")
+    assert "gpt-5" in window.frame_text(REPORT)
+    window.screenshot("report-not-updated")
+    window.server.configure({})
+    window.wait_status("")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    wait_for(lambda: window.frame_text(status) == "", "the updated report")
+    assert "gpt-5" in window.frame_text(REPORT)
