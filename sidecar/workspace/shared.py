@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sidecar.workspace.calibrations import CalibrationStore
+from sidecar.workspace.context_contents import ContentsReader
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents
 from sidecar.workspace.spending import Spending
@@ -33,6 +34,7 @@ class SharedServices:
 
     def __post_init__(self) -> None:
         self.workers = Workers()
+        self.contents = ContentsReader(self.workers)
         self.windows = Windows(self.state)
         self.calibrations = CalibrationStore(self.state.folder)
         self.counts = Counts(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.protocol import ContextPart, Forecast, PlanLimit, UsageBlock
+from sidecar.context.protocol import Forecast, PlanLimit, UsageBlock
 from sidecar.errors import SidecarError
 from sidecar.workspace.sessions import CountedSession
 
@@ -150,51 +148,11 @@ def _as_float(amount: object) -> float | None:
     return None if amount is None else float(str(amount))
 
 
-TOOLS_NAMED = 4
-"""How many tools are listed separately. All other tools share one entry."""
-_LABELS = {
-    "system": "System prompt and tools",
-    "instructions": "Instructions",
-    "user": "User messages",
-    "assistant": "Assistant messages",
-    "call": "Tool calls",
-    "attachment": "Attachments",
-    "summary": "Summary of earlier messages",
-}
-
-
 async def add_contents(
     services: SharedServices, session: Conversation | CountedSession, usage: ContextUsage
 ) -> ContextUsage:
     """Add a breakdown of the context if the agent's session file contains the messages."""
     if not isinstance(session, CountedSession) or session.path is None or usage.tokens is None:
         return usage
-    found = await services.workers.run(
-        partial(read_contents, session.source, session.path, session.id, usage.tokens)
-    )
+    found = await services.contents.parts(session.source, session.path, session.id, usage.tokens)
     return msgspec.structs.replace(usage, contents=found)
-
-
-def read_contents(agent: str, path: str, session: str, tokens: int) -> list[ContextPart]:
-    """Return the estimated parts of an agent's context, largest first. This function blocks.
-
-    The parts add up to `tokens`. The result is empty if the store is unreadable or
-    incomplete.
-    """
-    from sidecar.agents.contents import ContextContents
-    from sidecar.agents.registry import reader_of
-
-    try:
-        contents = ContextContents(reader_of(agent).contents(path, session))
-    except (OSError, msgspec.DecodeError):
-        return []
-    parts: Counter[str] = Counter()
-    named = 0
-    for share in contents.split(tokens):
-        label = _LABELS.get(share.kind)
-        if label is None:
-            named += 1
-            is_named = share.tool and named <= TOOLS_NAMED
-            label = f"Results of {share.tool}" if is_named else "Other tool results"
-        parts[label] += share.tokens
-    return [ContextPart(label=label, tokens=number) for label, number in parts.most_common()]

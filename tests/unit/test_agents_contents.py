@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -17,11 +19,17 @@ from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.contents import ContextContents, Part, PromptSize
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.workspace.usage_details import read_contents
+from sidecar.workspace.context_contents import (
+    LARGE_FILE,
+    REREAD_S,
+    ContentsReader,
+    read_contents,
+    split_contents,
+)
+from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SYSTEM = 14_000
 WORDS = [
@@ -399,6 +407,11 @@ def write_copilot(folder: Path, root: Path, script: Script) -> tuple[str, str]:
     return str(folder / "session-store.db"), session
 
 
+def read_parts(agent: str, path: str, session: str, tokens: int) -> dict[str, int]:
+    contents, _ = read_contents(agent, path, session)
+    return {part.label: part.tokens for part in split_contents(contents, tokens)}
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     ("agent", "write"),
@@ -426,7 +439,7 @@ def test_each_share_is_within_five_points_and_the_sum_exact(
     root = tmp_path / "project"
     root.mkdir()
     path, session = write(tmp_path / "home", root, script)
-    parts = {part.label: part.tokens for part in read_contents(agent, path, session, script.total)}
+    parts = read_parts(agent, path, session, script.total)
     assert sum(parts.values()) == script.total
     for label in {*parts, *script.tokens}:
         share, real = (
@@ -449,17 +462,61 @@ def test_results_of_many_tools_are_added_up(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_unsupported_store_has_no_contents(tmp_path: Path) -> None:
-    assert read_contents("claude-code", str(tmp_path / "gone.jsonl"), "s", 10) == []
-    assert read_contents("goose", str(tmp_path / "gone.db"), "s", 10) == []
-    assert read_contents("crush", str(tmp_path / "gone.db"), "s", 10) == []
+    assert read_parts("claude-code", str(tmp_path / "gone.jsonl"), "s", 10) == {}
+    assert read_parts("goose", str(tmp_path / "gone.db"), "s", 10) == {}
+    assert read_parts("crush", str(tmp_path / "gone.db"), "s", 10) == {}
 
 
 def test_a_damaged_message_leaves_the_contents_unknown(tmp_path: Path) -> None:
     script = Script(1)
     path, session = write_cline(tmp_path, tmp_path, script)
-    whole = read_contents("cline", path, session, script.total)
+    whole = read_parts("cline", path, session, script.total)
     messages = anthropic_messages(draw_steps(script), lambda _: {})
     messages[0]["content"] = [{"type": "text"}, 7]
     write_document(tmp_path / "s" / "s.messages.json", {"messages": messages})
     assert whole
-    assert read_contents("cline", path, session, script.total) == []
+    assert read_parts("cline", path, session, script.total) == {}
+
+
+def pad(path: str) -> None:
+    """Make a session file large."""
+    with Path(path).open("a") as file:
+        file.write(json.dumps({"type": "progress", "data": "x" * LARGE_FILE}) + "\n")
+
+
+async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) -> None:
+    """Between two reads, the parts add up to the current number of tokens. A small file is read
+    every time.
+    """
+    root = tmp_path / "project"
+    root.mkdir()
+    script = Script(1)
+    path, session = write_claude(tmp_path / "home", root, script)
+    reads: list[str] = []
+
+    def heard(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and str(arguments[0]) == path:
+            reads.append(path)
+
+    sys.addaudithook(heard)
+    now, workers = [100.0], Workers()
+    reader = ContentsReader(workers, now=lambda: now[0])
+
+    async def total(tokens: int) -> int:
+        parts = await reader.parts("claude-code", path, session, tokens)
+        return sum(part.tokens for part in parts)
+
+    for added in range(3):
+        assert await total(script.total + added) == script.total + added
+    assert len(reads) == 3
+
+    pad(path)
+    reads.clear()
+    for added in range(3):
+        assert await total(script.total + added) == script.total + added
+        now[0] += REREAD_S / 3 - 0.1
+    assert len(reads) == 1
+    now[0] += REREAD_S / 3
+    assert await total(script.total) == script.total
+    assert len(reads) == 2
+    workers.close()
