@@ -15,6 +15,7 @@ from sidecar.cli.group import workspace_option
 from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, open_ledger
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.cli.ship import ship
+from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.errors import how_to_install
 from sidecar.text.printable import compact_number, printable, usd_text
 from sidecar.text.tables import draw_bar
@@ -34,10 +35,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
-NO_CALLS = (
-    "No calls recorded yet. Coding agents are picked up automatically; plugins report theirs with "
-    "`cost/record`."
-)
+NO_CALLS = f"No calls recorded yet. {HOW_RECORDED}"
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 EPOCH = "1970-01-01"
 """The start of a time range that includes all calls."""

@@ -20,6 +20,7 @@ from sidecar.cost.days import EPOCH, TimeRange, day_name, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
+from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.cost.reports import cost_text, report
 from sidecar.cost.sums import Scope, owner_condition, time_condition
 from sidecar.text.pages import (
@@ -126,9 +127,7 @@ class PageSource(ABC):
 class LedgerSource(PageSource):
     """The calls in a ledger."""
 
-    how_recorded: ClassVar[str] = (
-        "Coding agents are picked up automatically; plugins report theirs."
-    )
+    how_recorded: ClassVar[str] = HOW_RECORDED
 
     connection: sqlite3.Connection
     prices: Prices

@@ -11,6 +11,7 @@ import msgspec
 from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
+from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.counting.count import Count, number_text, tokens_text
 from sidecar.models.names import short_name
 from sidecar.text.printable import counted, markdown, percent_text, printable, usd_text
@@ -67,10 +68,7 @@ NO_CONTEXT = (
     "No conversation found for this workspace yet. Coding agents are detected automatically; chat "
     "plugins must call `context/append`."
 )
-NO_COST = (
-    "No calls recorded for this workspace yet. Coding agents are detected automatically; plugins "
-    "must call `cost/record`."
-)
+NO_COST = f"No calls recorded for this workspace yet. {HOW_RECORDED}"
 NO_BUDGETS = (
     "No budgets are configured. `token-sidecar config init` creates a sample .token-sidecar.toml."
 )
