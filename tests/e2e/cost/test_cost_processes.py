@@ -48,6 +48,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
     rng = random.Random(seed)
     acknowledged: set[str] = set()
     points = sorted(rng.sample(range(1, WRITES), KILLS))
+    exit_codes = set[int]()
     for point in points:
         writer = start(path, "w", WRITES)
         assert writer.stdout is not None
@@ -55,8 +56,9 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
             acknowledged.add(writer.stdout.readline().strip())
         writer.kill()
         acknowledged.update(line.strip() for line in writer.stdout if line.endswith("\n"))
-        assert writer.wait() == -9
+        exit_codes.add(writer.wait())  # on a busy machine, a writer may finish before it is killed
         writer.stdout.close()
+    assert -9 in exit_codes
     last = start(path, "w", WRITES)
     output, _ = last.communicate()
     acknowledged.update(output.split())
