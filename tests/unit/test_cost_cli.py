@@ -302,7 +302,7 @@ def test_a_stored_list_that_cannot_be_read_says_what_to_do(
     result = run()
     assert result.exit_code == 0
     assert "$0.000438" in result.output, "the package's prices are used instead"
-    assert "prices.json could not be used" in caplog.text
+    assert "prices.json is unusable and was renamed" in caplog.text
     assert "update-prices" in caplog.text
 
 

@@ -268,4 +268,7 @@ def test_the_command_line_works_with_damaged_state(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [json.loads(done.stdout)["total"]["tokens"] for done in runs] == [2, 2]
-    assert ["prices.json could not be used" in done.stderr for done in runs] == [True, False]
+    assert ["prices.json is unusable" in done.stderr for done in runs] == [
+        True,
+        False,
+    ]
