@@ -26,7 +26,8 @@ class TextCounter:
         text: The text.
         tokenizer_for: Returns the tokenizer of a model.
         pieces: The pieces of an open document, whose cached counts are reused.
-        whole: Counts of the whole text by model, such as an endpoint's. They take precedence.
+        whole: Token counts of the whole text by model, for example from an endpoint. They take
+            precedence.
     """
 
     def __init__(

@@ -236,7 +236,7 @@ def evaluate_sum(
 
     Args:
         rule: The rule.
-        members: The name and the count of each file.
+        members: The name and the token count of each file.
         model: The model to use if the rule does not name one.
     """
     total, model = sum([own.tokens for _, own in members]), rule.budget.model or model

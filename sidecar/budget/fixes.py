@@ -239,7 +239,7 @@ class TextEdit(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """A text split into a body, and a head and a tail that fixes keep."""
+    """A text split into a head, a body and a tail. Fixes keep the head and the tail."""
 
     start: int
     head: str

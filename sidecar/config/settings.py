@@ -77,7 +77,7 @@ class TokenizerFile(Table, frozen=True):
 
 
 class Price(Table, frozen=True):
-    """The price of models that are missing from the price list, in USD per million tokens."""
+    """Prices for models that are missing from the price list, in USD per million tokens."""
 
     models: tuple[NonEmpty, ...]
     input: Usd
@@ -105,12 +105,12 @@ class Caps(Table, frozen=True):
     workspace_soft_cap_usd: Usd | None = None
     workspace_hard_cap_usd: Usd | None = None
     team_soft_cap_usd: Usd | None = None
-    """The cap per UTC month on the team's calls in the shared store. It only triggers a warning."""
+    """The soft cap per UTC month on the cost of all team members' calls in the shared store."""
     team_hard_cap_usd: Usd | None = None
 
 
 class LedgerSettings(Table, frozen=True):
-    """Where to send recorded calls in addition to the ledger. A project cannot set this."""
+    """Settings for exporting recorded calls from the ledger. A project cannot set this."""
 
     otel_endpoint: Url | None = None
     otel_signals: bool = False

@@ -222,7 +222,9 @@ class Conversation:
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
-        """Return the size of the next request, with only the first `upto` turns if given."""
+        """Return the size of the next request in tokens. If `upto` is given, later turns are
+        ignored.
+        """
         if self.is_empty:
             return Sums()
         counts = self.model_counts()
@@ -230,7 +232,7 @@ class Conversation:
         return counts.total(self.fixed(), self.section_sums(), priming, upto)
 
     def count_without_reports(self, upto: int | None = None) -> Sums:
-        """Return the same size as `total`, but ignore reported usage."""
+        """Return the size of the next request in tokens, ignoring reported usage."""
         counts = self.model_counts()
         beside = self.fixed().plus(self.section_sums())
         return beside.plus(counts.sum_turns(counts.priming(self.counter.priming), upto))
@@ -275,7 +277,7 @@ class Conversation:
         return update
 
     def apply_overflow(self, prompt_tokens: int) -> UsageUpdate:
-        """Apply the size of a prompt that a server rejected as too large."""
+        """Use the reported size of a prompt that a server rejected as too large."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
         return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
@@ -308,7 +310,7 @@ class Conversation:
         )
 
     def _usage_of(self, total: int) -> Usage:
-        """Estimate how a reported total divides into prompt, reply and reasoning."""
+        """Estimate how many tokens of a reported total belong to prompt, reply and reasoning."""
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
         counted = 0
         if reply < len(self.turns):

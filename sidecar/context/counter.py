@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Maximum number of markup tokens around a reply that the formula can miss."""
+"""Maximum number of markup tokens around a reply that the markup formula may not include."""
 
 
 class Counter:
@@ -106,7 +106,7 @@ class Calibration(Protocol):
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """The tokens that the client adds to every prompt and their error band, or None if
+        """The number of tokens that the client adds to every prompt, and its error band. None if
         unknown.
         """
 
@@ -193,7 +193,7 @@ def has_samples(calibration: Calibration | None) -> TypeGuard[Calibration]:
 def measure_of(
     sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
 ) -> Measure:
-    """Combine sums into one count, which takes the method of their least certain part.
+    """Combine sums into one count, whose method is the least reliable method among the sums.
 
     Args:
         sums: The sums.
@@ -225,7 +225,7 @@ def measure_of(
 
 
 def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Measure:
-    """Add the tokens that the client adds to every prompt, unless a server made the count."""
+    """Add the client's hidden tokens to a count, unless the count comes from a server."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
     around, doubt = calibration.hidden

@@ -151,7 +151,9 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["usage", "chat"]
     """`usage`: a vendor reported it with a reply. `chat`: an endpoint counted the chat."""
     base: int
-    """The reported tokens. For `usage`, the prompt and the part of the output that is sent back."""
+    """The reported tokens. For `usage`, these are the prompt and the part of the output that is
+    sent back.
+    """
     covers: int
     """The number of turns included in `base`."""
     fixed: Sums
@@ -246,13 +248,15 @@ class ModelCounts:
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
         self.correction = 0.0
-        """Markup tokens per message that the formula misses, learned from reports."""
+        """Markup tokens per message that the markup formula does not include, learned from reports.
+        """
         self.excess: tuple[int, int] | None = None
         """The number of turns in the last reported prompt, and by how much the report exceeded the
         count.
         """
         self.markup = 0.0
-        """Markup tokens per request that the formula misses, learned from reports."""
+        """Markup tokens per request that the markup formula does not include, learned from reports.
+        """
         self.reports = 0
         """The number of reports that `markup` is based on."""
         self.counter: Counter | None = None
@@ -263,7 +267,7 @@ class ModelCounts:
         return made
 
     def with_reports_only(self, change: Sums) -> ModelCounts:
-        """Return counts for another tokenizer, keeping only the reported numbers.
+        """Return counts for another tokenizer. Only reported token counts are kept.
 
         Args:
             change: The change in the combined count of the system prompt and the tools.
@@ -274,14 +278,12 @@ class ModelCounts:
         return made
 
     def learn_request_markup(self, tokens: float) -> None:
-        """Update the markup of a request after a report that exceeded the expected size by
-        `tokens`.
-        """
+        """Update the request markup after a report that exceeded the expected size by `tokens`."""
         learned = self.markup + tokens * max(MARKS_RATE, 0.5 / (self.reports + 1))
         self.set_markup(learned, self.reports + 1)
 
     def set_markup(self, markup: float, reports: int) -> None:
-        """Set the markup of a request and the number of reports that it is based on."""
+        """Set the request markup, and the number of reports that it is based on."""
         most = 2 * CORRECTION  # Allows for the markup of the reply and of the next message.
         self.markup, self.reports = min(max(markup, -most), most), reports
 
@@ -313,15 +315,15 @@ class ModelCounts:
             self.correction = min(max(learned, -CORRECTION), CORRECTION)
 
     def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
-        """Return the size of the next request, with only the first `upto` turns if given.
+        """Return the size of the next request. If `upto` is given, later turns are ignored.
 
-        It is the last reported size plus the counts of later turns and of other changes.
+        The result is the last reported size plus the counts of later turns and of other changes.
         Without a report, everything is counted.
 
         Args:
             fixed: The combined count of the system prompt and the tools.
             sections: The count of the sections.
-            priming: The tokens of a request apart from messages, tools and sections.
+            priming: Tokens that a request contains in addition to messages, tools and sections.
             upto: The number of turns. It must not be smaller than the number in the report.
         """
         anchor = self.anchor
@@ -340,9 +342,9 @@ class ModelCounts:
 
         Args:
             total: The endpoint's count of all turns, the system prompt and the tools, in tokens.
-            first: The index of the first new turn. It is ignored if an earlier total is known.
+            first: The index of the first new turn. Ignored if an earlier total is known.
             fixed: The combined count of the system prompt and the tools.
-            priming: The tokens of a request apart from messages and tools.
+            priming: Tokens that a request contains in addition to messages and tools.
             tokenizer: The name of the endpoint's tokenizer.
         """
         last = self.chat

@@ -168,11 +168,11 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
 def breakdown(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> Breakdown:
-    """Return the number of tokens of each kind in the context.
+    """Return the size of the context by category, in tokens.
 
     If the reported size exceeds the sum of all parts, the difference is overhead. If it is
-    smaller, the client no longer sends all turns, and the parts are reduced to that size,
-    starting with the last.
+    smaller, the client no longer sends all turns, and the categories are reduced, last category
+    first, until they add up to the reported size.
     """
     factor = factor_of(calibration)
     counts = conversation.model_counts().turns
@@ -244,7 +244,7 @@ def _tokens(measure: Measure, factor: float) -> int:
 
 
 def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
-    """Return a usage completed with the numbers that depend on the window."""
+    """Return a context usage with all fields that depend on the window filled in."""
     tokens = found.tokens
     return msgspec.structs.replace(
         found,
@@ -261,7 +261,7 @@ def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -
 
 
 def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Return whether the last threshold is exceeded, or the usable window if there is none."""
+    """Return whether the last threshold is exceeded or, without thresholds, the usable window."""
     return tokens > window.usable * max(warn_at, default=1.0)
 
 

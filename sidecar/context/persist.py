@@ -1,4 +1,4 @@
-"""Saves conversations and restores them after a restart, with ids, counts and times but no text."""
+"""Saves and restores conversations. Saves ids, token counts and times, but no text."""
 
 from __future__ import annotations
 

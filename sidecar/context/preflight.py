@@ -56,7 +56,8 @@ def preflight(
         window: The context window of that model.
         params: The turns and text to add, and the expected output.
         models: Other models and their windows. Those with enough room are suggested.
-        warn_at: Shares of the usable window. The verdict is a warning above the largest share.
+        warn_at: Thresholds, as fractions of the usable window. The verdict is a warning above the
+            highest threshold.
         calibration: The conversation's calibration.
     """
     prompt = count_request(conversation, params, calibration).tokens

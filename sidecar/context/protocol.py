@@ -181,10 +181,10 @@ class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Breakdown(Result, frozen=True, kw_only=True):
-    """The number of tokens of each kind in a context. The numbers add up to the context's size.
+    """The size of a context by category, in tokens. The values add up to the context's size.
 
-    `overhead` is the markup of the request format, plus the part of a reported size that the
-    other kinds do not explain.
+    `overhead` includes the markup of the request format, and reported tokens that no other
+    category explains.
     """
 
     system: int
@@ -193,7 +193,7 @@ class Breakdown(Result, frozen=True, kw_only=True):
     turns: int
     overhead: int
     logs: int = 0
-    """Tokens of the section `logs`. `sections` does not include `logs`, `config` and `time`."""
+    """Tokens in the `logs` section. The `sections` field excludes `logs`, `config` and `time`."""
     config: int = 0
     time: int = 0
 
@@ -265,7 +265,8 @@ class Forecast(Result, frozen=True, kw_only=True):
     """A session's forecast, based on the calls recorded in the last 24 hours."""
 
     calls_left: int | None = None
-    """Estimated calls until the usable window is full, based on growth since compaction."""
+    """Estimated number of calls until the usable window is full, based on growth since compaction.
+    """
     next_input_usd: float | None = None
     """Price of the next call's input in USD if the vendor reads it from its cache."""
     next_input_uncached_usd: float | None = None
@@ -311,7 +312,7 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     """Present only in answers to `context/usage`."""
     note: str | None = None
-    """Why a number is missing or uncertain."""
+    """Why a value is missing or uncertain."""
     severity: Severity = "ok"
     """`warning` from the first threshold of `context.warn-at`, `error` from the last threshold."""
     text: str = ""

@@ -163,7 +163,7 @@ def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall
 def _kept_output(
     counter: Counter, reply: Reply, dropped: Sequence[ToolCall], written: int
 ) -> tuple[int, Sums]:
-    """Return the output tokens without dropped calls: a reported number, and an estimate to add.
+    """Return the size of the output without dropped calls: reported tokens, and an estimate to add.
 
     Vendors do not report the tokens of single calls. The result is either the reported output
     minus the estimated size of the dropped calls, or an estimate of the kept output. The more

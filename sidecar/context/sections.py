@@ -173,7 +173,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     reported: SectionCount | None = None
     """The most reliable count of the text that the last usage report included."""
     in_report: SectionCount | None = None
-    """The count by which the section is included in the reported size."""
+    """The section's count within the reported size."""
     cap: int | None = None
     """The section's token limit."""
     priority: int = 0
@@ -185,7 +185,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return self.capped(self.whole(counter))
 
     def capped(self, whole: Measure) -> Measure:
-        """Return a count that is reduced to the section's token limit if it exceeds it."""
+        """Return a count, reduced to the section's token limit if necessary."""
         if self.cap is None or whole.tokens <= self.cap:
             return whole
         return msgspec.structs.replace(whole, tokens=self.cap)

@@ -84,7 +84,7 @@ def resolve_limit(
 ) -> Limit:
     """Return the first known window size, in the order of the arguments.
 
-    A smaller `setting` overrides it. All sizes are in tokens.
+    If `setting` is smaller, it is returned instead. All sizes are in tokens.
 
     Args:
         request: The size that the client set.
@@ -112,7 +112,7 @@ def resolve_limit(
 
 
 def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
-    """Return how many thresholds are reached. Thresholds are shares of the usable window."""
+    """Return how many thresholds are reached. Thresholds are fractions of the usable window."""
     return sum(tokens >= usable * share for share in warn_at)
 
 

@@ -1,4 +1,4 @@
-"""The context view: rows with a label, a value and a share, which all user interfaces render.
+"""The context view: rows with a label, a value and a bar that all user interfaces render.
 
 `context_rows` builds the rows. `rows_text` and `rows_markdown` render them. The status line
 shows `short_text`. Rows contain unescaped names, so every renderer must escape them.
@@ -42,7 +42,7 @@ PARTS = {
     "config": "Configuration",
     "time": "Time",
 }
-"""The labels of the fields of `Breakdown`."""
+"""The label of each `Breakdown` field."""
 
 _LIMIT_SOURCES: dict[str, str] = {
     "request": "from the request",
@@ -192,7 +192,7 @@ def next_input_text(forecast: Forecast, now: datetime) -> str:
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return the rows for the parts of a context, one group for each kind of part."""
+    """Return the rows for the parts of a context, grouped by category."""
     kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
     groups = (

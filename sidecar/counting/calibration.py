@@ -59,9 +59,9 @@ BAND_RESERVE = 1.2
 the largest error.
 """
 HIDDEN_MARGIN_SHARE = 0.25
-"""Error band of hidden tokens after one report, as a share of the hidden tokens."""
+"""Margin of error (±) of hidden tokens after one report, as a fraction of the hidden tokens."""
 MIN_HIDDEN_MARGIN = 24.0
-"""Smallest half-width of the error band of hidden tokens, in tokens."""
+"""Minimum margin of error (±) of hidden tokens, in tokens."""
 
 
 class LearnedFactor(
@@ -74,8 +74,8 @@ class LearnedFactor(
     Attributes:
         real: The weighted sum of reported tokens.
         estimated: The weighted sum of estimated tokens.
-        errors: The errors of recent predictions, as shares of the prediction.
-        band_shares: The errors of recent predictions, as shares of the uncalibrated error band.
+        errors: The errors of recent predictions, as fractions of the prediction.
+        band_shares: The errors of recent predictions, as fractions of the uncalibrated error band.
     """
 
     real: float = 0.0
@@ -123,7 +123,7 @@ class LearnedFactor(
             real: The reported number of tokens.
             weight: The sample's weight.
             start: The initial factor.
-            margin: Half of the uncalibrated error band, in tokens. If None, the band does not
+            margin: The uncalibrated margin of error (±), in tokens. If None, the band does not
                 change.
         """
         factor = self.factor(start)
@@ -161,7 +161,7 @@ class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"
 
     @property
     def margin(self) -> float:
-        """Half of the error band, in tokens."""
+        """The margin of error (±), in tokens."""
         share = HIDDEN_MARGIN_SHARE * self.tokens / math.sqrt(self.samples)
         return max(MIN_HIDDEN_MARGIN, share, 1.5 * self.largest_error)
 
@@ -212,7 +212,7 @@ class CalibrationTable(Generic[T]):
         self.entries = _newest_entries(_update_entries(self.entries, update))
 
     def merge(self, stored: dict[str, T]) -> bool:
-        """Take over the entries in the file, and apply the unwritten updates to them.
+        """Load the entries in the file, and apply the unwritten updates to them.
 
         Entries that are not in the file are kept.
 
@@ -263,8 +263,8 @@ MIN_SAMPLE_TOKENS = 16
 DOMINANT_SHARE = 0.9
 """Documents of a kind are calibrated only if at least this share of the growth is of that kind."""
 MAX_EXCLUDED_MARGIN = 0.1
-"""Maximum error band of a prompt's excluded tokens, as a share of the prompt's estimate. Prompts
-with a wider band are not used for calibration.
+"""Maximum margin of error (±) of a prompt's excluded tokens, as a fraction of the prompt's
+estimated size. Prompts with a larger margin are not used for calibration.
 """
 
 
@@ -338,7 +338,7 @@ class Calibrations:
             estimated: The estimated number of tokens.
             real: The reported number of tokens.
             weight: The sample's weight.
-            margin: Half of the uncalibrated error band, in tokens.
+            margin: The uncalibrated margin of error (±), in tokens.
             narrower_keys: The keys of more specific factors that are updated with the same sample.
         """
         with self._lock:
@@ -378,7 +378,7 @@ class Calibrations:
         return calibrations
 
     def merge(self, other: Calibrations) -> bool:
-        """Take over the entries in the file, and apply the unwritten updates to them.
+        """Load the entries in the file, and apply the unwritten updates to them.
 
         Args:
             other: The content of the file.
@@ -474,7 +474,7 @@ class ConversationCalibration:
         self._model, self._tokenizer, self._client = model, tokenizer, client
         self._key = key_of(model, tokenizer)
         self._last: tuple[int, int, float] | None = None
-        # The first estimate and report, until a second report determines the hidden tokens.
+        # The first estimate and report are kept until a second report determines the hidden tokens.
         self._first: tuple[int, int] | None = None
 
     @property
@@ -515,8 +515,8 @@ class ConversationCalibration:
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """The number of tokens that the client adds to the prompt, and half of its error band. None
-        if unknown.
+        """The number of tokens that the client adds to the prompt, and its margin of error (±).
+        None if unknown.
         """
         hidden = self._shared.hidden(self._hidden_key)
         return (hidden.tokens, hidden.margin) if hidden else None
@@ -560,10 +560,10 @@ class ConversationCalibration:
             estimated: The estimated tokens of the prompt.
             reported: The reported tokens of the prompt.
             kind: The kind of the newest text.
-            margin: Half of the error band of the complete estimate, in tokens.
+            margin: The margin of error (±) of the complete estimate, in tokens.
             excluded: Tokens of the prompt that `estimated` does not include. They are not used for
                 calibration.
-            excluded_margin: Half of the error band of the excluded tokens.
+            excluded_margin: The margin of error (±) of the excluded tokens.
             is_excluded_unchanged: Whether the previous prompt contained the same excluded tokens.
             template_tokens: The part of the growth that belongs to the template.
             added: The kind and estimate of each added text, oldest first. If nearly all of the

@@ -1,4 +1,4 @@
-"""Reads and writes the file of calibrations in the state folder. All functions are blocking."""
+"""Reads and writes the calibration file in the state folder. All functions block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token counts, the methods by which they were made, and their text form."""
+"""Token counts, counting methods, and functions that format counts as text."""
 
 from __future__ import annotations
 

@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
 
 WEIGHT_UNITS = 10_000
-"""Units of weight that make one token."""
+"""Number of weight units per token."""
 BASE_VOCABULARY = "o200k_base"
 
 
 class Bands(msgspec.Struct, frozen=True):
-    """Error bands by kind of text, as shares of the estimate.
+    """Error bands by kind of text, as fractions of the estimate.
 
     Attributes:
         any: The band for texts of an unknown kind.
-        short: An additional error for short texts: its value for a text of one token. It is
-            divided by the square root of the tokens.
+        short: The additional error for a text of one token. For longer texts, it is divided by the
+            square root of the token count.
         kinds: The band for each `sidecar.counting.text_features.Kind`.
     """
 
@@ -173,8 +173,8 @@ _PAIRS = (
 
 
 HEURISTIC_UNITS = 1020
-"""Units of the heuristic's weights that make one token. The weights are in thousandths of a token,
-and are 2 % too high.
+"""Number of the heuristic's weight units per token. The weights are in thousandths of a token, and
+are 2 % too high.
 """
 
 
@@ -363,7 +363,7 @@ def _problem_of(plugin: Estimator) -> str | None:
 
 
 class HeuristicUnits(Tokenizer):
-    """Counts in the heuristic's units, which add up over the pieces of a document."""
+    """Counts in the heuristic's units. The counts of pieces add up to the document's count."""
 
     name = "heuristic units"
     method: Method = "estimate"

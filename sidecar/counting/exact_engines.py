@@ -203,7 +203,7 @@ _DISPUTED = re.compile(
 )
 
 
-# The first bytes of the disputed characters. A search for bytes is ten times faster.
+# The first bytes of the disputed characters. A byte search is ten times faster.
 _BEGINNINGS = (
     b"\xc5\xbf",
     b"\xe0\xa2\x8f",
@@ -238,11 +238,10 @@ class FastEngine(Tokenizer):
         longest: int | None = None,
         batch: Callable[[Sequence[str]], list[int]] | None = None,
     ) -> None:
-        """Args:
-        name: The vocabulary's name.
-        count: Counts the tokens of one piece with the fast engine.
-        longest: Longer pieces are counted by tiktoken, so other threads can run at the same time.
-        batch: Counts many texts in one call, or None if the engine cannot.
+        """Args: name: The vocabulary's name. count: Counts the tokens of one piece with the fast
+        engine. longest: Longer pieces are counted by tiktoken, so other threads can run at the
+        same time. batch: Counts many texts in one call, or None if the engine does not support
+        this.
         """
         self.name = name
         self._batch = batch

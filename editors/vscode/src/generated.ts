@@ -69,10 +69,10 @@ export interface AssembledSection {
 }
 
 /**
- * The number of tokens of each kind in a context. The numbers add up to the context's size.
+ * The size of a context by category, in tokens. The values add up to the context's size.
  *
- *     `overhead` is the markup of the request format, plus the part of a reported size that the
- *     other kinds do not explain.
+ *     `overhead` includes the markup of the request format, and reported tokens that no other
+ *     category explains.
  */
 export interface Breakdown {
   system: number;
