@@ -120,7 +120,7 @@ def check_context(context: Context) -> str | None:
     """Return what is wrong with the thresholds, or None if they are valid."""
     levels = context.warn_at
     if not levels:
-        return "needs at least one number, such as [0.8, 0.95]"
+        return "needs at least one threshold, such as [0.8, 0.95]"
     if list(levels) != sorted(set(levels)):
         return "must be in ascending order, such as [0.8, 0.95]"
     return None

@@ -282,8 +282,8 @@ class _Planner:
         tail = self._calibrated_tokens(self._counts.between(start))
         return (
             f"{after:,} tokens remain, but the limit is {self._max:,}: the last {self._keep_turns} "
-            f"user turns with their replies take {tail:,}, and the system prompt, tools, sections "
-            "and pending tool calls are always kept; keep fewer turns or raise the limit"
+            f"user turns with their replies take {tail:,} tokens, and the system prompt, tools, "
+            "sections and pending tool calls are always kept; keep fewer turns or raise the limit"
         )
 
 

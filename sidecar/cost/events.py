@@ -33,8 +33,8 @@ _LATEST_MS = 253_402_300_800_000  # the year 10000
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The tokens of one or more calls by kind. The media fields count tokens of other fields
-    again.
+    """The tokens of one or more calls by category. Tokens in media fields are also included in
+    other fields.
     """
 
     input: int = 0
@@ -52,7 +52,9 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     file_searches: int = 0
     """Number of searches in stored files, which are billed separately."""
     audio_input: int = 0
-    """Audio tokens in `input`. Each media field counts tokens in the field that ends its name."""
+    """Audio tokens, which are also included in `input`. The name of a media field ends with the
+    field that includes its tokens.
+    """
     audio_cache_read: int = 0
     audio_output: int = 0
     image_input: int = 0
@@ -185,15 +187,15 @@ def milliseconds(at: datetime) -> int:
 
 
 def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
-    """Check the numbers of an event, and return its buckets as a tuple.
+    """Check the token counts, costs and time of an event, and return its buckets as a tuple.
 
     Raises:
-        BadParamsError: A number is out of range.
+        BadParamsError: A value is out of range.
     """
     numbers: tuple[int, ...] = msgspec.structs.astuple(event.buckets)
     estimated = event.estimated_tokens or 0
     if min(numbers) < 0 or max(numbers) > MOST_TOKENS or not 0 <= estimated <= MOST_TOKENS:
-        raise BadParamsError(f"the number of tokens is not between 0 and {MOST_TOKENS:,}")
+        raise BadParamsError(f"a token count is not between 0 and {MOST_TOKENS:,}")
     for cost in (event.reported_cost, event.agent_cost):
         if cost is not None and not (cost.is_finite() and 0 <= cost <= MOST_USD):
             raise BadParamsError(f"a cost is not between 0 and {MOST_USD:,} USD")
@@ -208,7 +210,7 @@ def check_event(event: LedgerEvent) -> None:
     """Check that the ledger can store an event.
 
     Raises:
-        BadParamsError: A number or a name is invalid.
+        BadParamsError: A value or a name is invalid.
     """
     checked_numbers(event)
     check_names(

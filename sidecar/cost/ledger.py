@@ -47,9 +47,10 @@ BUSY_SECONDS = 30.0
 _CACHE = -500
 _BULK_CACHE = -64_000
 _READ_CACHE = -2_000
-"""Cache size of readers. With a smaller cache, SQLite sorts a year's sums in a temporary file."""
+"""Cache size for readers. With a smaller cache, SQLite uses a temporary file to sort a year's sums.
+"""
 
-# Recording a call changes pages of three B-trees and logs them whole. Small pages double the speed.
+# Recording a call logs whole pages of three B-trees, so small pages double the speed.
 _PRAGMAS = (
     "PRAGMA page_size = 1024",
     "PRAGMA synchronous = NORMAL",
@@ -111,7 +112,7 @@ def create_folder(ledger: Path) -> None:
 
 
 def inode_of(path: Path) -> int | None:
-    """Return the inode number of a file, or None if the file does not exist."""
+    """Return a file's inode number, or None if the file does not exist."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:
@@ -186,7 +187,7 @@ FOLD_EVERY = 4096
 BUCKETS = Buckets.__struct_fields__
 """The columns of a call that contain token counts."""
 SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
-"""The columns of a sum of calls.
+"""The columns of a daily sum.
 
 `estimated_prompt` is the actual number of prompt tokens in calls with an estimate. `reported`
 is the reported cost in USD * 10**12.
@@ -338,7 +339,7 @@ def _sum_statements() -> Iterator[str]:
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
         f"BEGIN {_fold_statement('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
     )
-    # Subtract the old numbers of a changed call, and add its new numbers.
+    # Subtract the old values of a changed call, and add its new values.
     for name, when, sign in (("before", "BEFORE", "-"), ("after", "AFTER", "+")):
         changes = ", ".join(f"{column} = {column} {sign} excluded.{column}" for column in SUMS)
         yield (
@@ -428,7 +429,7 @@ class Ledger:
             event: The call.
             amend: Whether to update a call that has already been recorded. It is updated if the
                 event has more output, or the same output and a higher reported cost, because
-                agents write incomplete numbers first.
+                agents write incomplete token counts first.
 
         Raises:
             BadParamsError: The event is invalid.

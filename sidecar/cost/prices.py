@@ -52,8 +52,8 @@ class Prices:
     def cost(self, event: LedgerEvent) -> Cost:
         """Return the cost of a call.
 
-        The reported cost takes precedence over the tariff, and the tariff over the agent's
-        figure.
+        The reported cost takes precedence over the tariff, and the tariff takes precedence over
+        the cost that the agent computed.
         """
         if event.reported_cost is not None:
             return Cost(event.reported_cost)

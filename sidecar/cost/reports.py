@@ -57,7 +57,7 @@ _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """A sum of calls of one kind, and its cost."""
+    """A sum of similar calls, and its cost."""
 
     kind: tuple[str, str, str, str]
     """The provider, model, category and tier of the calls."""
@@ -315,8 +315,8 @@ class Tally:
         self.listed = None if self._unlisted or listed is None else (self.listed or 0) + listed
 
     def add_estimates(self, calls: int, estimated: int, prompt: int) -> None:
-        """Add the estimates made before calls were sent, and the actual prompt tokens of these
-        calls.
+        """Add the estimated and the actual prompt tokens of calls that were estimated before being
+        sent.
         """
         self.estimated_calls += calls
         self.estimated += estimated

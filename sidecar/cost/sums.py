@@ -1,7 +1,7 @@
 """Reads sums of recorded calls. All calls in a sum have the same price.
 
-Whole days are read from the stored daily sums. The rest of a time range is read from single
-calls.
+Whole days are read from the stored daily sums. The rest of a time range is computed from
+individual calls.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that separate sums, in addition to the kind and the band."""
+    """The keys that separate sums, in addition to the kind of call and the price band."""
 
     changes: tuple[int, ...] = ()
     """The UTC days on which a price changes. Calls before and after a change are summed
@@ -49,7 +49,8 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     by_prompt: frozenset[int] = frozenset()
     """Kinds of calls with a price threshold that is not in `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
-    """Other kinds of calls whose prices depend on the prompt size. All other kinds have one band.
+    """Other kinds of calls whose prices depend on the prompt size. All other kinds of calls have a
+    single band.
     """
     sessions: bool = False
     days: bool = False
@@ -139,7 +140,9 @@ def _read_rows(
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
-    """Split a time range into whole days, which have daily sums, and ranges of single calls."""
+    """Split a time range into whole days, which have daily sums, and ranges that are read call by
+    call.
+    """
     first, last = _whole_days(times)
     if first > last:
         yield _Part("event_sums", *time_condition(times))

@@ -377,7 +377,7 @@ class HeuristicUnits(Tokenizer):
 def _built_in_bands(name: str) -> Bands:
     bands = bands_of(name)
     if bands is None:
-        raise LookupError(f"estimates.json has no bands of {name}")
+        raise LookupError(f"estimates.json has no error bands for {name}")
     return bands
 
 

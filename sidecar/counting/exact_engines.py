@@ -107,7 +107,7 @@ def _read_checked(vocabulary: Vocabulary) -> bytes:
     digest = hashlib.sha256(data).hexdigest()
     if digest != vocabulary.sha256:
         raise DamagedRanksError(
-            f"the {vocabulary.ranks} ranks have SHA-256 {digest}, not {vocabulary.sha256}; "
+            f"the {vocabulary.ranks} ranks have the SHA-256 {digest}, not {vocabulary.sha256}; "
             "install token-sidecar again"
         )
     return data

@@ -1,8 +1,8 @@
 """Shortens a text to a number of tokens by keeping its beginning, its end or both (`tokens/fit`).
 
 Short lines are kept or removed as a whole. A long line is cut between two tokens, but never inside
-a character or between a character and its combining marks. Because counts do not add up at
-arbitrary cuts, each result is counted again, and shortened until it fits.
+a character or between a character and its combining marks. The counts of two parts only add up at
+safe split points, so each result is counted again and shortened until it fits.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ are counted.
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05
-"""A line is long if it contains more than this share of the tokens to keep."""
+"""A line is long if it contains more than this fraction of the tokens to keep."""
 
 _ROUNDS = 64
 
@@ -113,7 +113,7 @@ class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     text: str
     tokens: int
-    """The tokens of `text`, including the marker."""
+    """The number of tokens in `text`, including the marker."""
     removed_tokens: int
     """How many fewer tokens the text has after shortening; at least 0."""
     removed_lines: int
@@ -188,7 +188,7 @@ def fit(
         allowed = allowance(max_tokens, tokenizer, fitted.text[:SAMPLE_CHARACTERS])
         if fitted.tokens <= allowed:
             return fitted
-        # The remaining text is of a kind with a wider error band.
+        # The remaining text belongs to a kind with a wider error band.
         limit = min(allowed, limit - 1)
 
 
@@ -251,9 +251,7 @@ class _CountedText:
         return self.line_ends[line][0] if line < len(self.line_ends) else len(self.text)
 
     def is_long(self, line: int, tokens: int) -> bool:
-        """Return whether a line is too long to keep or remove as a whole, when `tokens` tokens are
-        kept.
-        """
+        """Return whether a line is too long to be kept or removed as a whole."""
         length = self.tokens_before(self.line_end(line)) - self.tokens_before(self.line_start(line))
         return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 

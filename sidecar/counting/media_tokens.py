@@ -1,4 +1,5 @@
-"""Computes the tokens of pictures, audio, video and files with the rules that vendors publish.
+"""Computes the tokens of pictures, audio, video and files according to the rules that vendors
+publish.
 
 docs/reference/sources.md lists the web page of each rule and the date on which it was read. A rule
 that is published for the model is exact. For other models, the most similar rule is used, with a
@@ -98,7 +99,7 @@ _GEMINI_2 = {"low": 64, "medium": 256}
 def image_tokens(
     bare: str, generation: str, size: Size | None, detail: str = "auto"
 ) -> UncertainTokens:
-    """Return the tokens of a picture.
+    """Return the number of tokens in a picture.
 
     If the size is unknown, 1024 x 1024 pixels are assumed, with a margin that covers sizes from 256
     x 256 to 3840 x 2160.
@@ -211,11 +212,11 @@ _PAGE_SIZE = (1024, 1325)
 _PAGE_TEXT = 500
 
 _OPENAI_AUDIO = 10.0
-"""OpenAI's tokens per second of audio."""
+"""Number of tokens per second of audio in OpenAI's models."""
 
 
 def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") -> UncertainTokens:
-    """Return the tokens of an audio clip, a video or a document.
+    """Return the number of tokens in an audio clip, a video or a document.
 
     Args:
         bare: The model's name without the provider.

@@ -11,9 +11,9 @@ templates. The method of a count shows how reliable the result is:
   otherwise.
 
 The error band is the sum of the error of the texts, half of the template tokens (a tenth if the
-formula was compared), and the margins of pictures, clips and files. It is None if the error of the
-texts was not measured. Counts by the model's server are more reliable, and reported usage corrects
-these estimates.
+formula was compared with reported usage), and the margins of pictures, clips and files. It is None
+if the error of the texts was not measured. Counts by the model's server are more reliable, and
+reported usage corrects these estimates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
 
 _TOOL_CHOICE_MARGIN = 130
-"""Number of tokens by which a prompt may be larger if the request forces a tool call."""
+"""Maximum number of tokens that a forced tool call adds to a prompt."""
 
 _CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("opus", (5, 0)): 286,
@@ -67,9 +67,7 @@ _NEWEST_PROMPT, _NEWEST_MARGIN = 354, 400
 
 
 def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
-    """Return the tokens of the system prompt that the vendor adds if there are tools, or 0 if
-    unpublished.
-    """
+    """Return the token count of the vendor's system prompt for tools, or 0 if not published."""
     if not generation.startswith("claude"):
         return UncertainTokens(0)
     line, version = _CLAUDE_LINE.search(bare), claude_version(bare)
@@ -113,7 +111,9 @@ _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
 """Models for which OpenAI's cookbook compared its formula with reported usage."""
 
 _TEMPLATE_MARGIN_SHARE = 0.5
-"""Error band of the template tokens, as a share of them, unless the formula was compared."""
+"""Margin of error (±) of template tokens, as a fraction, unless the formula was compared with
+usage.
+"""
 _COMPARED_MARGIN_SHARE = 0.1
 
 _cache_lock = threading.Lock()
@@ -121,7 +121,9 @@ _tool_sets: LRUCache[tuple[str, str, bytes], Measure] = LRUCache(maxsize=64)
 
 
 def template_tokens(model: str) -> TemplateTokens:
-    """Return the tokens of the model's chat template, or of the most similar known template."""
+    """Return the template tokens of the model's chat template, or of the most similar known
+    template.
+    """
     generation = families.generation_of(model)
     if generation in families.OPENAI_GENERATIONS:
         return _OPENAI_CL100K if generation == "cl100k_base" else _OPENAI
@@ -232,7 +234,7 @@ def _method_with_template(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
 
 
 def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> float | None:
-    """Return the error band of a sum in percent, or None if a part's error was not measured.
+    """Return the error band of a sum in percent, or None if the error of any part was not measured.
 
     Args:
         parts: The measured parts of the sum.
@@ -293,8 +295,7 @@ def _tool_as_json(tool: ToolSchema) -> str:
 
 
 def _openai_tool(tool: ToolSchema) -> tuple[list[str], int]:
-    """Return the texts of a tool and the tokens around them, using the formula in OpenAI's
-    cookbook.
+    """Return a tool's texts, and the number of tokens that OpenAI's formula adds to them.
 
     Each block, property and enum value adds 3 tokens, except for the first value of an enum.
     """

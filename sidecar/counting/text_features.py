@@ -1,8 +1,8 @@
 """Determines the kind of a text, and computes the features from which its tokens are estimated.
 
 Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
-script. The features are the numbers of bytes of each class, of pairs of neighbouring classes, and
-of beginnings of runs. No feature extends across a safe split point, so the features of the pieces
+script. The features are counts: the bytes of each class, the pairs of neighbouring classes, and
+the beginnings of runs. No feature extends across a safe split point, so the features of the pieces
 of a text add up to the features of the text.
 """
 
@@ -148,7 +148,7 @@ includes Greek, and `arabic` includes Hebrew. `script` is any other script.
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCRIPTS: tuple[tuple[Kind, bytes, float], ...] = (
-    # (kind, classes of its letters, minimum share of these letters in a text of this kind)
+    # (kind, classes of its letters, minimum fraction of these letters in a text of this kind)
     ("cjk", b"jco", 0.15),
     ("script", b"zesvk", 0.1),
     ("cyrillic", b"gy", 0.2),

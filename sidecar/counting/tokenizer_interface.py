@@ -47,8 +47,8 @@ class Tokenizer(ABC):
 
     @property
     def base(self) -> Tokenizer:
-        """The tokenizer that counts pieces. This is the tokenizer whose counts are scaled, or
-        `self`.
+        """The tokenizer that counts pieces. This is either the tokenizer whose counts are scaled,
+        or `self`.
         """
         return self
 

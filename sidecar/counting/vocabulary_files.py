@@ -1,19 +1,19 @@
 """Loads tokenizers from vocabulary files: rank files, tekken, `tokenizer.json`, SentencePiece and
 GGUF.
 
-If the token ids of a byte-level BPE vocabulary rise in the order of its merges, the vocabulary is a
-list of ranks. If its split pattern is also known (Llama 3, Qwen, DeepSeek, GPT-2, …), tiktoken runs
-it. tiktoken is ten times faster than the `tokenizers` library, and its safe split points are
-proven. Other `tokenizer.json` files require the extra `[huggingface]`, and SentencePiece
-vocabularies require the extra `[sentencepiece]`. These libraries count whole texts.
+If the token ids of a byte-level BPE vocabulary rise in the order of its merges, the vocabulary is
+a list of ranks. If its split pattern is also known (Llama 3, Qwen, DeepSeek, GPT-2, …), tiktoken
+runs it. tiktoken is ten times faster than the `tokenizers` library, and its safe split points are
+proven. Other `tokenizer.json` files require the `huggingface` extra, and SentencePiece
+vocabularies require the `sentencepiece` extra. These libraries count whole texts.
 
 Many vocabulary files do not contain their split pattern, or contain it in the syntax of another
 library. This module lists the patterns in tiktoken's syntax (fancy-regex), with their equivalents
 in `tokenizer.json` files.
 
-Of a GGUF file, only the header is read, never the weights. Little-endian files of versions 2 and 3
-are supported (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The counts equal those of
-llama.cpp for the same file.
+Only the header of a GGUF file is read, never the weights. Little-endian files of versions 2 and 3
+are supported (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The counts equal those
+of llama.cpp for the same file.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ _DEEPSEEK_SPLITS = (
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     _DEEPSEEK_REST,
 )
-# DeepSeek's three splits as one expression. The classes of later splits exclude what earlier splits
-# match, and a blank before such a match counts as final, as `(?!\S)` requires. The last alternative
-# matches the characters that no split matches (control characters and unassigned code points).
+# DeepSeek's three successive splits as one expression. Each class excludes the characters that
+# earlier splits match. Blanks before these characters are one match, as at the end of a text. The
+# last alternative matches characters that no split matches (control and unassigned characters).
 _DEEPSEEK = (
     rf"\p{{N}}{{1,3}}|[{_CJK}]+"
     r"""|[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
@@ -147,7 +147,7 @@ def pattern_of_rank_count(ranks: int) -> Pattern | None:
 
 
 class VocabularyError(SidecarError, ValueError):
-    """A vocabulary file is missing, unreadable, or of an unsupported kind."""
+    """A vocabulary file is missing, unreadable, or in an unsupported format."""
 
     kind = "config"
 
@@ -201,7 +201,7 @@ def read_ranks(data: bytes) -> Ranks:
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except ValueError as error:
         raise VocabularyError(
-            "it is not a rank file, in which each line contains base64 and a rank"
+            "it is not a rank file: a line does not consist of base64 and a rank"
         ) from error
 
 
@@ -556,7 +556,7 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
         return _load_successive_splits(header, name, _SUCCESSIVE_SPLITS[str(pre)])
     pattern = _PATTERNS.get(str(pre)) if kind == "gpt2" else None
     if pattern is None:
-        reason = _REASONS.get(str(kind), "its kind is unknown")
+        reason = _REASONS.get(str(kind), "its type is unknown")
         raise VocabularyError(
             f"its vocabulary (model {kind}, pre {pre}) is not supported: {reason}; "
             "configure the server that runs it as an [[endpoint]] for exact counts"
@@ -596,7 +596,7 @@ def _load_successive_splits(
     steps.append({"type": "ByteLevel", **flags})
     vocabulary = _gguf_vocabulary(header)
     # Falcon has no tokens for 14 control characters. llama.cpp merges around these characters and
-    # then drops them; the library would drop them first, and then merge their neighbours.
+    # then drops them. The library would drop them first and then merge the characters around them.
     letters = bytes_by_letter().items()
     missing = {letter: byte for letter, byte in letters if letter not in vocabulary}
     vocabulary |= dict(zip(missing, count(max(vocabulary.values()) + 1), strict=False))

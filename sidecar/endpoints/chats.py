@@ -120,9 +120,7 @@ def plain_message(message: ChatMessage) -> PlainMessage:
 
 
 def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], str]:
-    """Split messages into those that are not system messages, and the text of the system
-    messages.
-    """
+    """Separate the text of system messages from the other messages."""
     turns = [plain_message(message) for message in messages]
     system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
     return [turn for turn in turns if turn.role != "system"], system

@@ -60,8 +60,8 @@ class Cloud:
         """Return the path of the GET request that describes `model`.
 
         Raises:
-            EndpointError: A part of the name is empty, `.` or `..`, which HTTP clients would
-                resolve.
+            EndpointError: The name contains an empty segment, or a segment `.` or `..`, which HTTP
+                clients would resolve.
         """
         if not {"", ".", ".."}.isdisjoint(model.split("/")):
             raise EndpointError("unsupported", "the model's name is not a valid id for this vendor")

@@ -67,7 +67,7 @@ async def has_specials(text: str) -> bool:
 def require_server(binding: ProbeResult) -> Server:
     """Return the recognised server. Raises EndpointError if it is unknown."""
     if binding.server is None:
-        raise EndpointError("unsupported", "the kind of server is unknown")
+        raise EndpointError("unsupported", "the server software is unknown")
     return binding.server
 
 
@@ -107,7 +107,7 @@ PROBE_SECONDS = 2.0
 MODELS_KEPT = 256
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
-"""Minimum and maximum number of seconds before a server that cannot count is probed again. The
+"""Minimum and maximum delay before a server that cannot count is probed again, in seconds. The
 delay doubles after each failure.
 """
 LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
@@ -116,7 +116,7 @@ valid for the session.
 """
 
 ALIKE_CHARACTERS = 64
-"""Texts may have the same count if their lengths differ by fewer characters."""
+"""Texts whose lengths differ by fewer characters may have the same token count."""
 Aspect: TypeAlias = Literal["text", "chat"]
 
 
@@ -177,7 +177,8 @@ class DeclaredEndpoint:
         """Return the models to probe if the user does not name one.
 
         These are all models that were used before, and the declared names without wildcards. If
-        there are none, the first model in the server's list that the endpoint declares is returned.
+        there are none, the result is the first model in the server's list that the endpoint
+        declares.
         """
         named = self.named_models()
         if named or self._cloud or self._no_key:
@@ -218,7 +219,7 @@ class DeclaredEndpoint:
         return last.limit if last else None
 
     async def refresh_window(self, model: str, tokens: int) -> None:
-        """Request the context window again if a reply or a change of the model may have changed it.
+        """Request the context window again if it may have changed, after a reply or a model change.
 
         Args:
             model: The model of the conversation.
@@ -388,7 +389,7 @@ class DeclaredEndpoint:
         if not server.text_by_chat:
             return await self._count(model, "text", text_request(text))
         if model not in self._message_costs:
-            # A full stop is one token in every vocabulary. The rest belongs to the chat template.
+            # A full stop is one token in every vocabulary. The rest is the chat template.
             extra_tokens = await self._count(model, "chat", chat_request(single_message("."), ()))
             self._message_costs[model] = extra_tokens - 1
         token_count = await self._count(model, "chat", chat_request(single_message(text), ()))

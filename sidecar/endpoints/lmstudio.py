@@ -17,7 +17,7 @@ SDK_SECONDS = 2.0
 
 
 def sdk_is_installed() -> bool:
-    """Return whether the extra `token-sidecar[lmstudio]` is installed."""
+    """Return whether the `token-sidecar[lmstudio]` extra is installed."""
     return importlib.util.find_spec("lmstudio") is not None
 
 

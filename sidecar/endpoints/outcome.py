@@ -38,7 +38,7 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     tokens: int
     server: str
-    """The kind of server, such as `llamacpp`."""
+    """The server software, such as `llamacpp`."""
     endpoint: str
     model: str
 
@@ -126,9 +126,7 @@ class EndpointError(SidecarError):
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether other requests may succeed, because the cause is that this request was malformed
-        or too large.
-        """
+        """Whether other requests may succeed because only this one is malformed or too large."""
         return self.status == "unsupported" and "HTTP 4" in self.reason
 
 

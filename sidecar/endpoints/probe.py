@@ -80,7 +80,7 @@ _OWNERS: Mapping[str, Server] = {
     "koboldcpp": servers.KOBOLDCPP,
     "library": servers.OLLAMA,
 }
-# A proxy that starts a server for the requested model, so a count would load the model.
+# This proxy starts a server for the requested model, so counting would load the model.
 _LOADS_WHEN_ASKED = ("llama-swap",)
 
 
@@ -203,9 +203,9 @@ class ProbeResult:
     chat: Ability = Ability("unknown", "not asked yet")
     limit: int | None = None
     listed: bytes = b""
-    """A digest of the server's list of models; empty if there is no list."""
+    """A digest of the server's model list; empty if there is no list."""
     listed_models: tuple[str, ...] = ()
-    """The first models in the server's list."""
+    """The first models in the server's model list."""
     extra_tokens: int = 0
     """The number of tokens that the server adds to each text. They are subtracted from
     the counts.

@@ -144,7 +144,7 @@ class Endpoints:
         return any(one.result_for(model) is None and not one.known_limit(model) for one in declared)
 
     async def refresh_window(self, model: str, tokens: int = 0) -> None:
-        """Request context windows again that a reply or a change of the model may have changed.
+        """Request a context window again if it may have changed, after a reply or a model change.
 
         Args:
             model: The model of the conversation.
@@ -266,7 +266,7 @@ class Endpoints:
                 return Miss(unsent.reason, "late")
             except EndpointError as error:
                 miss = Miss(explain(error.status, error.reason, error.step), error.status)
-            except Exception as error:  # counting never raises
+            except Exception as error:  # counting never raises an exception
                 log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss

@@ -139,8 +139,8 @@ class Server:
             model.
         parses_specials: Whether the server treats strings such as `<|im_end|>` in a text as special
             tokens. Texts that contain such strings are not sent.
-        text_by_chat: Whether texts are counted as a chat of one message, minus the tokens of an
-            empty message.
+        text_by_chat: Whether a text is counted as a chat with one message. The count of an empty
+            message is subtracted.
         loads_itself: Whether the server loads a model at the first request. The context window is
             unknown until then.
         counts_empty: Whether counts include tokens that the server adds. The count of an empty text
@@ -186,7 +186,7 @@ def refuse_unless_ok(answer: Answer, sender: str) -> None:
     if body is None:
         raise EndpointError("unsupported", f"{sender} sent a response that is not JSON")
     if isinstance(body, Mapping) and body.get("error"):
-        raise EndpointError("unsupported", f"{sender} answered HTTP 200 with an error")
+        raise EndpointError("unsupported", f"{sender} returned an error with HTTP 200")
 
 
 def _authorization_error(answer: Answer, sender: str) -> EndpointError:
@@ -476,7 +476,7 @@ async def _ollama_limit(
 
 
 def _window_from_show(description: _Show) -> int | None:
-    """Return the smaller of the model's maximum window and `num_ctx` in its parameters."""
+    """Return the model's maximum window, or `num_ctx` in its parameters if that is smaller."""
     configured = _NUM_CTX.search(description.parameters or "")
     windows = [int(configured[1])] if configured else []
     for key, value in islice((description.model_info or {}).items(), LISTED):
@@ -493,7 +493,7 @@ _LOCAL_SOURCES = ("local_estimate", "local_tokenizer", "local")
 
 
 def _read_litellm(body: object) -> int:
-    """Return `total_tokens`.
+    """Return the `total_tokens` field of LiteLLM's response.
 
     Raises:
         EndpointError: LiteLLM estimated the count. If the source is missing, the count is also an

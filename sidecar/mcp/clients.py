@@ -1,7 +1,7 @@
 """Adds the MCP server to the configuration of coding agents, and removes it.
 
-If an agent has a command for this, the command is run. Otherwise, the configuration file is
-edited.
+If the agent has a command for this purpose, that command is run. Otherwise, the agent's
+configuration file is edited.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Project:
     async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:
         """Return the size of the caller's context and its usable window, both in tokens.
 
-        Either number is None if it is unknown.
+        Each size is None if it is unknown.
         """
         found = await self.find_session(caller)
         session = self.services.sessions(self.workspace).find(found.row.id) if found else None

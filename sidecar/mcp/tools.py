@@ -1,6 +1,6 @@
 """Implements the tools. Each answer consists of a short text and structured data.
 
-The numbers match those in the editor and on the command line. An answer has at most 500 tokens,
+Token counts match those in the editor and on the command line. An answer has at most 500 tokens,
 unless the text of a file was requested. If anything is omitted, the answer says so.
 """
 
@@ -208,7 +208,7 @@ class Tools:
         found = await project.find_session(call.caller)
         if found is None:
             who = agent or call.caller.name or "this client"
-            text = f"No session of {who} was found in {project.root}."
+            text = f"No session was found for {who} in {project.root}."
             return Answer(text, {"session": None})
         usage, is_complete = await project.context_usage(found)
         report = add_view_to_usage(usage, project.workspace.costs)

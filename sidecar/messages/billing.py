@@ -10,8 +10,9 @@ Searches are counted by the rules of each vendor (docs/reference/sources.md list
 * xAI: web and X searches, or the sources of Live Search.
 * Perplexity: `num_search_queries`.
 
-Other tools have no list price: code that a vendor runs, pictures that a tool creates, and grounding
-in Google Maps. Their uses are counted, so the cost can be reported as unknown instead of zero.
+Other tools have no list price: code that a vendor runs, pictures that a tool creates, and
+grounding in Google Maps. The number of uses is recorded, so the cost can be reported as unknown
+instead of zero.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Larger amounts are reduced to this one, because Decimal arithmetic can overflow."""
+"""Maximum amount in USD. Larger amounts are reduced to it, because Decimal arithmetic can overflow.
+"""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -268,7 +270,7 @@ def _in_output(holder: JsonObject, kind: str) -> int:
 
 
 def _streamed(raw: object) -> list[str]:
-    """Return the kinds of all completed searches in an OpenAI Responses stream."""
+    """Return the search type of each completed search in an OpenAI Responses stream."""
     events = raw if isinstance(raw, list | tuple) else ()
     done = [event for event in _mappings(events) if event.get("type") == _DONE]
     items = [part(event, "item") for event in done]
@@ -311,7 +313,7 @@ def _groundings(holder: JsonObject) -> Iterator[JsonObject]:
 
 
 def _sources(metadata: JsonObject) -> set[str]:
-    """Return the kinds of sources that a grounded answer is based on, such as `web` and `maps`."""
+    """Return the types of sources that a grounded answer is based on, such as `web` and `maps`."""
     chunks = metadata.get("groundingChunks", metadata.get("grounding_chunks"))
     return {key for chunk in _mappings(chunks) for key in ("web", "maps") if part(chunk, key)}
 

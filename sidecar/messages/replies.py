@@ -48,7 +48,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """The numbers in a server's error about a prompt that does not fit the context window."""
+    """The token counts in a server's error about a prompt that does not fit the context window."""
 
     prompt_tokens: int | None
     limit: int | None
@@ -59,7 +59,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     format: ReplyFormat
     content: str = ""
-    """The text, without reasoning."""
+    """The text of the reply, without reasoning."""
     tool_calls: list[ToolCall] = []
     stop_reason: str | None = None
     """The stop reason as sent by the vendor, or None if the stream ended without one."""
@@ -108,7 +108,7 @@ class CallDraft:
 
     def _decode(self, text: str, cut_off: bool) -> JsonDict | None:
         if not text.strip():
-            # Both a tool without parameters and a call that was cut off early have no arguments.
+            # A tool without parameters has no arguments, nor does a call that was cut off early.
             return {} if (self.is_complete or not cut_off) and not self.has_failed else None
         try:
             return typed.decode(text, JsonDict)
@@ -605,7 +605,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
     """Read a vendor's response object, or the list of events in its stream.
 
     An error about a prompt that does not fit is also returned as a reply: `exhausted` is "window",
-    and `overflow` contains the server's numbers.
+    and `overflow` contains the token counts that the server reported.
 
     Args:
         response: The object, list or text.
@@ -617,7 +617,9 @@ def read_reply(response: object, format: str | None = None) -> Reply:
     """
     parts = [part for part in _parts(response) if part]
     if not parts:
-        raise VendorFormatError("the response is empty, or is not an object or a list of objects")
+        raise VendorFormatError(
+            "the response is empty, or is neither an object nor a list of objects"
+        )
     if format is not None and format not in _READERS:
         raise VendorFormatError(f"the format is unknown; known formats are {', '.join(FORMATS)}")
     error = _find_error(parts)
@@ -722,9 +724,9 @@ _OVERFLOW_WITHOUT_NUMBERS = re.compile(
 
 
 def _overflow_in(error: JsonDict) -> Overflow | None:
-    """Return the numbers in a "prompt too long" error, or None for any other error.
+    """Return the token counts in a "prompt too long" error, or None for any other error.
 
-    llama.cpp sends the numbers in fields. Other servers send them in a sentence.
+    llama.cpp sends the counts as fields. Other servers send them in a sentence.
     """
     if error.get("type") in _OVERFLOW_TYPES or error.get("code") in _OVERFLOW_TYPES:
         prompt, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
@@ -753,7 +755,7 @@ def _valid_overflow(prompt: int, limit: int) -> Overflow:
 
 
 def _find_error(parts: Iterable[JsonDict]) -> JsonDict | None:
-    """Return the first error object in a reply or in stream events."""
+    """Return the first error object in a reply or a stream."""
     for part in parts:
         nested = part.get("response")
         for holder in (part, nested if isinstance(nested, Mapping) else {}):

@@ -1,4 +1,4 @@
-"""Converts the tool schemas of all vendors to one form: name, description and JSON Schema of the
+"""Converts the tool schemas of all vendors to one format: name, description and JSON Schema of the
 parameters.
 """
 

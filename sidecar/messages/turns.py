@@ -38,7 +38,7 @@ class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     openai_tool_calls: list[dict[str, Any]] | UnsetType | None = msgspec.field(
         name="tool_calls", default=UNSET
     )
-    """The tool calls, in the field that OpenAI uses."""
+    """The id of the tool call that this turn answers, in the field that OpenAI uses."""
     openai_tool_call_id: str | UnsetType | None = msgspec.field(name="tool_call_id", default=UNSET)
     """The id of the tool call, in the field that OpenAI uses."""
 
@@ -93,7 +93,7 @@ def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
 
     Args:
         turn: The turn.
-        gone: The place and index of each part to remove.
+        gone: The place and index of each tool call and result to remove.
     """
     if ("turn", 0) in gone:
         return msgspec.structs.replace(turn, content=None)

@@ -1,6 +1,7 @@
 """Reads the usage of a call.
 
-Every vendor reports usage in a different form. The result consists of numbers that do not overlap.
+Every vendor reports usage in a different format. The result consists of token counts that do not
+overlap.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from sidecar.errors import VendorFormatError
 
 JsonObject: TypeAlias = Mapping[str, Any]
 
-# Limits for the numbers of a call. Values above them are mistakes or attacks, and are rejected.
-# The limits are generous, because one record may represent a whole batch of calls.
+# Limits for the token counts and costs of a call. Larger values are mistakes or attacks, and are
+# rejected. The limits are generous, because one record may represent a whole batch of calls.
 MOST_TOKENS = 10**12
 """Maximum number of tokens in a call."""
 MOST_USD = Decimal(1_000)
@@ -209,7 +210,7 @@ def _lmstudio(usage: JsonObject) -> Usage:
 
 
 def _cohere(usage: JsonObject) -> Usage:
-    """Read Cohere's usage. `tokens` are what the model read, and `billed_units` are what
+    """Read Cohere's usage. `tokens` counts what the model processed, and `billed_units` counts what
     is billed.
     """
     tokens = part(usage, "tokens") or part(usage, "billed_units")
@@ -262,7 +263,7 @@ _READERS: tuple[tuple[tuple[str, ...], _Reader], ...] = (
 def usage_from_prompt(
     prompt: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return the usage for a number of prompt tokens that includes cache reads and writes."""
+    """Return the usage for a prompt token count that includes cache reads and writes."""
     read = min(read, prompt)
     write = min(write, prompt - read)
     return usage_from_parts(prompt - read - write, read, write, write_1h, output, reasoning)
@@ -271,7 +272,7 @@ def usage_from_prompt(
 def usage_from_parts(
     fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return the usage for numbers of tokens that do not overlap."""
+    """Return the usage for token counts that do not overlap."""
     return Usage(
         input_tokens=fresh,
         cache_read_tokens=read,
@@ -305,7 +306,7 @@ def _check_token_number(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise VendorFormatError(f"usage field `{name}` is not a whole number of tokens")
     if value > MOST_TOKENS:
-        raise VendorFormatError(f"usage field `{name}` is more than {MOST_TOKENS:,} tokens")
+        raise VendorFormatError(f"usage field `{name}` exceeds {MOST_TOKENS:,} tokens")
     return value
 
 

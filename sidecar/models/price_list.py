@@ -1,7 +1,7 @@
-"""Reads context windows and prices from the package genai-prices, offline.
+"""Reads context windows and prices from the genai-prices package, offline.
 
-Prices are selected as in genai-prices, but costs are not calculated by it, because it would
-treat the sum of many calls as a single huge prompt.
+Prices are selected as in genai-prices, but genai-prices does not calculate the costs, because it
+would treat the sum of many calls as a single huge prompt.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ class ListedTariff:
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
     """Return the unit prices of a model for a prompt size.
 
-    Like vendors do, cached tokens without a listed price are billed as input, and images and
-    video as text. Audio without a listed price has no price. For models that are billed per
+    As vendors do, this function bills cached tokens without a listed price as input, and images
+    and video as text. Audio without a listed price has no price. For models that are billed per
     call, searches are included in the price.
     """
     fresh = _price_of_key(listed, "input_mtok", prompt_tokens)

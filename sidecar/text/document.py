@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SPARE_PIECES = 64
 """Small pieces are joined when there are this many more pieces than expected."""
 TIDY_PIECES = 32
-"""Maximum number of pieces to examine for small pieces after an edit."""
+"""Maximum number of pieces that are checked for being too small after an edit."""
 
 
 class TextDocument(SplitText):
@@ -120,7 +120,7 @@ class TextDocument(SplitText):
             IndexError: The document has no such line.
         """
         if not 0 <= index < self.line_count:
-            raise IndexError(f"line {index} of a document of {self.line_count} lines")
+            raise IndexError(f"there is no line {index} in a document with {self.line_count} lines")
         start = self._line_offset(index)
         end = self.characters if index + 1 == self.line_count else self._line_offset(index + 1)
         first, last = self._pieces_at_ends(start, end)

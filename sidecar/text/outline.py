@@ -218,7 +218,9 @@ class _HeadingScan:
         self._item = 0  # the indent of the text in the preceding list item
 
     def read_line(self, number: int) -> int:
-        """Read a line, a whole fence or a whole comment, and return the number of the next line."""
+        """Read a line, a whole fenced block or a whole comment, and return the index of the next
+        line.
+        """
         line = self._lines.texts[number]
         bare = line.lstrip(" \t")
         if not bare:

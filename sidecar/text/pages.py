@@ -117,10 +117,10 @@ class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Series(NamedTuple):
-    """The values that are shown in one colour.
+    """The values that a chart shows in one colour.
 
-    In a column chart, they are the USD amount of each column. In a line chart, they are the tokens
-    of each call.
+    In a column chart, the values are the amount of each column in USD. In a line chart, they are
+    the token counts of the calls.
     """
 
     name: str
@@ -151,8 +151,7 @@ def table_html(
     kind: str = "",
     shares: Sequence[float] = (),
 ) -> str:
-    """Return a table. The first column contains the names of the rows, and the other columns
-    contain numbers.
+    """Return a table. The first column contains row names, and the other columns contain numbers.
 
     Args:
         caption: What the table shows, for screen readers.
@@ -198,7 +197,7 @@ def details_html(key: str, summary: str, body: str) -> str:
 def parts_bar(
     parts: Sequence[tuple[str, int]], label: str, rest: Sequence[tuple[str, int]] = ()
 ) -> str:
-    """Return a stacked bar of token counts, with a legend that lists the share of each part.
+    """Return a stacked bar of token counts, with a legend that lists the percentage of each part.
 
     Args:
         parts: The name and token count of each part.

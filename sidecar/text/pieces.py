@@ -199,7 +199,9 @@ class TokenTally:
 
 
 class _RunningSums:
-    """The running sums of one number per piece. Element k is the sum for the first k pieces."""
+    """The running sums of a number that each piece has, such as its length. Element k is the sum
+    for the first k pieces.
+    """
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._numbers = list(numbers)

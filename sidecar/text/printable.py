@@ -104,7 +104,9 @@ def duration_text(length: timedelta) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Format a percentage such as `13 %`. It is rounded down, so only a full share is `100 %`."""
+    """Format a percentage such as `13 %`. It is rounded down, so only a complete 100 % is shown as
+    `100 %`.
+    """
     # The addend compensates for floating-point errors.
     return f"{math.floor(share + 1e-9)} %"
 

@@ -224,7 +224,7 @@ async def test_the_context_of_a_growing_session_equals_that_of_usage(
     session = None
     async with connected(project, client="claude-code") as client:
         nothing = await client.call_tool("context_usage", {})
-        assert "No session of claude-code was found" in text_of(nothing)
+        assert "No session was found for claude-code" in text_of(nothing)
         for _ in range(4):
             home.clock.now = datetime.now(UTC)
             session = session or home.session(project)
@@ -251,7 +251,7 @@ async def test_another_agents_session_is_not_shown(project: Path, tmp_path: Path
     session.reply()
     async with connected(project, client="codex-mcp-client") as client:
         found = await client.call_tool("context_usage", {})
-    assert "No session of codex was found" in text_of(found)
+    assert "No session was found for codex" in text_of(found)
 
 
 async def test_a_cancelled_call_leaves_the_server_usable(project: Path) -> None:

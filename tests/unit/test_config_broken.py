@@ -79,7 +79,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         3,
         "ascending order",
     ),
-    "no thresholds": ("[context]\nwarn-at = []", "context.warn-at", 3, "at least one number"),
+    "no thresholds": ("[context]\nwarn-at = []", "context.warn-at", 3, "at least one threshold"),
     "not a choice": (
         '[status]\nshow = "all"\n[diagnostics]',
         "status.show",
