@@ -59,7 +59,7 @@ def use_utf8(stream: TextIOWrapper) -> None:
 
 
 def replace_file(source: str, target: Path) -> None:
-    """Atomically rename a file, replacing the target. Blocks. Raises OSError.
+    """Atomically rename a file, replacing the target. This call blocks. Raises OSError.
 
     On Windows, this fails while another process is reading the target. The rename is retried
     for a second.

@@ -137,7 +137,7 @@ async def wait_or_fall_back(
     fall_back: Callable[[], Awaitable[None] | None],
     seconds: float = PATIENCE_SECONDS,
 ) -> T:
-    """Await an answer. If this takes longer than `seconds`, call `fall_back` in between."""
+    """Await an answer. If it takes longer than `seconds`, call `fall_back` while waiting."""
     task = asyncio.ensure_future(answer)
     try:
         await asyncio.wait({task}, timeout=seconds)

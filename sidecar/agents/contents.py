@@ -28,7 +28,7 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""Below this growth in bytes, the default number of bytes per token is used."""
+"""The default number of bytes per token is used if a context has grown by fewer bytes than this."""
 _ATTACHMENT_BYTES = 6_000
 """The assumed size of an image or file, whose token count does not depend on its size in bytes."""
 _SEARCHED_FOR_PROMPT = 200
@@ -64,7 +64,11 @@ ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
-    """The token count of all parts of one kind. `system` covers everything that is not stored."""
+    """The token count of one type of content, such as the results of a tool.
+
+    `system` covers the content that agents do not store: the system prompt and tool
+    definitions.
+    """
 
     kind: ContentKind | Literal["system"]
     tool: str
@@ -106,10 +110,10 @@ class ContextContents:
             self._first = prompt.tokens, self._size if start is None else start
 
     def split(self, tokens: int) -> list[Share]:
-        """Divide the tokens of a context among the kinds of parts, largest first.
+        """Split a context's tokens by type of content, largest share first.
 
         Args:
-            tokens: The size of the context in tokens, which is also the sum of the shares.
+            tokens: The size of the context in tokens. The returned token counts add up to it.
         """
         if self._first is None or tokens <= 0:
             return []
@@ -155,7 +159,7 @@ def message_parts(
 
     Args:
         content: The message's content as JSON.
-        kind: The kind of the text parts.
+        kind: The kind to assign to text parts.
         tools: Tool names by call id. Calls in the message are added.
 
     Raises:
@@ -198,7 +202,7 @@ class GeminiPart(CamelRecord):
 
 
 def gemini_parts(parts: Iterable[GeminiPart], kind: ContentKind) -> Iterator[Part]:
-    """Yield the parts of a message in Gemini's format. `kind` is the kind of the text parts."""
+    """Yield the parts of a message in Gemini's format. Text parts are assigned the kind `kind`."""
     for part in parts:
         if part.function_call is not None:
             yield Part("call", part.function_call.args, part.function_call.name or "")

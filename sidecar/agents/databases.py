@@ -149,7 +149,7 @@ class OneDatabase(StoreReader):
         raise NotImplementedError
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the title in a row of the sessions table."""
+        """Return the session title from a row of the sessions table."""
         raise NotImplementedError
 
     def folders(self, places: Places) -> tuple[str, ...]:

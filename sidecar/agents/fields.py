@@ -109,7 +109,7 @@ def time_from_ns(nanoseconds: int) -> datetime:
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Convert a cost in USD that an agent calculated. Zero means that the price is unknown."""
+    """Convert an agent's own cost estimate in USD. Zero means that the agent knows no price."""
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 

@@ -64,7 +64,7 @@ def last_lines(path: str, most: int) -> list[bytes]:
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
-    """Yield chunks of complete lines, each with a number of skipped bytes.
+    """Yield chunks of complete lines, each with the number of bytes that were skipped.
 
     Reading starts at the file's current position, and an incomplete last line is not yielded. A
     line longer than `LONGEST_LINE` yields an empty chunk with the length of the line.

@@ -28,7 +28,7 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
     try:
         return list(reader.find(places, roots))
     except Exception as exc:
-        log_defect(exc, f"session files of {reader.agent}")
+        log_defect(exc, f"{reader.agent} session files")
         return []
 
 
@@ -45,7 +45,7 @@ def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
 
 
 def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[StoreReader, ...]:
-    """Import the readers of all enabled agents that have files. Blocking."""
+    """Import the readers of all enabled agents that have files. This call blocks."""
     agents = agents_of(settings)
     return tuple(reader_of(agent) for agent in agents if has_files(places, agent, roots.paths))
 
@@ -58,7 +58,7 @@ def agents_of(settings: Agents) -> list[str]:
 
 
 def reader_of(agent: str) -> StoreReader:
-    """Import and return the reader of an agent. Blocking."""
+    """Import and return the reader of an agent. This call blocks."""
     name = _MODULES.get(agent, agent.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader
@@ -67,7 +67,7 @@ def reader_of(agent: str) -> StoreReader:
 def paths_to_watch(
     settings: Agents, folders: Iterable[str], places: Places | None = None
 ) -> tuple[str, ...]:
-    """Return the files and folders to watch for changes to sessions. Blocking.
+    """Return the files and folders to watch for changes to sessions. This call blocks.
 
     The paths may not exist. For an agent that has not been used yet, they are paths that it will
     create.
@@ -127,7 +127,7 @@ def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | No
     except OSError as error:
         return calls, skipped, error.strerror or str(error)
     except Exception as exc:
-        log_defect(exc, f"a session file of {store.agent}")
+        log_defect(exc, f"{store.agent} session file")
         return calls, skipped, "has an unknown format"
     return calls, skipped, None
 
@@ -143,7 +143,10 @@ class Sources(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Agents, *folders: str) -> Sources | None:
-        """Return the sources for workspace folders, or None if agents are disabled. Blocking."""
+        """Return the sources for workspace folders, or None if agents are disabled.
+
+        This call blocks.
+        """
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)
@@ -151,7 +154,7 @@ class Sources(msgspec.Struct, frozen=True):
         return cls(readers_here(settings, places, roots), places, roots, with_prompts)
 
     def stores(self, *, mine: bool = True) -> list[Store]:
-        """Return all agents' stores without opening them. Blocking.
+        """Return all agents' stores without opening them. This call blocks.
 
         Args:
             mine: Whether to skip stores that cannot belong to the root folders.
@@ -160,6 +163,6 @@ class Sources(msgspec.Struct, frozen=True):
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
 
     def stores_at(self, changed: Collection[str]) -> list[Store]:
-        """Return the stores that the changed files belong to. Blocking."""
+        """Return the stores that the changed files belong to. This call blocks."""
         found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
         return list({store.path: store for store in found if store is not None}.values())

@@ -76,7 +76,7 @@ ESTIMATE_BAND = 25.0
 
 
 class ContextTrack(msgspec.Struct, frozen=True, gc=False):
-    """The last known size of a context. It is immutable, so its methods return new values."""
+    """The last known size of a context. Immutable: methods return a new instance."""
 
     newest: CallSize | None = None
     why: str | None = None
@@ -357,7 +357,7 @@ def read_store(
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
-    """Extract the reader's state from a state of `read_lines`, or return None if it is invalid."""
+    """Extract the reader's state from data saved by `read_lines`, or None if it is invalid."""
     cursor = _unpack_or_none(state, _Cursor)
     return None if cursor is None else _unpack_or_none(cursor.state, kind)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.tasks import Scheduler
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the session. This prevents clients from exhausting memory."""
+"""A frame larger than this ends the session, which prevents clients from exhausting memory."""
 
 MAX_DEPTH = 200
 """Maximum nesting depth of objects and arrays, low enough for recursive parsing."""
@@ -151,7 +151,7 @@ def _is_header(line: bytes) -> bool:
 
 
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""If the client leaves more output unread, the server stops reading input."""
+"""If the client leaves more than this many bytes unread, the server stops reading input."""
 ROOM_SECONDS = 0.05
 EXIT_SECONDS = 1.5
 """Time allowed for saving calibrations and stopping threads on exit."""

@@ -69,7 +69,7 @@ class SessionReader:
         )
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
-        """Read the new contents of some stores. Returns whether there were any.
+        """Read the new contents of some stores. Returns whether there was anything to read.
 
         Calls of agents that are not in `billed` are only recorded if the store's earlier
         calls are in the ledger.

@@ -205,7 +205,7 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True)
 class Recount(Change[None]):
-    """Recount a conversation after a change of settings, documents or endpoints."""
+    """Recounts a conversation after a change of settings, documents or endpoints."""
 
     makes_current: bool = False
 
@@ -215,7 +215,7 @@ class Recount(Change[None]):
 
 @dataclass(frozen=True)
 class ApplyCounts(Change[None]):
-    """Apply token counts from an endpoint to a conversation."""
+    """Applies token counts from an endpoint to a conversation."""
 
     makes_current: bool = False
     total: int | None = None
@@ -249,11 +249,11 @@ def _first_estimated_turn(conversation: Conversation, first_new: int) -> int:
 
 @dataclass(frozen=True)
 class SetParts(Change[None]):
-    """Apply `context/set`."""
+    """Applies `context/set`."""
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
-    """The followed documents, keyed by the `id()` of the section's params."""
+    """The current texts of documents, keyed by the `id()` of the params of the section."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))
@@ -268,7 +268,7 @@ class SetParts(Change[None]):
 
 @dataclass(frozen=True)
 class AppendTurns(Change[None]):
-    """Apply `context/append`, with the reported usage or total if there is one."""
+    """Applies `context/append`, with the reported usage or total if there is one."""
 
     params: p.AppendParams = field(kw_only=True)
     usage: Usage | None = None
@@ -287,7 +287,7 @@ class AppendTurns(Change[None]):
 
 @dataclass(frozen=True)
 class Reset(Change[None]):
-    """Apply `context/reset`."""
+    """Applies `context/reset`."""
 
     forgets_calibration: bool = True
 
@@ -298,7 +298,7 @@ class Reset(Change[None]):
 
 @dataclass(frozen=True)
 class Fit(Change[FitResult]):
-    """Apply `context/fit`."""
+    """Applies `context/fit`."""
 
     params: p.FitParams = field(kw_only=True)
     keep_turns: int = field(kw_only=True)
@@ -317,7 +317,7 @@ class Fit(Change[FitResult]):
 
 @dataclass(frozen=True)
 class Undo(Change[bool]):
-    """Apply `context/undo`. The result is false if there was nothing to undo."""
+    """Applies `context/undo`. The result is false if there was nothing to undo."""
 
     def apply(self, draft: Draft) -> Outcome[bool]:
         return Outcome(draft.conversation.undo())
@@ -325,7 +325,7 @@ class Undo(Change[bool]):
 
 @dataclass(frozen=True)
 class Assemble(Change[AssembleResult]):
-    """Apply `context/assemble`."""
+    """Applies `context/assemble`."""
 
     params: p.AssembleParams = field(kw_only=True)
     makes_current: bool = False
@@ -342,7 +342,7 @@ class Assemble(Change[AssembleResult]):
 
 @dataclass(frozen=True)
 class ApplyReply(Change[ResponseResult]):
-    """Apply `context/response`, and record the call's cost."""
+    """Applies `context/response`, and records the call's cost."""
 
     params: p.ResponseParams = field(kw_only=True)
     must_prepare: bool = True

@@ -46,7 +46,7 @@ class ContextWindow(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """The used share of a subscription limit."""
+    """The usage of a subscription limit."""
 
     used_percentage: float | None = None
     resets_at: float | None = None
@@ -117,7 +117,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def used_percentage(self) -> float | None:
-        """The used share of the window in percent, or None if the value is invalid."""
+        """The percentage of the window that is used, or None if the value is invalid."""
         share = self.context_window.used_percentage if self.context_window else None
         return share if share is not None and 0 <= share <= 100 else None
 

@@ -313,7 +313,7 @@ class Conversations:
         calibration = self.sessions.calibration_of(conversation).copy()
         return Draft(conversation, self.sessions.window_of(conversation), calibration)
 
-    # -- questions --------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     async def find_counted(self, session_id: str | None) -> Conversation | CountedSession | None:
         """Return a session with up-to-date counts."""
@@ -509,7 +509,7 @@ class Conversations:
 
 
 def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft and count its new parts. Sections are counted separately."""
+    """Apply a change to a draft, and count new parts except for sections."""
     outcome = change.apply(draft)
     if not draft.conversation.has_uncounted_sections:
         draft.conversation.total()

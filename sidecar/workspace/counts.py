@@ -60,11 +60,12 @@ _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
 """Size of the sample used to estimate the token count of a long document."""
 GIANT_CHARACTERS = 100_000
-"""Pieces of this length take a long time to tokenize, and this cannot be interrupted."""
+"""Pieces at least this long take a long time to tokenize, and tokenizing cannot be interrupted."""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _LEARN_CHARACTERS = 200
-"""Texts shorter than this are not used for calibration. Endpoint overhead would distort it."""
+"""Shorter texts are not used for calibration, because endpoint overhead would distort the result.
+"""
 
 
 class _AskedText(NamedTuple):
@@ -157,7 +158,7 @@ def _count_snapshot(
 ) -> int | None:
     """Count a snapshot. This function blocks.
 
-    Returns None if the snapshot has an uncounted giant piece and `giants` is false.
+    Returns None if `giants` is false and the snapshot has a giant piece that was never counted.
     """
     pieces = countable_pieces(snapshot, base)
     if not giants and any(

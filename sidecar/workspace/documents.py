@@ -1,4 +1,4 @@
-"""Open documents, their snapshots, and the text ranges that conversations follow."""
+"""Open documents, their snapshots, and the text ranges that conversations stay in sync with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KIND_CHARACTERS = SAMPLE_CHARACTERS
 _WALKED = 1_000_000
-"""Texts longer than this are not counted on the event loop. That would take over 1 ms."""
+"""Texts longer than this are not counted on the event loop because that would take over 1 ms."""
 
 
 class Snapshot(SplitText):
@@ -135,14 +135,14 @@ class Snapshot(SplitText):
 
 
 class FollowedPlace:
-    """A document, or a range in a document, that a section of a conversation follows."""
+    """A document, or a range in a document, that a section of a conversation stays in sync with."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
 
 class FollowedText:
-    """An immutable copy of the text that a section follows."""
+    """An immutable copy of the document text that a section of a conversation uses."""
 
     def __init__(self, place: FollowedPlace, snapshot: Snapshot) -> None:
         self.place, self.snapshot = place, snapshot
@@ -161,7 +161,7 @@ class FollowedText:
 
 
 class FollowedSection(NamedTuple):
-    """A section of a conversation that follows a document."""
+    """A section of a conversation that is kept in sync with a document."""
 
     uri: str
     tokens: int
@@ -177,7 +177,7 @@ class Documents(dict[str, TextDocument]):
         super().__init__()
         self._snapshots: dict[str, Snapshot] = {}
         self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
-        """Character offsets of followed ranges. Documents that are followed as a whole have no
+        """Character offsets of tracked ranges. Documents that are tracked as a whole have no
         entry.
         """
 
@@ -224,7 +224,7 @@ class Documents(dict[str, TextDocument]):
     def edit(self, document: TextDocument, span: Range | None, text: str) -> None:
         """Replace a range of a document, or its whole text.
 
-        Text inserted before a followed range shifts the range. Text inserted inside the range
+        Text inserted before a tracked range shifts the range. Text inserted inside the range
         or at its end becomes part of the range.
         """
         followed = [one for one in self._ranges if one.uri == document.uri]
@@ -240,7 +240,7 @@ class Documents(dict[str, TextDocument]):
         document.apply(span, text)
 
     def follow(self, uri: str, span: Range | None) -> FollowedText:
-        """Follow an open document, or a range in it.
+        """Start tracking an open document, or a range in it.
 
         Raises:
             RequestError: `unknownDocument`. The document is not open, or it is out of sync.
@@ -257,7 +257,7 @@ class Documents(dict[str, TextDocument]):
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return the current text of a followed place.
+        """Return the current text of a tracked place.
 
         Returns the same object if the text is unchanged.
         """

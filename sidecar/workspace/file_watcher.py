@@ -249,7 +249,7 @@ _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
-"""Linux settings that limit the watching of files, by error number."""
+"""Linux settings that limit file watching, by error number."""
 
 
 class _Folder(NamedTuple):

@@ -25,7 +25,7 @@ from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 NAME = ".gitignore"
 MAX_LINES = 10_000
 MAX_WILDCARDS = 500
-"""Maximum number of wildcards in a `.gitignore` and those of its parent folders combined.
+"""Maximum total number of wildcards in a folder's `.gitignore` and those of its parent folders.
 
 The asterisk in patterns such as `*.log` does not count because these patterns are fast.
 """
@@ -45,7 +45,7 @@ class IgnoreRules(NamedTuple):
 
 
 def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
-    """Read a folder's `.gitignore`. The limits apply to it and its parents' files combined."""
+    """Read a folder's `.gitignore`. The limits apply to it and to its parents' files combined."""
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
         return []
@@ -467,7 +467,10 @@ class Targets:
 
 
 def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
-    """Drop links to files that are also in the list, to count each text once. Blocks."""
+    """Drop links to files that are also in the list, so each text is counted once.
+
+    This call blocks.
+    """
     every = list(targets)
     files = [one for one in every if not one.link]
     if len(files) == len(every):

@@ -86,7 +86,7 @@ def _filter_options(git: str, folder: Path) -> list[str]:
     listed = _run_git(git, folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
     if any("=" in name for name in names):
-        raise GitError("the name of a filter in git's configuration contains =")
+        raise GitError("a filter name in git's configuration contains =")
     return [word for name in names for word in ("-c", f"{name}=")]
 
 

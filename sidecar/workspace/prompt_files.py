@@ -115,7 +115,7 @@ MEMORIES = (
 _PUBLIC_NAMES = frozenset(
     {rule.pattern.rpartition("/")[2] for rule in RULES} | {memory.name for memory in MEMORIES}
 )
-"""Names that say nothing about the user. They may leave the machine."""
+"""File names that reveal nothing about the user and may therefore be sent to a collector."""
 
 
 class PromptFile(msgspec.Struct, frozen=True):
@@ -235,7 +235,7 @@ _IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
 
 
 def find_imports(text: str) -> Iterator[str]:
-    """Yield the paths of `@path` imports in Markdown. Code is skipped."""
+    """Yield the paths of `@path` imports in Markdown. Imports in code are ignored."""
     for line in _lines_outside_code(text.splitlines()):
         for match in _IMPORT.finditer(_remove_code_spans(line)):
             yield match[1]

@@ -83,7 +83,7 @@ class Services(SharedServices):
         """Return the workspace for a URI, a path or an open document.
 
         Raises:
-            BadParamsError: `named` is missing although several roots are open, or in no root.
+            BadParamsError: `named` is in no open root, or missing although several are open.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)

@@ -132,8 +132,8 @@ class SessionIndex:
     ) -> list[Store]:
         """Return the stores with unread contents, in reading order.
 
-        Older stores come first and stores that began as a copy come last because a copied
-        call belongs to the original session. Main conversations come before their sub-agents.
+        Older stores come first. Stores that began as a copy come last, because a copied call
+        belongs to the original session. Main conversations come before their sub-agents.
         For a preview, the newest stores come first. Stores whose path is not valid UTF-8 are
         skipped.
 
@@ -350,9 +350,9 @@ def _read_stores(
                 yield from _read_in_steps(readers[store.agent], store, row, preview=preview)
             except OSError as error:
                 why = error.strerror or "damaged"
-                _log.info("cannot read a session file of %s: %s", store.agent, why)
+                _log.info("cannot read a session file (%s): %s", store.agent, why)
             except Exception as exc:  # continue with the other stores
-                log_defect(exc, f"a session file of {store.agent}")
+                log_defect(exc, f"{store.agent} session file")
                 # Do not retry until the store changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
                 yield _Reading(store, row, failed, preview and (row is None or row.previewed))
@@ -577,7 +577,7 @@ def _ask_reader(agent: str, ask: Callable[[], T], default: T) -> T:
     except OSError:
         return default
     except Exception as exc:
-        log_defect(exc, f"a session file of {agent}")
+        log_defect(exc, f"{agent} session file")
         return default
 
 

@@ -126,9 +126,9 @@ class ConversationState:
     calibration: ConversationCalibration | None = None
     """The conversation's own calibration, or None if no usage has been reported yet."""
     warned_level: int = 0
-    """How many thresholds had been reached at the last check."""
+    """The number of thresholds that had been reached at the last check."""
     counted_layout: int | None = None
-    """The layout of the turns at the last endpoint count."""
+    """The layout of the turns when an endpoint last counted the conversation."""
     asking: int = 0
     """Number of endpoint requests in progress for this conversation."""
 
@@ -180,7 +180,7 @@ class SessionRegistry:
             self._states.pop(dropped, None)
         return self._states.setdefault(conversation.id, ConversationState())
 
-    # -- which session ----------------------------------------------------------------------
+    # -- session selection ------------------------------------------------------------------
 
     def find(self, session_id: str | None) -> Conversation | CountedSession | None:
         """Return a session by ID, or else the session to show.
@@ -293,7 +293,7 @@ class SessionRegistry:
         self.publish()
 
     def set_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
-        """Replace the recent agent sessions. These are kept up to date."""
+        """Replace the recent agent sessions, which are kept up to date."""
         self._agent_sessions = {one.id: one for one in sessions}
         selected = self._agent_sessions.get(self.selected or "")
         if selected is not None and selected.state != "ended":
@@ -371,7 +371,7 @@ class SessionRegistry:
         )
 
     def follows_document(self, uri: str) -> bool:
-        """Return whether any section of a conversation follows the document."""
+        """Return whether any section of a conversation is kept in sync with the document."""
         return any(section.uri == uri for section in self._followed_sections(None))
 
     def _followed_sections(
@@ -393,7 +393,7 @@ class SessionRegistry:
         """The most recently published context."""
         return self._workspace.context
 
-    # -- numbers ----------------------------------------------------------------------------
+    # -- usage ------------------------------------------------------------------------------
 
     def usage(self, session: Conversation | CountedSession) -> ContextUsage:
         """Return a session's context usage, computed from the current counts."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers all reads of ledgers by start time."""
+"""Numbers ledger reads in the order in which they start."""
 
 
 class SpendingSums(NamedTuple):
@@ -83,7 +83,9 @@ class Costs:
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
     def set_history(self, *, read: bool, reading: bool = True) -> None:
-        """Update `read` and `reading`."""
+        """Set whether past agent calls are in the ledger, and whether new calls are being
+        recorded.
+        """
         self.read, self.reading = read, reading
 
     def update_cap_state(self, *, is_over: bool) -> bool:

@@ -43,7 +43,10 @@ _METHODS: dict[Method, str] = {
 
 
 class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The status of a document. `percent` refers to the budget or else to the usable window."""
+    """The status of a document.
+
+    `percent` refers to the budget if there is one, otherwise to the usable window.
+    """
 
     tokens: int
     method: Method
@@ -84,7 +87,7 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params of `status/update`. `text` is the status line. Unknown parts are null.
+    """Params of `status/update`. `text` is the status line. Members without data are null.
 
     `text` shows `?` for a document that is out of sync with the editor.
     """

@@ -79,7 +79,9 @@ def forecast(
     now: datetime | None = None,
     limits: Sequence[PlanLimit] = (),
 ) -> Forecast | None:
-    """Return a forecast for a session, or None if it has no recorded calls. Blocks.
+    """Return a forecast for a session, or None if it has no recorded calls.
+
+    This call blocks.
 
     Args:
         book: The ledger and its prices.

@@ -82,7 +82,7 @@ class Windows:
 
 
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return the known models that are most similar to an unknown model. Blocks.
+    """Return the known models that are most similar to an unknown model. This call blocks.
 
     Returns None if the model is in a model list, a model family or the settings.
     """

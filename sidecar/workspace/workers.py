@@ -47,8 +47,8 @@ class Workers:
         """Count on a thread. Cancelling the caller or stopping the server stops the count.
 
         Args:
-            count: Counts until the function that it is given returns true.
-            is_giant: Whether the count may run for long without being interruptible.
+            count: Called with a function. Must stop counting once that function returns true.
+            is_giant: Whether the count may take long and cannot be interrupted.
         """
         cancelled, closing = threading.Event(), self._closing
 

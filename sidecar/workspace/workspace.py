@@ -37,7 +37,7 @@ class ContextState(NamedTuple):
     revision: int = 0
     """A counter that increases whenever any session changes."""
     followed: tuple[FollowedSection, ...] = ()
-    """All sections of conversations that follow a document."""
+    """All conversation sections that are kept in sync with a document."""
 
 
 class SettingsChange(NamedTuple):
@@ -218,7 +218,7 @@ class Workspaces:
         """Return the workspace with the given URI or path. Defaults to the only root.
 
         Raises:
-            BadParamsError: The name is missing although several roots are open, or in no root.
+            BadParamsError: `workspace` is in no open root, or missing although several are open.
         """
         if workspace is None:
             return self._only_root()

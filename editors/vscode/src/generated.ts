@@ -407,7 +407,9 @@ export interface CountResult {
 }
 
 /**
- * The status of a document. `percent` refers to the budget or else to the usable window.
+ * The status of a document.
+ *
+ *     `percent` refers to the budget if there is one, otherwise to the usable window.
  */
 export interface DocumentStatus {
   tokens: number;
@@ -768,7 +770,7 @@ export interface SetParams {
 }
 
 /**
- * Params of `status/update`. `text` is the status line. Unknown parts are null.
+ * Params of `status/update`. `text` is the status line. Members without data are null.
  *
  *     `text` shows `?` for a document that is out of sync with the editor.
  */

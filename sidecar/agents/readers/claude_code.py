@@ -145,7 +145,7 @@ class ModelUsage(CamelRecord):
 
 
 ModelParts = tuple[int, int, int, int, int]
-"""Uncached input, cache reads, all cache writes, one-hour cache writes, and output tokens."""
+"""Token counts: uncached input, cache reads, all cache writes, one-hour cache writes, output."""
 
 
 class TranscriptLine(CamelRecord):
@@ -260,7 +260,7 @@ def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
 
 
 def tier_of(usage: MessageUsage) -> str:
-    """Return the service tier. It includes fast mode and the region, which have separate prices."""
+    """Return the service tier, including fast mode and region because they affect the price."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)
 
@@ -309,7 +309,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""The maximum number of messages between two `cost-state` lines to compare."""
+"""If there are more messages between two `cost-state` lines, their usage is not compared."""
 
 
 class CostCheck(msgspec.Struct):
@@ -325,7 +325,7 @@ class CostCheck(msgspec.Struct):
     """The conversation's model, if there was a compaction since the previous `cost-state` line."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add the usage of a message. For a known message, the larger output is kept."""
+        """Add a message's usage. If the message is known, the larger output count is kept."""
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
 
@@ -500,7 +500,7 @@ class _Transcript(msgspec.Struct):
         return cls(SessionState(Path(store.path).stem), store.live)
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls in the lines. Each call is yielded once, with its largest output."""
+        """Yield the calls in the lines, each one once with its largest output count."""
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
 
 UsageParts = tuple[int, int, int, int, int]
-"""Input, cached input, input written to the cache, output, and reasoning output tokens."""
+"""Token counts: input, cached input, input written to the cache, output, and reasoning output."""
 
 
 class Tokens(Record):

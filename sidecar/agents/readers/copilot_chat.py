@@ -113,7 +113,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """When a better store starts to cover this session, in milliseconds since 1970."""
+    """The time from which a more accurate store covers this session, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -153,7 +153,9 @@ class _State(msgspec.Struct):
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the calls of the given turns by id, without those that a better store covers."""
+        """Return the calls of the given turns by id, except for calls that a more accurate store
+        covers.
+        """
         session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {
@@ -167,7 +169,7 @@ class _State(msgspec.Struct):
         chat, session = self.chat, self.session
         if not chat.turns:
             if self.is_shown:
-                raise StartOverError  # the session became empty and must disappear
+                raise StartOverError  # the session has become empty and must be removed
             return ()
         self.is_shown = True
         newest = chat.turns[-1]

@@ -325,7 +325,7 @@ def _rows_since(path: str) -> str | None:
 class _Events(msgspec.Struct):
     session: SessionState
     until: str | None = None
-    """When the database starts to cover the calls, in ISO 8601 format."""
+    """The time from which the database covers the calls, in ISO 8601 format."""
     tier: str | None = None
 
     @classmethod

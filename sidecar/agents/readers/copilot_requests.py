@@ -124,7 +124,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the turn ended, or None if it is still running."""
+        """The time at which the turn ended, or None if it is still running."""
         if self.is_live:
             return None
         completed = self.model_state.completed_at if self.model_state else None
@@ -132,7 +132,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a compaction. The prompt size is from before it."""
+        """Whether the turn ended with a compaction. If so, the prompt size is from before it."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 

@@ -86,7 +86,7 @@ class LogState(msgspec.Struct):
     """The folder of the log, which also contains `models.json`."""
     child: bool
     until: float | None = None
-    """When a better store starts to cover this session, in milliseconds since 1970."""
+    """The time from which a more accurate store covers this session, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session

@@ -268,7 +268,7 @@ class _Log(msgspec.Struct):
         return () if self.is_subagent else (self.session.snapshot(),)
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
-        """Apply changed session fields. If messages are among them, returns these messages."""
+        """Apply changes to the session's fields. Returns the messages if they were changed."""
         session = self.session
         self._name(fields.session_id)
         session.at = parse_iso_time(fields.last_updated) or session.at

@@ -507,7 +507,7 @@ def _apply_message(session: SessionState, message: OpenCodeMessage) -> bool:
         return False
     usage = message.tokens.usage
     if usage.prompt_tokens or (message.time and message.time.completed):
-        # A reply without either is still running. Its token counts are written at the end.
+        # A reply without prompt tokens or a completion time is still running.
         session.track = session.track.call(CallSize.of(usage, name))
     return session.track.newest is not None
 

@@ -61,7 +61,7 @@ _FAILED = ("aborted", "error")
 
 class _Cost(Record):
     total: Number = None
-    """The cost in USD, from the user's price list or Pi's own."""
+    """The cost in USD, according to the user's or Pi's price list."""
 
 
 class _Usage(CamelRecord):

@@ -195,7 +195,7 @@ class _Chat(msgspec.Struct):
     without_telemetry: list[tuple[int, int]] = []
     """The prompt and output tokens of replies without a matching telemetry call."""
     undecided: list[CallFinished] = []
-    """The calls since the last reply. Their category depends on what comes next."""
+    """The calls since the last reply. Their category depends on the lines that follow."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):

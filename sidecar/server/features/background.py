@@ -48,7 +48,10 @@ TEAM_SECONDS = 300.0
 """Delay before the first read of the team's store, and the interval between later reads."""
 SHIP_BATCH = 100
 SHIP_PAUSE_SECONDS = 1.0
-"""Calls per request, and the pause between requests. A large backlog must not slow down typing."""
+"""The number of calls per request, and the pause in seconds between requests.
+
+The pauses prevent a large backlog from slowing down typing.
+"""
 ROUND_SECONDS = 60.0
 """A failure within this time after a retry increases the delay before the next retry."""
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.spending import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
-NO_TEAM = "The team's store has no such calls."
-INCOMPLETE = "Session files of agents are still being read; this report is incomplete."
+NO_TEAM = "The team's store contains no matching calls."
+INCOMPLETE = "Agents' session files are still being read, so this report is incomplete."
 
 MAIN = "main"
 """The category of calls made directly by a conversation."""
@@ -138,7 +138,7 @@ def register(server: SidecarServer) -> None:
 
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
-        async with progress(server, "Cost of prompt files") as report:
+        async with progress(server, "Prompt file costs") as report:
             await server.history.ensure_recorded(workspace, report)
             return await file_costs(services, workspace, params)
 

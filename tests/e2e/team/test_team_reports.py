@@ -213,7 +213,7 @@ def test_days_and_agents_can_be_selected(
     today = json.loads(run("--json", "--since", day, "--agent", "codex").stdout)
     assert today["totals"]["calls"] == 3 * 4
     assert run("--since", "2026-11-01T10:00").exit_code == 2
-    assert run("--since", "2001-01-01", "--until", "2001-01-02").stdout == "The team's store has no such calls.\n"  # fmt: skip
+    assert run("--since", "2001-01-01", "--until", "2001-01-02").stdout == "The team's store contains no matching calls.\n"  # fmt: skip
 
 
 def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(

@@ -320,7 +320,9 @@
 ---@field models? token_sidecar.Count[]
 ---@field text string
 
---- The status of a document. `percent` refers to the budget or else to the usable window.
+--- The status of a document.
+---
+---     `percent` refers to the budget if there is one, otherwise to the usable window.
 ---@class token_sidecar.DocumentStatus
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -588,7 +590,7 @@
 ---@field reserve? integer
 ---@field persist? boolean
 
---- Params of `status/update`. `text` is the status line. Unknown parts are null.
+--- Params of `status/update`. `text` is the status line. Members without data are null.
 ---
 ---     `text` shows `?` for a document that is out of sync with the editor.
 ---@class token_sidecar.StatusUpdate
