@@ -93,6 +93,8 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
     while batch.calls:
         yield [call.record for call in batch.calls]
         batch = queue.next_batch(after=batch.after)
+    if refused := queue.next_refused_batch().calls:
+        yield [call.record for call in refused]
     yield from (records for _root, records in _file_reports(queue) if records)
 
 
@@ -171,4 +173,4 @@ def _print_result(
     elif shipped.accepted or not only_news:
         print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
     if shipped.refused:
-        warn(f"the collector rejected {counted(shipped.refused, 'call')}, which remain queued")
+        warn(f"{counted(shipped.refused, 'call')} remain queued: {shipped.reason}")

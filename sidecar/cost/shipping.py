@@ -3,7 +3,7 @@
 The ledger serves as the queue. Its database contains a cursor for each destination, which only
 moves past calls that the collector has accepted. A call can therefore arrive twice, with the
 same id and version. Amended calls are sent again with a higher version. Rejected calls are
-queued again.
+retried later, after all other calls, so that they do not delay new ones.
 
 Prompt files are not queued. Their costs are reported once a day for each workspace.
 """
@@ -27,6 +27,7 @@ from sidecar.cost.ledger import DAY_MS, explained
 from sidecar.cost.records import Identity, Record, export_request, record_of
 from sidecar.endpoints.http import host_of, without_secrets
 from sidecar.errors import SidecarError, how_to_install
+from sidecar.tasks import backoff
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ _REPORT_DAYS = 30
 _DAY_NS = 86_400_000_000_000
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REFUSALS = 16
-"""Number of rejected requests after which a run ends, if no request has been accepted."""
+"""Number of rejected calls after which a run ends, if no call has been accepted."""
+_FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY = 900.0, 86_400.0
+"""The first and the longest delay in seconds before a rejected call is sent again."""
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -66,6 +69,9 @@ _SCHEMA = (
     # The number of the last change of each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
+    # The calls that a destination rejected, and when each is sent again, in seconds since 1970.
+    "CREATE TABLE IF NOT EXISTS refused (destination TEXT, event INTEGER, refusals INTEGER "
+    "NOT NULL, due REAL NOT NULL, PRIMARY KEY (destination, event)) WITHOUT ROWID",
     # The last UTC day on which a destination accepted a report of a workspace's prompt files.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
@@ -82,11 +88,16 @@ _SELECT = (
     f"SELECT event.id, coalesce(amended.change, 0), {COLUMNS} "  # noqa: S608
     f"FROM {TABLES} LEFT JOIN amended ON amended.event = event.id WHERE "
 )
+_NOT_REFUSED = "NOT IN (SELECT event FROM refused WHERE destination = ?)"
 _CHANGED = (
-    "event.id IN (SELECT event FROM amended WHERE change > ? AND event <= ? ORDER BY change "
-    "LIMIT ?) ORDER BY amended.change"
+    f"event.id IN (SELECT event FROM amended WHERE event {_NOT_REFUSED} AND change > ? "  # noqa: S608
+    "AND event <= ? ORDER BY change LIMIT ?) ORDER BY amended.change"
 )
-_NEW = "event.id > ? ORDER BY event.id LIMIT ?"
+_NEW = f"event.id {_NOT_REFUSED} AND event.id > ? ORDER BY event.id LIMIT ?"
+_DUE = (
+    "event.id IN (SELECT event FROM refused WHERE destination = ? AND due <= ? ORDER BY due "
+    "LIMIT ?) ORDER BY event.id"
+)
 
 
 class ShippingError(SidecarError):
@@ -132,6 +143,16 @@ class Batch(NamedTuple):
     after: Cursor
 
 
+class Delivery(NamedTuple):
+    """The collector's answer to a batch of calls."""
+
+    refused: list[QueuedCall]
+    reason: str = ""
+    """Why the collector rejected calls, or an empty string if it accepted all of them."""
+    is_complete: bool = True
+    """Whether all calls were sent. Sending stops if the collector seems to reject everything."""
+
+
 class Shipped(NamedTuple):
     """The number of calls that a run sent, and of calls that the collector rejected."""
 
@@ -139,6 +160,8 @@ class Shipped(NamedTuple):
     refused: int = 0
     busy: bool = False
     """Whether another process is already sending the calls."""
+    reason: str = ""
+    """Why the collector rejected calls, or an empty string if it accepted all of them."""
 
 
 class ShippingQueue:
@@ -152,7 +175,7 @@ class ShippingQueue:
         self._destination = f"{endpoint} {digest}"
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
-        """Return the next calls, starting with amended calls.
+        """Return the next calls, starting with amended calls, without rejected calls.
 
         Args:
             limit: The maximum number of calls.
@@ -174,6 +197,20 @@ class ShippingQueue:
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
 
+    def next_refused_batch(self, limit: int = BATCH) -> Batch:
+        """Return rejected calls that are due to be sent again.
+
+        They may only be sent after `next_batch` has returned no calls.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
+        with self.ledger.reader() as connection:
+            before = self._cursor(connection)
+            due = self._select(connection, _DUE, time.time(), limit)
+        event = max([before.event, *(call.row for call in due)])
+        return Batch(due, before, Cursor(event, before.change))
+
     def accepted_calls(self) -> Iterator[QueuedCall]:
         """Yield the calls that the collector has accepted, except for calls queued again."""
         row = 0
@@ -185,10 +222,10 @@ class ShippingQueue:
             for call in calls:
                 if call.row <= accepted.event and call.change <= accepted.change:
                     yield call
-            row = calls[-1].row
+            row = calls[-1].row if calls else accepted.event
 
     def accept(self, batch: Batch, refused: Sequence[QueuedCall] = ()) -> None:
-        """Move the cursor past a batch, and queue the rejected calls again.
+        """Move the cursor past a batch, and send the rejected calls again later.
 
         Does nothing if another process has moved the cursor.
 
@@ -205,7 +242,21 @@ class ShippingQueue:
                 (*batch.after, self._destination, *batch.before),
             )
             if moved.rowcount:
-                _queue_again(connection, (call.row for call in refused))
+                self._set_refused(connection, refused)
+                rows = {call.row for call in batch.calls} - {call.row for call in refused}
+                connection.executemany(
+                    "DELETE FROM refused WHERE destination = ? AND event = ?",
+                    ((self._destination, row) for row in rows),
+                )
+
+    def refuse(self, refused: Sequence[QueuedCall]) -> None:
+        """Send rejected calls again later, without moving the cursor.
+
+        Raises:
+            LedgerError: Storage failed.
+        """
+        with self.ledger.transaction() as connection:
+            self._set_refused(connection, refused)
 
     def queue_again(self, rows: Iterable[int]) -> None:
         """Queue calls to be sent again with a higher version.
@@ -214,7 +265,7 @@ class ShippingQueue:
             LedgerError: Storage failed.
         """
         with self.ledger.transaction() as connection:
-            _queue_again(connection, rows)
+            connection.executemany(_AMEND.format(id="?"), ((row,) for row in rows))
 
     def recent_workspaces(self) -> list[str]:
         """Return the URIs of workspaces with calls in the last 30 days.
@@ -256,15 +307,31 @@ class ShippingQueue:
                 (self._destination, workspace, time.time_ns() // _DAY_NS),
             )
 
+    def _set_refused(self, connection: sqlite3.Connection, refused: Sequence[QueuedCall]) -> None:
+        for call in refused:
+            found = connection.execute(
+                "SELECT refusals FROM refused WHERE destination = ? AND event = ?",
+                (self._destination, call.row),
+            ).fetchone()
+            refusals = 1 + (found[0] if found else 0)
+            delay = backoff(refusals, _FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY)
+            connection.execute(
+                "INSERT OR REPLACE INTO refused VALUES (?, ?, ?, ?)",
+                (self._destination, call.row, refusals, time.time() + delay),
+            )
+
     def _cursor(self, connection: sqlite3.Connection) -> Cursor:
         stored = connection.execute(
             "SELECT event, change FROM shipment WHERE destination = ?", (self._destination,)
         ).fetchone()
         return Cursor(*(stored or ()))
 
-    def _select(self, connection: sqlite3.Connection, which: str, *values: int) -> list[QueuedCall]:
+    def _select(
+        self, connection: sqlite3.Connection, which: str, *values: float
+    ) -> list[QueuedCall]:
         calls = []
-        for row, change, *columns in connection.execute(_SELECT + which, values):
+        found = connection.execute(_SELECT + which, (self._destination, *values))
+        for row, change, *columns in found:
             event = event_of_row(tuple(columns))
             cost = self.prices.cost(event)
             record = record_of(event, cost, row, change, self.identity)
@@ -319,10 +386,6 @@ def _prepare(connection: sqlite3.Connection) -> str:
     return str(found[0])
 
 
-def _queue_again(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
-    connection.executemany(_AMEND.format(id="?"), ((row,) for row in rows))
-
-
 class Collector:
     """An OTLP/HTTP collector. It is sent one request at a time."""
 
@@ -335,32 +398,35 @@ class Collector:
         self.sent_bytes = 0
         """The total size of all compressed request bodies, in bytes."""
 
-    async def deliver(self, calls: Sequence[QueuedCall], run: Run) -> list[QueuedCall]:
+    async def deliver(self, calls: Sequence[QueuedCall], run: Run) -> Delivery:
         """Send calls, and return those that the collector rejected.
 
         The collector does not report which calls in a request it rejected, so the two halves of
-        the request are sent again separately.
+        the request are sent again separately, alternating between the start and the end of the
+        batch. Sending stops after several rejected calls if no call was accepted.
 
         Raises:
-            CollectorError: The collector is unavailable, or rejects everything.
+            CollectorError: The collector is unavailable.
             ShippingError: The extra `[otel]` is not installed.
         """
         refused: list[QueuedCall] = []
-        waiting = [list(calls)]
+        waiting, is_from_end, last_reason = [list(calls)], False, ""
         while waiting:
-            part = waiting.pop()
+            place = len(waiting) - 1 if is_from_end else 0
+            part, is_from_end = waiting.pop(place), not is_from_end
             reason = await self._post([call.record for call in part], run)
             if not reason:
                 continue
+            last_reason = reason
             if len(part) > 1:
                 middle = len(part) // 2
-                waiting += [part[middle:], part[:middle]]
+                waiting[place:place] = [part[:middle], part[middle:]]
                 continue
             refused.append(part[0])
             is_none_accepted = len(refused) + sum(map(len, waiting)) == len(calls)
-            if is_none_accepted and len(refused) >= min(_MOST_REFUSALS, len(calls)):
-                raise CollectorError(reason)
-        return refused
+            if is_none_accepted and len(refused) >= _MOST_REFUSALS and waiting:
+                return Delivery(refused, reason, is_complete=False)
+        return Delivery(refused, last_reason if refused else "")
 
     async def send(self, records: Sequence[Record], run: Run) -> None:
         """Send records in one request.
@@ -536,17 +602,29 @@ async def ship(
         is_alone = await run(lock.__enter__)
     except OSError as error:
         raise explained(error, path) from error
-    accepted, refused_rows = 0, set[int]()
+    shipped = Shipped(busy=not is_alone)
     try:
         while is_alone:
             batch = await run(partial(queue.next_batch, limit))
-            if all(call.row in refused_rows for call in batch.calls):
-                return Shipped(accepted, len(refused_rows))
-            refused = await collector.deliver(batch.calls, run)
+            is_retry = not batch.calls
+            if is_retry:
+                batch = await run(partial(queue.next_refused_batch, limit))
+            if not batch.calls:
+                break
+            delivery = await collector.deliver(batch.calls, run)
+            if not delivery.is_complete and not is_retry:
+                await run(partial(queue.refuse, delivery.refused))
+                raise CollectorError(delivery.reason)
+            refused = delivery.refused if delivery.is_complete else batch.calls
             await run(partial(queue.accept, batch, refused))
-            accepted += len(batch.calls) - len(refused)
-            refused_rows |= {call.row for call in refused}
+            shipped = Shipped(
+                shipped.accepted + len(batch.calls) - len(refused),
+                shipped.refused + len(refused),
+                reason=delivery.reason or shipped.reason,
+            )
+            if is_retry and refused:
+                break
             await asyncio.sleep(pause)
-        return Shipped(busy=True)
+        return shipped
     finally:
         lock.__exit__(None, None, None)

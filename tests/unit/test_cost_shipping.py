@@ -98,6 +98,25 @@ def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shi
     return asyncio.run(run())
 
 
+def refuse_some(collector: Collector, queue: ShippingQueue, start: int, end: int) -> set[str]:
+    """Refuse some of the queued calls, until they are removed from the returned ids."""
+    calls = queue.next_batch().calls[start:end]
+    refused = {str(call.record.attributes["token_sidecar.call.id"]) for call in calls}
+
+    def answer(_path: str, body: bytes) -> Answer:
+        rejected = refused.intersection(ids(calls_of(body)))
+        return rejection(len(rejected), "too old") if rejected else (200, b"", {})
+
+    collector.answer = answer
+    return refused
+
+
+def make_refused_due(book: CostBook) -> None:
+    """Let the time until the next retry of refused calls pass."""
+    with book.ledger.transaction() as connection:
+        connection.execute("UPDATE refused SET due = 0")
+
+
 def ids(calls: list[dict[str, Any]]) -> list[str]:
     return [call["token_sidecar.call.id"] for call in calls]
 
@@ -253,21 +272,51 @@ def test_rejected_calls_stay_queued_and_the_others_pass(
     """A collector says how many records it rejected, but not which."""
     book.ledger.record_many(numbered(20))
     settings = configure(collector)
-    poison = {call.record.attributes["token_sidecar.call.id"] for call in queue_of(book, settings).next_batch().calls[5:7]}  # fmt: skip
-
-    def answer(_path: str, body: bytes) -> Answer:
-        rejected = [call for call in calls_of(body) if call["token_sidecar.call.id"] in poison]
-        return rejection(len(rejected), "too old") if rejected else (200, b"", {})
-
-    collector.answer = answer
+    poison = refuse_some(collector, queue_of(book, settings), 5, 7)
     shipped = send(book, settings)
     assert (shipped.accepted, shipped.refused) == (18, 2)
+    assert "rejects calls: too old" in shipped.reason
     assert len(set(ids(collector.calls()))) == 18
-    with pytest.raises(CollectorError, match="rejects calls: too old"):
-        send(book, settings)
     poison.clear()
+    assert send(book, settings).accepted == 0
+    make_refused_due(book)
     assert send(book, settings).accepted == 2
     assert len(set(ids(collector.calls()))) == 20
+
+
+@pytest.mark.parametrize("refused", [1, 16, 40])
+def test_refused_calls_do_not_hold_up_new_ones(
+    collector: Collector, book: CostBook, refused: int
+) -> None:
+    book.ledger.record_many(numbered(100))
+    settings = configure(collector)
+    poison = refuse_some(collector, queue_of(book, settings), 0, refused)
+    shipped = send(book, settings)
+    assert (shipped.accepted, shipped.refused) == (100 - refused, refused)
+    book.ledger.record_many(numbered(5, start=100))
+    make_refused_due(book)
+    start = len(collector.bodies)
+    shipped = send(book, settings)
+    assert shipped.accepted == 5
+    assert shipped.refused == refused
+    assert len(calls_of(collector.bodies[start][1])) == 5
+    assert 1 < len(collector.bodies) - start < 50
+    requests = len(collector.bodies)
+    assert send(book, settings) == (0, 0, False, "")
+    assert len(collector.bodies) == requests
+    poison.clear()
+    make_refused_due(book)
+    assert send(book, settings).accepted == refused
+    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 105
+
+
+def test_refused_calls_alone_do_not_fail_a_run(collector: Collector, book: CostBook) -> None:
+    book.ledger.record_many(numbered(3))
+    settings = configure(collector)
+    refuse_some(collector, queue_of(book, settings), 0, 3)
+    assert send(book, settings)[:2] == (0, 3)
+    book.ledger.record_many(numbered(1, start=3))
+    assert send(book, settings)[:2] == (1, 0)
 
 
 def test_a_collector_that_refuses_everything_is_not_asked_for_every_call(
@@ -280,7 +329,11 @@ def test_a_collector_that_refuses_everything_is_not_asked_for_every_call(
         send(book, settings)
     assert len(collector.bodies) < 50
     collector.answer = lambda _path, _body: (200, b"", {})
-    assert send(book, settings).accepted == 500
+    assert send(book, settings).accepted == 500 - 16
+    make_refused_due(book)
+    assert send(book, settings).accepted == 16
+    assert send(book, settings).accepted == 0
+    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 500
 
 
 @pytest.mark.parametrize(
