@@ -1,7 +1,7 @@
 -- ClickHouse schema for the calls of a team. Run it again after an update: it changes nothing that exists.
 --
 -- otel.otel_logs    raw records, as the OpenTelemetry collector writes them; kept for 30 days
--- llm.calls         one row per call, whoever reports it; kept for 400 days. Query it with FINAL.
+-- llm.calls         one row per call, even if several programs report it; kept for 400 days. Query it with FINAL.
 -- llm.daily         sums by day, session and model, which dashboards and `cost --team` read
 -- llm.prompt_files  what each prompt file has cost in 30 days, by the day of the report; kept for 400 days
 -- llm.names, llm.budgets    filled by you: who a hash is, and what a team may spend per month

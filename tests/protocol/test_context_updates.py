@@ -70,7 +70,7 @@ async def test_conversation_is_recounted_with_a_new_tokenizer(client: Client) ->
     await set_estimator(client, "chars4", "chars4")
     counted = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
     assert counted["tokens"] != before
-    assert shown(client) == counted["tokens"], "the status, though nobody asked"
+    assert shown(client) == counted["tokens"], "the status is updated without a request"
     assert (await client.request("context/usage", {}))["tokens"] == counted["tokens"]
     after = await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     more = await client.request("tokens/count", {"messages": MESSAGES + MESSAGES[1:]})

@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _write_project(project: Path) -> None:
-    """Write a small project, whose files are copies of ours."""
+    """Write a small project with copies of files from this repository."""
     (project / ".git").mkdir(parents=True)
     for source, target in (("sidecar/text", "src"), ("docs/explanation", "docs")):
         shutil.copytree(
