@@ -199,10 +199,8 @@ AGENTS = (
     "qwen-code", "pi", "kimi-cli", "kimi-code",
 )  # fmt: skip
 """The agents whose session files can be read. These names are used in `agents` and `source`."""
-INCOMPLETE_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
-"""Agents that do not record all calls, such as the calls that generate titles or summaries."""
-LOWER_BOUND_AGENTS = INCOMPLETE_AGENTS - {"claude-code"}
-"""Agents whose costs are shown as a lower bound.
+LOWER_BOUND_AGENTS = frozenset({"amp", "gemini-cli", "kilo-code", "opencode", "pi"})
+"""Agents whose costs are shown as a lower bound, because they do not record all calls.
 
 Claude Code is not included, because it omits only short calls that generate titles.
 """

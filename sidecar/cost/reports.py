@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.config.settings import INCOMPLETE_AGENTS
+from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.cost.blocks import Block, blocks_with_calls, scope_of_block
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
@@ -210,7 +210,7 @@ def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
     notes = []
     if others:
         notes.append(f"{', '.join(others)}: at API prices; subscription charges are not known.")
-    if partly := [agent for agent in agents if agent in INCOMPLETE_AGENTS]:
+    if partly := [agent for agent in agents if agent in LOWER_BOUND_AGENTS]:
         notes.append(f"{', '.join(partly)}: at least this much; some calls are not in any file.")
     if credits:
         notes.append(f"{', '.join(credits)}: AI credits as reported, $0.01 each.")
