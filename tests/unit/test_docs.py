@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.budget.findings import DOCUMENTATION
+from sidecar.cli.checking.report import RULES
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     page
@@ -180,3 +183,9 @@ def test_no_page_names_a_module_that_git_does_not_have() -> None:
         ):
             path = module.replace(".", "/")
             assert f"{path}.py" in tracked or f"{path}/__main__.py" in tracked, module
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_each_finding_has_a_heading_that_its_help_links_to(code: str) -> None:
+    page = ROOT / "docs" / DOCUMENTATION.partition("/docs/")[2]
+    assert f"\n### {code}\n" in page.read_text("utf-8")

@@ -21,7 +21,7 @@ _LEVELS: dict[FindingSeverity, str] = {
     "warning": "warning",
     "error": "error",
 }
-_RULES = {
+RULES = {
     "budget-near": "A text has nearly used up its token budget.",
     "budget-exceeded": "A text is over its token budget.",
     "budget-growth": "A change makes a text longer or shorter.",
@@ -242,7 +242,7 @@ def as_sarif(report: Report) -> str:
         "name": "token-sidecar",
         "version": __version__,
         "informationUri": DOCUMENTATION.partition("/blob/")[0],
-        "rules": [_sarif_rule(name, description) for name, description in _RULES.items()],
+        "rules": [_sarif_rule(name, description) for name, description in RULES.items()],
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     if report.problems:
@@ -325,7 +325,7 @@ def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
 def _sarif_file_result(rule: str, path: str, message: str) -> dict[str, Any]:
     return {
         "ruleId": rule,
-        "ruleIndex": list(_RULES).index(rule),
+        "ruleIndex": list(RULES).index(rule),
         "level": _RULE_LEVELS.get(rule, "note"),
         "message": {"text": printable(message)},
         "locations": [{"physicalLocation": {"artifactLocation": _sarif_location(path)}}],
