@@ -129,7 +129,7 @@ async def test_late_answer_is_shown_when_it_arrives(
         while (await client.count(uri))["method"] != "endpoint":
             await asyncio.sleep(0.01)
     assert set((await numbers(client, uri)).values()) == {words(TEXT)}
-    assert endpoint.posts().count("/tokenize") <= 8, "requests are not repeated while one is pending"
+    assert endpoint.posts().count("/tokenize") <= 8, "a pending request is not repeated"
     await client.aclose()
 
 
