@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -245,15 +246,37 @@ def test_sessions_are_sorted_filtered_and_reported(working: Window, agents: Agen
         return [int(re.findall(r":\d\d(\d+) %", row)[0]) for row in window.sessions()]
 
     wait_for(lambda: shares() == sorted(shares(), reverse=True), lambda: str(window.sessions()))
-    ended = [row for row in window.ask("context/sessions", all=True) if row["state"] == "ended"]
-    before = len(window.sessions())
-    window.host("await vscode.commands.executeCommand('tokenSidecar.hideEndedSessions')")
-    wait_for(lambda: len(window.sessions()) <= before - bool(ended), lambda: str(window.sessions()))
-    window.host("await vscode.commands.executeCommand('tokenSidecar.showEndedSessions')")
-    wait_for(lambda: len(window.sessions()) == before, lambda: str(window.sessions()))
     window.host("await vscode.commands.executeCommand('tokenSidecar.sessionReport')")
     wait_for(lambda: "By session" in window.frame_text(REPORT), "the costs by session")
     assert "main · " in window.frame_text(REPORT)
+
+
+def test_only_ended_sessions_are_hidden(working: Window, agents: Agents) -> None:
+    window, claude = working, agents.claude
+    now = claude.clock.now
+    claude.clock.now = now - timedelta(days=3)
+    ended = claude.session(window.root)
+    reply(ended, 50_000)
+    claude.clock.now = now
+    idle = claude.session(window.root)
+    reply(idle, 10_000)
+
+    def listed() -> list[str]:
+        # A row's text contains its age, which changes while the test runs.
+        return sorted(re.sub(r"just now|\d+ (min|h) ago", "", row) for row in window.sessions())
+
+    wait_row(window, "3 days ago", "$")
+    wait_row(window, share(window, idle.id, claude.truth.context[idle.id]), "$")
+    states = {row["id"]: row["state"] for row in window.ask("context/sessions", all=True)}
+    assert [id_ for id_, state in states.items() if state == "ended"] == [ended.id]
+    before = listed()
+    (hidden,) = [row for row in before if "3 days ago" in row]
+    assert len(before) > 1
+    window.host("await vscode.commands.executeCommand('tokenSidecar.hideEndedSessions')")
+    others = [row for row in before if row != hidden]
+    wait_for(lambda: listed() == others, lambda: f"{others}; shown: {listed()}")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.showEndedSessions')")
+    wait_for(lambda: listed() == before, lambda: f"{before}; shown: {listed()}")
 
 
 def test_the_views_are_sound_in_every_theme_and_width(working: Window, agents: Agents) -> None:
