@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.text.printable import usd_text
+from sidecar.cost.protocol import HOW_RECORDED
+from sidecar.text.printable import compact_number, usd_text
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit
 from tests.e2e.vscode.harness import REPORT, build_page, wait_for
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     OpenWindow = Callable[..., Window]
 
 USAGE = {"input_tokens": 12_345, "output_tokens": 678}
+PAYLOADS = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "'\" onclick='alert(1)' onload=alert(1) \"",
+    "</table></main><a href=javascript:alert(1)>a</a>",
+)
+ADDED = "body :is(img, iframe, a:not([download]), [onerror], [onclick], [onload]), main script"
+"""Elements that could only come from a name."""
 HOSTILE = "<img src=x onerror=alert(1)> & <b>"
 TITLE = "h1:has-text('Cost of')"
 _IN_REPORT = """
@@ -94,6 +103,59 @@ def test_the_report_is_live_and_follows_the_choices(window: Window) -> None:
     wait_for(lambda: "No calls recorded in this range." in text(window), "the chosen range")
 
 
+def test_the_cells_of_the_report_are_the_numbers_of_cost_detail(window: Window) -> None:
+    """An empty report says how calls are recorded, and an unpriced call is not shown as free."""
+    show(window)
+    assert HOW_RECORDED in text(window)
+    assert HOW_RECORDED in window.ask("cost/detail")["text"]
+
+    window.ask("cost/record", model="a-model-without-a-price", usage=USAGE)
+    show(window)
+    wait_for(lambda: len(cells(window)) == 1, "the call")
+    assert cells(window)[0][-1] == "unpriced"
+    assert "13,023 tokens have no known price" in text(window)
+    assert "$0" not in text(window)
+
+    cached = {"input_tokens": 900, "cache_read_input_tokens": 80_000, "output_tokens": 1_234}
+    window.ask("cost/record", model="gpt-5", usage=USAGE)
+    window.ask("cost/record", model="gpt-5", usage=USAGE)
+    window.ask("cost/record", model="claude-opus-4-5", usage=cached)
+    wait_for(lambda: sum(int(row[1]) for row in cells(window)) == 4, "all calls")
+    rows = window.ask("cost/detail", by=["model"])["rows"]
+    assert sorted(cells(window)) == sorted(cells_of(row) for row in rows)
+    assert ["claude-opus-4-5", "1", "900", "0", "80k", "1.23k"] in [
+        row[:-1] for row in cells(window)
+    ]
+
+
+def cells(window: Window) -> list[list[str]]:
+    """Return the cells of the report's table by model."""
+    code = """
+        const rows = frame.locator("table[aria-label='Cost by model'] tbody tr");
+        return await rows.evaluateAll((all) =>
+            all.map((row) => [...row.children].map((cell) => cell.textContent)));
+    """
+    return in_report(window, code) or []
+
+
+def cells_of(row: dict[str, Any]) -> list[str]:
+    """Return the expected cells of a row of `cost/detail`."""
+    read, write = row["cacheReadTokens"], row["cacheWriteTokens"]
+    numbers = (row["promptTokens"] - read - write, write, read, row["completionTokens"])
+    cost = "unpriced" if row["costUsd"] is None else usd_text(row["costUsd"])
+    return [row["model"], str(row["calls"]), *map(compact_number, numbers), cost]
+
+
+def test_names_add_no_elements_to_the_report(window: Window) -> None:
+    for payload in PAYLOADS:
+        window.ask("cost/record", model=payload, usage=USAGE, session=payload)
+    show(window)
+    for group in ("model", "session"):
+        in_report(window, "await frame.locator(args[0]).check(); return true", f"#by-{group}")
+        wait_for(lambda: all(each in text(window) for each in PAYLOADS), f"the names by {group}")
+        assert in_report(window, "return await frame.locator(args[0]).count()", ADDED) == 0
+
+
 def test_a_hidden_or_closed_report_requests_nothing(window: Window) -> None:
     show(window)
     window.host(_COUNT_REQUESTS)
@@ -162,6 +224,7 @@ _LIVE_PAGE = """
         requests[name] = { reply: () => resolve({ title: "", style: "", html }), reject };
     });
     const page = new module.exports.LivePage(panel, request, { name: "first" });
+    panel.onDidDispose(() => page.dispose());
     globalThis.live = { panel, page, requests };
     await until(() => requests.first);
     requests.first.reply();
@@ -169,8 +232,10 @@ _LIVE_PAGE = """
 
 
 @pytest.fixture
-def live_page(window: Window, tmp_path: Path) -> Window:
+def live_page(module_window: Window, tmp_path: Path) -> Window:
     """A window whose extension host has `live`: a page with requests that the test answers."""
+    window = module_window
+    window.tidy()
     window.host(_LIVE_PAGE, build_page(tmp_path).read_text())
     wait_for(lambda: window.frame_text("main h4") == "first", "the first page")
     return window
@@ -206,7 +271,6 @@ def test_a_reply_after_the_panel_was_closed_is_dropped(live_page: Window) -> Non
     live_page.host("""
         const { panel, page, requests } = live;
         const late = page.show({ name: "late" });
-        panel.onDidDispose(() => page.dispose());
         panel.dispose();
         requests.late.reply();
         await late;
