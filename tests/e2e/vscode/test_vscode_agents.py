@@ -231,7 +231,7 @@ def test_another_session_can_be_selected_and_deselected(working: Window, agents:
     assert not any(row["pinned"] for row in window.ask("context/sessions"))
 
 
-def test_sessions_are_sorted_filtered_and_reported(working: Window, agents: Agents) -> None:
+def test_sessions_are_sorted_and_reported(working: Window, agents: Agents) -> None:
     window, claude = working, agents.claude
     large, small = claude.session(window.root), claude.session(window.root)
     reply(large, 90_000)
