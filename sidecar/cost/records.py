@@ -58,14 +58,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     installation: str
     """The random id of the ledger."""
+    secret: str
+    """A random secret of the ledger, which never leaves the machine."""
     salt: str = ""
-    """The team's secret. If it is empty, hashes are keyed with the installation's id."""
+    """The team's secret. If it is empty, hashes are keyed with the ledger's secret."""
     user: str = ""
     team: str = ""
 
     def hash(self, name: str) -> str:
         """Return a keyed hash: the first 32 hex digits of HMAC-SHA256."""
-        key = (self.salt or self.installation).encode()
+        key = (self.salt or self.secret).encode()
         return hmac.new(key, name.encode(), "sha256").hexdigest()[:_HASH_LENGTH]
 
     def resource(self) -> dict[str, str]:

@@ -63,6 +63,8 @@ _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
+    # The key of hashes, if the team has no salt.
+    "CREATE TABLE IF NOT EXISTS installation_secret (secret TEXT NOT NULL)",
     # What each destination has accepted: the last new call, and the last change of a call.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
@@ -170,7 +172,7 @@ class ShippingQueue:
     def __init__(self, ledger: Ledger, prices: Prices, endpoint: str, identity: Identity) -> None:
         self.ledger, self.prices, self.identity = ledger, prices, identity
         # After a change of salt, user or team, all calls are sent again and replace the old ones.
-        names = (identity.salt, identity.user, identity.team)
+        names = (identity.salt or identity.secret, identity.user, identity.team)
         digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
         self._destination = f"{endpoint} {digest}"
 
@@ -351,9 +353,13 @@ def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
         return None
     salt = _salt_of(team)
     with book.ledger.transaction() as connection:
-        installation = _prepare(connection)
+        installation, secret = _prepare(connection)
     identity = Identity(
-        installation=installation, salt=salt, user=team.user or "", team=team.team or ""
+        installation=installation,
+        secret=secret,
+        salt=salt,
+        user=team.user or "",
+        team=team.team or "",
     )
     return ShippingQueue(book.ledger, book.prices, endpoint.rstrip("/"), identity)
 
@@ -375,14 +381,22 @@ def _salt_of(team: Team) -> str:
     return salt
 
 
-def _prepare(connection: sqlite3.Connection) -> str:
-    """Create the tables for shipping in the ledger, and return the installation's id."""
+def _prepare(connection: sqlite3.Connection) -> tuple[str, str]:
+    """Create the tables for shipping in the ledger, and return its random id and secret."""
     for statement in (*_SCHEMA, _TRIGGER):
         connection.execute(statement)
-    found = connection.execute("SELECT id FROM installation").fetchone()
+    return (
+        _random_value(connection, "installation"),
+        _random_value(connection, "installation_secret"),
+    )
+
+
+def _random_value(connection: sqlite3.Connection, table: str) -> str:
+    """Return the only value of a table. A random one is inserted if the table is empty."""
+    found = connection.execute(f"SELECT * FROM {table}").fetchone()  # noqa: S608
     if found is None:
         found = (secrets.token_hex(16),)
-        connection.execute("INSERT INTO installation VALUES (?)", found)
+        connection.execute(f"INSERT INTO {table} VALUES (?)", found)  # noqa: S608
     return str(found[0])
 
 

@@ -403,6 +403,22 @@ def test_a_user_without_a_salt_is_not_shipped(
         open_queue(book, configure(collector, '[team]\nuser = "jane"\nsalt-env = "SALT"\n'))
 
 
+def test_no_shipped_value_is_the_key_of_hashes(collector: Collector, book: CostBook) -> None:
+    book.ledger.record(EVENT)
+    settings = configure(collector)
+    secret = queue_of(book, settings).identity.secret
+    send(book, settings)
+    (call,) = collector.calls()
+
+    def hashed(key: str) -> str:
+        return hmac.new(key.encode(), b"session-1", "sha256").hexdigest()[:32]
+
+    assert call["gen_ai.conversation.id"] == hashed(secret)
+    assert call["gen_ai.conversation.id"] not in {hashed(str(value)) for value in call.values()}
+    assert secret.encode() not in b"".join(body for _path, body in collector.bodies)
+    assert queue_of(book, settings).identity.secret == secret
+
+
 def test_a_new_salt_sends_all_calls_again_under_the_same_ids(
     collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ def test_prompt_files_count_by_their_last_report(store: ClickHouse) -> None:
 
 def test_a_prompt_file_without_a_price_has_no_cost(tmp_path: Path) -> None:
     store = ClickHouse(tmp_path / "store")
-    identity = Identity(installation="one")
+    identity = Identity(installation="one", secret="two")  # noqa: S106
     report_files(store, identity, 10, "0.5", minutes=0)
     report_files(store, identity, 20, None, minutes=1)
     rows = store.rows("SELECT calls, cost FROM llm.expensive_prompt_files ORDER BY calls")
@@ -166,7 +166,9 @@ def test_the_guides_command_computes_the_hash_of_a_user(monkeypatch: pytest.Monk
     monkeypatch.setenv("TEAM_SALT", "grain")
     (command,) = re.findall(r"^printf %s jane@example.com .*$", GUIDE, re.MULTILINE)
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == Identity(installation="", salt="grain").hash("jane@example.com")
+    assert done.stdout.strip() == Identity(installation="", secret="", salt="grain").hash(
+        "jane@example.com"
+    )
 
 
 def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:

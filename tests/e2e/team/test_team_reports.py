@@ -109,6 +109,7 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
     assert queue is not None
     identity = Identity(
         installation=queue.identity.installation,
+        secret=queue.identity.secret,
         salt="salt",
         user=f"user{user}",
         team=f"team{user % 2}",
@@ -176,7 +177,7 @@ def test_the_page_of_a_team_has_the_numbers_of_its_report(
         for row in rows:
             assert float(shown[row[key]]["cost_usd"] or 0) == pytest.approx(row["costUsd"] or 0)
     growth = html.split("<h2>Context growth</h2>")[1].split("</section>")[0]
-    session = Identity(installation="", salt="salt").hash("session-0")[:16]
+    session = Identity(installation="", secret="", salt="salt").hash("session-0")[:16]
     reverse = bytes.fromhex(session)[::-1].hex()
     assert f"<title>{reverse} · claude-code: 4,007 tokens in the last call</title>" in growth
 
@@ -199,7 +200,9 @@ def test_the_page_of_a_team_chooses_periods_and_agents(
 def test_users_and_teams_are_keys(store: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(store, monkeypatch)
     rows = json.loads(run("--json", "--by", "team,user").stdout)["rows"]
-    hashes = {Identity(installation="", salt="salt").hash(f"user{user}") for user in range(3)}
+    hashes = {
+        Identity(installation="", secret="", salt="salt").hash(f"user{user}") for user in range(3)
+    }
     assert {row["user"] for row in rows} == hashes
     assert sorted(row["team"] for row in rows) == ["team0", "team0", "team1"]
     assert {row["calls"] for row in rows} == {40}
