@@ -18,7 +18,7 @@ import msgspec
 from sidecar.config.settings import AGENTS
 from sidecar.cost.events import PROTOCOL, LedgerEvent, milliseconds
 from sidecar.cost.export import source_of
-from sidecar.models.names import LOCAL_PROVIDERS
+from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS
 
 if TYPE_CHECKING:
     from sidecar.cost.prices import Cost
@@ -46,7 +46,10 @@ _CATEGORIES = frozenset(
 _AGENTS = frozenset({*AGENTS, PROTOCOL})
 _NAME = re.compile(r"[\w.:@+-]{1,80}", re.ASCII)
 _MODEL = re.compile(r"[\w.:@+/\[\]-]{1,120}", re.ASCII)
-_ABSOLUTE = re.compile(r"[/\\~.]|[A-Za-z]:[/\\]|file:")
+_PUBLIC_PREFIXES = frozenset(
+    {*KNOWN_PROVIDERS, "meta-llama", "microsoft", "mistralai", "nvidia", "qwen", "z-ai"}
+)
+"""Providers and makers that model names may start with, as in `anthropic/claude-haiku-4-5`."""
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
@@ -98,8 +101,19 @@ def provider_name(provider: str) -> str:
 
 
 def model_name(model: str) -> str:
-    """Return a model's name. The folder of a local model file is removed."""
-    bare = re.split(r"[/\\]", model)[-1] if _ABSOLUTE.match(model) else model
+    """Return a model's name without folders, accounts and organisations.
+
+    Slashes are kept only after well-known providers and makers.
+    """
+    *prefixes, bare = re.split(r"[/\\]", model)
+    if bare.lower().endswith(".gguf"):
+        bare = bare.rpartition(":")[2]
+    elif bare.startswith("ft:"):  # ft:BASE:ORGANISATION:NAME:ID
+        bare = ":".join(bare.split(":")[:2])
+    elif bare.startswith("arn:"):
+        return OTHER
+    elif prefixes and _PUBLIC_PREFIXES.issuperset(prefix.lower() for prefix in prefixes):
+        bare = "/".join([*prefixes, bare])
     return bare if _MODEL.fullmatch(bare) else OTHER
 
 

@@ -456,6 +456,15 @@ def test_no_text_path_title_or_key_leaves(
     session.reply()
     session.reply()
     monkeypatch.setenv("SALT", secret)
+    arn = f"arn:aws:bedrock:us-east-1:{secret}:inference-profile/us.anthropic.claude-opus-5-v1:0"
+    names = (
+        f"models/{secret}/llama.gguf", f"home/{secret}/phi.gguf", f"ollama/{secret}/own:8b", arn,
+        f"C:\\Users\\{secret}\\gemma.GGUF", f"bedrock/{arn}", f"ft:gpt-4o:{secret}:{secret}:1",
+        f"accounts/{secret}/models/own-2", "openrouter/anthropic/claude-opus-5", "Qwen/Qwen3-8B",
+    )  # fmt: skip
+    for number, name in enumerate(names):
+        usage = {"input_tokens": 5, "output_tokens": 1}
+        book.record(CostRecordParams(model=name, usage=usage, request_id=f"{number}"))
     book.record(
         CostRecordParams(
             model=f"/models/{secret}-folder/qwen3.gguf",
@@ -485,7 +494,10 @@ def test_no_text_path_title_or_key_leaves(
         "token_sidecar.file.tokens", "token_sidecar.file.calls", "token_sidecar.cost_usd",
     }  # fmt: skip
     assert {"claude-code", "protocol"} <= {call["gen_ai.agent.name"] for call in calls}
-    assert "qwen3.gguf" in {call["gen_ai.request.model"] for call in calls}
+    assert {
+        "qwen3.gguf", "llama.gguf", "phi.gguf", "gemma.GGUF", "own:8b", "own-2", "ft:gpt-4o",
+        "us.anthropic.claude-opus-5-v1:0", "openrouter/anthropic/claude-opus-5", "Qwen/Qwen3-8B",
+    } <= {call["gen_ai.request.model"] for call in calls}  # fmt: skip
     assert {call["token_sidecar.category"] for call in calls} == {"main", "other"}
     for body in (*(body for _path, body in collector.bodies), done.output.encode()):
         assert secret.encode() not in body
