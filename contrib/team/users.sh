@@ -1,9 +1,17 @@
 #!/bin/sh
 # Creates the users of the collector, which may only insert records, and of readers.
 set -eu
-clickhouse-client --user "$CLICKHOUSE_USER" --password "$CLICKHOUSE_PASSWORD" --multiquery <<SQL
-CREATE USER IF NOT EXISTS collector IDENTIFIED BY '$COLLECTOR_PASSWORD';
+
+# Writes a text as a string of SQL.
+quoted() {
+  printf "'%s'" "$(printf %s "$1" | sed "s/[\\\\']/\\\\&/g")"
+}
+
+# clickhouse-client reads CLICKHOUSE_USER and CLICKHOUSE_PASSWORD, so that `ps` shows no password.
+export CLICKHOUSE_USER CLICKHOUSE_PASSWORD
+clickhouse-client --multiquery <<SQL
+CREATE USER IF NOT EXISTS collector IDENTIFIED BY $(quoted "$COLLECTOR_PASSWORD");
 GRANT INSERT ON otel.otel_logs TO collector;
-CREATE USER IF NOT EXISTS reader IDENTIFIED BY '$READER_PASSWORD' SETTINGS readonly = 2;
+CREATE USER IF NOT EXISTS reader IDENTIFIED BY $(quoted "$READER_PASSWORD") SETTINGS readonly = 2;
 GRANT SELECT ON llm.* TO reader;
 SQL

@@ -101,6 +101,38 @@ def test_each_query_of_the_dashboard_finds_calls(store: ClickHouse, title: str) 
     )
 
 
+def test_records_that_cannot_be_checked_are_dropped() -> None:
+    modes = [part["error_mode"] for part in COLLECTOR["processors"].values() if "logs" in part or "log_statements" in part]  # fmt: skip
+    assert modes == ["propagate", "propagate"]
+
+
+def test_passwords_are_quoted_and_not_arguments(store: ClickHouse, tmp_path: Path) -> None:
+    client = tmp_path / "clickhouse-client"
+    client.write_text('#!/bin/sh\necho "$*" "$CLICKHOUSE_PASSWORD"\ncat\n')
+    client.chmod(0o700)
+    passwords = {
+        "COLLECTOR_PASSWORD": r"it's \ $HOME",
+        "READER_PASSWORD": "'; DROP DATABASE llm; --",
+    }
+    done = subprocess.run(
+        ["sh", str(FOLDER / "users.sh")],
+        env={
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "CLICKHOUSE_USER": "admin",
+            "CLICKHOUSE_PASSWORD": "root-secret",
+            **passwords,
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, *statements = done.stdout.splitlines()
+    assert first == "--multiquery root-secret"
+    literals = re.findall(r"IDENTIFIED BY ('.*')", "\n".join(statements))
+    found = [store.rows(f"SELECT hex({literal})")[0][0] for literal in literals]
+    assert [bytes.fromhex(text).decode() for text in found] == list(passwords.values())
+
+
 def test_the_variable_lists_the_teams(store: ClickHouse) -> None:
     (variable,) = DASHBOARD["templating"]["list"]
     assert store.rows(variable["query"]) == [["team0"], ["team1"]]
