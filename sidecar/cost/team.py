@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
 _IDS_PER_QUERY = 5_000
 _DAY_NS = 86_400_000_000_000
+_UNIT_DAYS = {"Day": 1, "Week": 7, "Month": 28, "Quarter": 89, "Year": 365}
+"""The days in the shortest interval of each unit."""
+_RETENTION = re.compile(rf"toInterval({'|'.join(_UNIT_DAYS)})\((\d+)\)")
 
 _COLUMNS: Mapping[CostKey, str] = {
     "model": "model",
@@ -183,11 +187,11 @@ class TeamStore:
         First, the totals of each day are compared. Single calls are only compared for days
         whose totals differ. Days that the store no longer keeps are ignored.
         """
-        ((kept_days,),) = self._query(
-            "SELECT toUInt32OrZero(extract(engine_full, 'toIntervalDay\\\\((\\\\d+)\\\\)')) "
-            "FROM system.tables WHERE database = 'llm' AND name = 'calls'",
-            {},
+        ((engine,),) = self._query(
+            "SELECT engine_full FROM system.tables WHERE database = 'llm' AND name = 'calls'", {}
         )
+        retention = _RETENTION.search(engine)
+        kept_days = int(retention[2]) * _UNIT_DAYS[retention[1]] if retention else 0
         first_day = time.time_ns() // _DAY_NS - kept_days + 1 if kept_days else 0
         found = self._query(
             "SELECT toUInt32(toDate(at)) AS day, count(), sum(input + cache_read + cache_write), "

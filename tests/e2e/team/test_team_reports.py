@@ -219,10 +219,12 @@ def test_days_and_agents_can_be_selected(
     assert run("--since", "2001-01-01", "--until", "2001-01-02").stdout == "The team's store contains no matching calls.\n"  # fmt: skip
 
 
+@pytest.mark.parametrize("retention", ["400 DAY", "12 MONTH", "1 YEAR", "50 WEEK"])
 def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retention: str
 ) -> None:
     store = ClickHouse(tmp_path / "own", PASSWORD)
+    store.run(f"ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL {retention}")
     book = CostBook(tmp_path / "state")
     old = msgspec.structs.replace(
         events(0)[0], at=NOW - timedelta(days=500), request_id="old", agent="protocol"
