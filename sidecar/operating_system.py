@@ -1,4 +1,4 @@
-"""All differences between Linux, macOS and Windows.
+"""Handles all differences between Linux, macOS and Windows.
 
 No other module checks the operating system or uses functions that not all systems provide.
 Run `mypy --platform win32` to check this module for another system.

@@ -1,1 +1,1 @@
-"""Reads the session files of coding agents. It extracts counts and metadata, never message text."""
+"""Reads counts and metadata, but never message text, from coding agents' session files."""

@@ -2,8 +2,8 @@
 
 A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes
 of the parts since the last compaction, and `split` scales these sizes to the exact number of
-tokens. The system prompt and the tool definitions are not stored, so their share is the rest of
-the first prompt.
+tokens. The system prompt and the tool definitions are not stored. Their size is estimated from
+the tokens of the first prompt that the stored messages do not account for.
 
 `first_prompt` returns the start of the first prompt. It is used if `agents.labels` is enabled.
 """

@@ -98,7 +98,7 @@ class ProbeParams(Params, frozen=True, kw_only=True):
 
 
 class CountResult(Count, frozen=True, rename="camel", kw_only=True):
-    """A count, with the version of the document if one was counted."""
+    """A count. If a document was counted, the result includes the document's version."""
 
     version: int | None = None
     ranges: list[Count] | None = None

@@ -1,4 +1,4 @@
-"""Reads what fills the contexts of agents' sessions."""
+"""Breaks down the contexts of agents' sessions by type of content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LABELS = {
     "summary": "Summary of earlier messages",
 }
 LARGE_FILE = 4_000_000
-"""The size of a session file, in bytes, above which it is not read for every update."""
+"""Session files larger than this many bytes are not read for every update."""
 REREAD_S = 10.0
 """The minimum time between two reads of a large session file, in seconds."""
 
@@ -42,9 +42,9 @@ class _LargeFileRead(NamedTuple):
 
 
 class ContentsReader:
-    """Reads what fills the contexts of agents' sessions.
+    """Breaks down the contexts of agents' sessions by type of content.
 
-    A large file is read at most every `REREAD_S` seconds. Until then, the shares of the
+    A large file is read at most every `REREAD_S` seconds. Until then, the sizes from the
     previous read are scaled to the current number of tokens.
     """
 
@@ -53,9 +53,9 @@ class ContentsReader:
         self._recent: dict[tuple[str, str, str], _LargeFileRead] = {}
 
     async def parts(self, agent: str, path: str, session: str, tokens: int) -> list[ContextPart]:
-        """Return the estimated parts of an agent's context, largest first.
+        """Estimate the size of each type of content in an agent's context, largest first.
 
-        The parts add up to `tokens`. The result is empty if the store is unreadable or
+        The sizes add up to `tokens`. The result is empty if the store is unreadable or
         incomplete.
         """
         key, now = (agent, path, session), self._now()
@@ -87,7 +87,7 @@ def read_contents(agent: str, path: str, session: str) -> tuple[ContextContents,
 
 
 def split_contents(contents: ContextContents, tokens: int) -> list[ContextPart]:
-    """Divide the tokens of a context among its labelled parts, largest first."""
+    """Split a context's tokens by type of content, and label each type, largest first."""
     parts: Counter[str] = Counter()
     named = 0
     for share in contents.split(tokens):

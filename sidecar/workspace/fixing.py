@@ -122,7 +122,7 @@ def _is_inside(path: Path, root: Path) -> bool:
 
 
 def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Proposal | None:
-    """Propose to raise the limit in the settings file or in the region's marker."""
+    """Propose raising the limit in the settings file or in the region's marker."""
     if finding.kind == "region":
         fix = fixes.raise_fix(finding, "", (), "", text)
         return None if fix is None else _document_proposal(fix)

@@ -56,7 +56,7 @@ class Services(SharedServices):
     configured: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the settings of all roots have been read."""
     parts: dict[str, PartCounts] = field(default_factory=dict)
-    """The latest counts of the parts of each open document."""
+    """The latest token counts of the sections and blocks in each open document."""
 
     _sessions: dict[Workspace, SessionRegistry] = field(default_factory=dict)
     _conversations: dict[Workspace, Conversations] = field(default_factory=dict)

@@ -232,7 +232,7 @@ class SessionIndex:
                 return done._replace(is_complete=False)
             began = time.monotonic()
         if done.refused:
-            _log.warning("ignored %d calls with invalid numbers in session files", done.refused)
+            _log.warning("ignored %d calls with invalid values in session files", done.refused)
         return done
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
@@ -418,7 +418,7 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
 
 
 def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
-    """Return a session without invalid names and numbers, which may come from a hostile store."""
+    """Return a session without invalid names and sizes. The store may be hostile."""
     return msgspec.structs.replace(
         session,
         first_folder=_text_or_none(session.first_folder),

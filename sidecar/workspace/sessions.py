@@ -34,7 +34,7 @@ DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""Note on an agent's session that has no reply. Its model is unknown."""
+"""The note on an agent session without a reply. The session's model is unknown."""
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
 """How long a client's conversation takes precedence over newer agent sessions."""
 _SHARED = 64
@@ -78,7 +78,7 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     """The context window in tokens, if the agent reports it."""
     note: str | None = None
-    """Why a number is missing or inaccurate. Shown to the user."""
+    """A note for the user, such as why the token count is missing or inexact."""
     state: Literal["running", "idle", "ended"] = "idle"
     parent: str | None = None
     compacted: bool = False
@@ -316,7 +316,7 @@ class SessionRegistry:
 
     @property
     def has_unfollowed_session(self) -> bool:
-        """Return whether a session from the last day is not among the recent sessions yet."""
+        """Return whether any session from the last day is missing from the recent sessions."""
         since, older = datetime.now(UTC) - RECENT, self._older_agent_sessions.values()
         return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
 
@@ -336,7 +336,7 @@ class SessionRegistry:
         return (agents | self._agent_sessions | own | self._remote_conversations).values()
 
     def conversation_usages(self) -> list[ContextUsage]:
-        """Return the usage of this server's newest conversations for other processes."""
+        """Return the newest conversations' usage, to share it with other processes."""
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)

@@ -105,7 +105,8 @@ class State:
         Args:
             workspace: The URI of the workspace.
             sessions: The conversations to save.
-            own_ids: This server's IDs. Those that are missing from `sessions` are deleted.
+            own_ids: The IDs of this server's conversations. Saved conversations with these IDs
+                are deleted if they are missing from `sessions`.
 
         Raises:
             OSError: The file cannot be written.

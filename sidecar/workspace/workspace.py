@@ -128,7 +128,7 @@ class Event(NamedTuple):
 
     @property
     def shows(self) -> bool:
-        """Whether the event may change a displayed number."""
+        """Whether the event may change what the editor displays."""
         return self.what not in ("missed", "learned", "warning")
 
     def concerns(self, workspace: Workspace) -> bool:

@@ -385,7 +385,7 @@ export interface CountParams {
 }
 
 /**
- * A count, with the version of the document if one was counted.
+ * A count. If a document was counted, the result includes the document's version.
  */
 export interface CountResult {
   tokens: number;

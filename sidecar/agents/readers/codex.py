@@ -636,7 +636,7 @@ _TURN = {
     "turn_complete": False,
     "turn_aborted": False,
 }
-"""Whether a turn is running, by the type of the last line."""
+"""Whether a turn is running, keyed by the type of the last line."""
 
 
 def _thread_of(path: str) -> str:

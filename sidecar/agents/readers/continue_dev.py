@@ -329,7 +329,7 @@ def _reply_calls(
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> CallFinished | None:
-    """Combine all new calls without a stored reply, since only their total is known."""
+    """Return a single call for all new calls without a stored reply. Only their total is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output

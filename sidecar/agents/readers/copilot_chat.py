@@ -45,7 +45,7 @@ _EXTENSION = "GitHub.copilot-chat"
 _LOGS, _TRANSCRIPTS, _TRACES = "debug-logs", "transcripts", "agent-traces.db"
 _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
-"""The rank of each kind of store. If several contain a session, the highest rank is used."""
+"""The ranks of the types of stores. If several stores contain a session, the highest is used."""
 _TITLE = ("customTitle",)
 
 

@@ -96,7 +96,7 @@ _TURN = {
     "assistant.turn_end": False,
     "session.shutdown": False,
 }
-"""Whether a turn is running, by the type of the last event."""
+"""Whether a turn is running, keyed by the type of the last event."""
 _details = typed.decoder(list[_Detail])
 
 

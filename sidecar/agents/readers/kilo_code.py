@@ -1,6 +1,6 @@
-"""Reads Kilo Code's database, or its tasks before version 7.
+"""Reads Kilo Code's database (version 7 and later) or task files (earlier versions).
 
-The database has opencode's format, and the tasks have Cline's format.
+The database uses opencode's format, and the task files use Cline's.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ SHOWN_SECONDS = 2.0
 RETRY_SECONDS = 60.0
 """Delay before a retry if another process is recording the same sessions."""
 SUM_SECONDS = 0.5
-"""Delay between a change to the ledger or to a session file and adding up costs."""
+"""Delay before costs are added up after a change to the ledger or a session file."""
 PAUSE_RATIO = 1.0
 """Seconds to pause per second of background work."""
 
@@ -240,7 +240,7 @@ class HistoryRecorder:
     def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
         """Return the agents whose new calls are recorded immediately.
 
-        These are all agents if past calls have been recorded. Otherwise, they are the agents
+        Returns all agents if past calls have been recorded. Otherwise, returns only the agents
         that delete old calls from their files.
         """
         from sidecar.agents.registry import DELETING_AGENTS

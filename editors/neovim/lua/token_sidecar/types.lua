@@ -301,7 +301,7 @@
 ---@field model? string
 ---@field models? string[]
 
---- A count, with the version of the document if one was counted.
+--- A count. If a document was counted, the result includes the document's version.
 ---@class token_sidecar.CountResult
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
