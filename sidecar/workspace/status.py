@@ -37,7 +37,7 @@ _DOCUMENT_ROWS = 4
 _METHODS: dict[Method, str] = {
     "exact": "exact, counted with the model's tokenizer",
     "endpoint": "counted by the endpoint",
-    "calibrated": "estimate, corrected by calibration",
+    "calibrated": "estimate, fitted to real counts",
     "estimate": "estimate",
 }
 
