@@ -407,6 +407,12 @@ class Conversation:
         """Whether a server has reported the size of this conversation."""
         return self.model_counts().anchor is not None
 
+    @property
+    def reported_tokens(self) -> int | None:
+        """The last size that a vendor reported, in tokens, or None."""
+        anchor = self.model_counts().anchor
+        return anchor.base if anchor is not None and anchor.kind == "usage" else None
+
     def edit(self, edit: Edit) -> None:
         """Replace all turns with those of an edit, such as a pruning plan. `undo` reverts it."""
         counts = self.model_counts()

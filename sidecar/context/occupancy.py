@@ -111,7 +111,7 @@ def context_usage(
         cost_usd=cost_usd,
         note=UNSEEN if known and _has_unseen(conversation, measure, calibration) else None,
     )
-    return in_window(found, window, warn_at)
+    return in_window(found, window, warn_at, conversation.reported_tokens)
 
 
 def _has_unseen(
@@ -243,8 +243,20 @@ def _tokens(measure: Measure, factor: float) -> int:
     return sums_of(measure).tokens(factor)
 
 
-def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
-    """Return a context usage with all fields that depend on the window filled in."""
+def in_window(
+    found: ContextUsage, window: Window, warn_at: tuple[float, ...], reported: int | None = None
+) -> ContextUsage:
+    """Return a context usage with all fields that depend on the window filled in.
+
+    Args:
+        found: The usage.
+        window: The context window.
+        warn_at: The thresholds, as shares of the usable window.
+        reported: The last size that a vendor or agent reported, in tokens. If it exceeds an
+            assumed window, the window is unknown, and so are the numbers that depend on it.
+    """
+    if window.limit.source == "default" and (reported or 0) > window.limit.tokens:
+        return found
     tokens = found.tokens
     return msgspec.structs.replace(
         found,

@@ -142,7 +142,7 @@ def forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, 
         return []
     left, hits, rate = forecast.calls_left, forecast.cache_hit_percent, forecast.usd_per_hour
     return [
-        ("Calls left", "" if left is None else f"about {left:,}"),
+        ("Calls left", "" if left is None else f"about {left:,}" if left else "none"),
         ("Next input", next_input_text(forecast, now)),
         ("Cache hits", "" if hits is None else percent_text(hits)),
         ("Cost per hour", "" if rate is None else usd_text(rate)),
@@ -261,7 +261,7 @@ def _size_cell(usage: ContextUsage) -> str:
 
 def _window_cell(usage: ContextUsage) -> str:
     if usage.limit is None or usage.limit_source is None:
-        return ""
+        return "" if usage.tokens is None else UNKNOWN
     reserve = f", {usage.reserve:,} reserved" if usage.reserve else ""
     return window_text(usage.limit, usage.limit_source) + reserve
 

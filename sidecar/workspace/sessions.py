@@ -441,7 +441,7 @@ class SessionRegistry:
         )
         if limit is None or (is_unanswered and session.limit is None):
             return usage  # better than a guess or another model's window
-        return in_window(usage, Window(limit, settings.context.reserve), warn_at)
+        return in_window(usage, Window(limit, settings.context.reserve), warn_at, reported=tokens)
 
     def window_of(self, conversation: Conversation) -> Window:
         """Return a conversation's context window and reserve. Its window must already be loaded."""

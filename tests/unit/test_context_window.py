@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.context.conversation import Conversation
+from sidecar.context.counter import Counter
+from sidecar.context.occupancy import context_usage
 from sidecar.context.usable_window import Limit, Window, percent, resolve_limit, usable
+from sidecar.context.view import context_rows, short_text
+from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
 
 tokens = st.integers(0, 10**7)
 limits = st.integers(1, 10**7)
@@ -56,3 +63,35 @@ def test_setting_limits_and_replaces_unknown_limits() -> None:
     assert resolve_limit(endpoint=8_000, setting=8_000) == Limit(8_000, "endpoint")
     assert resolve_limit(endpoint=8_000, setting=9_000) == Limit(8_000, "endpoint")
     assert resolve_limit(setting=40_000) == Limit(40_000, "settings")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reported", "is_known"),
+    [
+        (resolve_limit(), 27_076, False),
+        (resolve_limit(), 16_384, True),
+        (resolve_limit(setting=16_384), 27_076, True),
+    ],
+)
+def test_a_report_larger_than_an_assumed_window_makes_the_window_unknown(
+    limit: Limit, reported: int, is_known: bool
+) -> None:
+    session = Conversation("s", Counter("house-1", Tokenizers().for_model("house-1")))
+    session.append(
+        [Turn(role="user", content="hello"), Turn(role="assistant", content="hi")],
+        Usage(input_tokens=reported, prompt_tokens=reported),
+    )
+    usage = context_usage(session, Window(limit))
+    rows = {row.label: row.value for row in context_rows(usage)}
+    numbers = (usage.limit, usage.usable, usage.available, usage.percent, usage.over)
+    assert [number is not None for number in numbers] == [is_known] * 5
+    assert ("%" in short_text(usage, "percent")) is is_known
+    assert (rows["Window"] != "?") is is_known
+    assert ("Over by" in rows) is is_known
+    assert usage.severity == ("error" if is_known else "ok")
+
+
+def test_an_estimate_larger_than_an_assumed_window_exceeds_it() -> None:
+    session = Conversation("s", Counter("house-1", Tokenizers().for_model("house-1")))
+    session.append([Turn(role="user", content="hello " * 20_000)])
+    assert context_usage(session, Window(resolve_limit())).over
