@@ -17,7 +17,8 @@ from sidecar.cli.output import print_json, print_lines, print_problems, to_encod
 from sidecar.cli.ship import ship
 from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.errors import how_to_install
-from sidecar.text.printable import compact_number, printable, usd_text
+from sidecar.models.names import short_name
+from sidecar.text.printable import compact_number, cost_text, printable, usd_text
 from sidecar.text.tables import draw_bar
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ _FULL_WIDTH = 100
 """Minimum terminal width for a table with all columns."""
 _WIDE_BARS = 120
 """Minimum terminal width for long bars."""
+_MOST_KEYS_WITH_BARS = 2
+"""The maximum number of keys for which a narrow table has bars."""
+_LONG_KEYS = frozenset({"model", "session", "workspace", "user"})
+"""The keys whose values may be wrapped."""
 _FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",
@@ -382,10 +387,11 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
     if any(row.reported_cost_usd for row in report.rows):
         console.print("* at least partly reported by the vendor", style="dim")
     for row in report.rows:
+        label = printable(" ".join(_key_text(row, key) for key in params.by))
         if row.listed_cost_usd is not None:
-            console.print(_comparison_line(row, params), style="dim")
+            costs = usd_text(row.reported_cost_usd), usd_text(row.listed_cost_usd)
+            console.print(f"{label}: reported {costs[0]}, list price {costs[1]}", style="dim")
         if row.agent_cost_usd is not None:
-            label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
             console.print(
                 f"{label}: {usd_text(row.agent_cost_usd)} at the agent's prices",
                 style="dim",
@@ -414,42 +420,42 @@ def _build_table(report: CostReport, params: CostDetailParams, width: int) -> Ta
         totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens
     )  # fmt: skip
     for index, key in enumerate(params.by):
-        table.add_column(key, "total" if index == 0 else "", overflow="fold")
+        foot = "total" if index == 0 else ""
+        table.add_column(key, foot, overflow="fold", no_wrap=key not in _LONG_KEYS)
     for field, number in zip(fields, sums, strict=False):
         table.add_column(
             _FIELD_TITLES[field], compact_number(number), justify="right", no_wrap=True
         )
-    table.add_column("cost", usd_text(totals.cost_usd), justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    is_partial = any(row.unpriced for row in report.rows)
+    is_priced = any(row.cost_usd is not None for row in report.rows)
+    total = cost_text(totals.cost_usd if is_priced else None, is_partial=is_partial)
+    table.add_column("cost", to_encodable(total), justify="right", no_wrap=True)
+    has_bars = width >= _FULL_WIDTH or len(params.by) <= _MOST_KEYS_WITH_BARS
+    if has_bars:
+        table.add_column("", no_wrap=True)
     bar_width = 24 if width >= _WIDE_BARS else 12 if width >= _FULL_WIDTH else 8
     max_cost = max(row.cost_usd or 0.0 for row in report.rows)
     for row in report.rows:
         names = [Text(printable(_key_text(row, key))) for key in params.by]
         share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
-        bar = to_encodable(draw_bar(share, bar_width))
-        table.add_row(*names, *_number_cells(row, fields), Text(bar, style="cyan"))
+        bar = Text(to_encodable(draw_bar(share, bar_width)), style="cyan")
+        table.add_row(*names, *_number_cells(row, fields), *([bar] if has_bars else []))
     return table
 
 
 def _key_text(row: CostRow, key: CostKey) -> str:
     value = getattr(row, key) or "(none)"
-    return _path_text(value) if key == "workspace" else str(value)
+    if key == "workspace":
+        return _path_text(value)
+    return short_name(value) if key == "model" else str(value)
 
 
 def _number_cells(row: CostRow, fields: list[str]) -> list[str]:
     numbers = [compact_number(getattr(row, field)) for field in fields]
     if row.note:
         numbers[1] += f" {row.note}"
-    priced = "unpriced" if row.cost_usd is None else usd_text(row.cost_usd)
-    if row.unpriced and row.cost_usd is not None:
-        priced += " + unpriced"
+    priced = to_encodable(cost_text(row.cost_usd, is_partial=row.unpriced))
     return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
-
-
-def _comparison_line(row: CostRow, params: CostDetailParams) -> str:
-    label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
-    list_cost = row.listed_cost_usd or 0.0
-    return f"{label}: reported {usd_text(row.reported_cost_usd)}, list price {usd_text(list_cost)}"
 
 
 cost.add_command(ship)

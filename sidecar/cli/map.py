@@ -95,7 +95,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
 
 def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
     """Format the map as lines, with a tree of the largest entries followed by the prompt files."""
-    from sidecar.text.printable import counted, printable
+    from sidecar.text.printable import counted, first_names, printable
     from sidecar.text.tables import align_columns, draw_bar
 
     mark = "~" if found.estimated else ""
@@ -119,7 +119,7 @@ def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
         )
     if found.prompt_files:
         files = [
-            (f"{mark}{file.tokens:,}", printable(file.path), ", ".join(file.agents))
+            (f"{mark}{file.tokens:,}", printable(file.path), first_names(file.agents))
             for file in found.prompt_files
         ]
         lines += ["", "Sent with every request of an agent:", *align_columns(files, left=0)]

@@ -196,7 +196,7 @@ def _sessions_table(rows: list[SessionRow], view: SessionsView, width: int) -> T
     table.add_column("session")  # only this column may shrink
     table.add_column("context", no_wrap=True)
     table.add_column("cost", justify="right", no_wrap=True)
-    table.add_column("used", justify="right", no_wrap=True)
+    table.add_column("updated", justify="right", no_wrap=True)
     table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=16)
     more = ["agent"] * (width >= _AGENT_WIDTH) + ["id"] * (width >= _WIDE)
     for name in more:
@@ -205,14 +205,14 @@ def _sessions_table(rows: list[SessionRow], view: SessionsView, width: int) -> T
     for row in rows:
         cells, style = row_cells(row, view.workspace.costs, now), _STYLES[row.severity]
         label = Text(no_wrap=True, overflow="ellipsis")
-        label.append(to_encodable("● ") if row.state == "running" else "", "green")
+        label.append(to_encodable("● ") if row.shown else "  ", "green")
         label.append(printable(row.label), "bold" if row.shown else "")
         last = {"agent": row.source, "id": printable(row.id[:8])}
         table.add_row(
             label,
             Text(to_encodable(size_text(row, bar)), style),
             cells.cost,
-            cells.age.removesuffix(" ago"),
+            Text(cells.age.removesuffix(" ago"), "green" if row.state == "running" else ""),
             cells.model,
             *(last[name] for name in more),
             style="dim" if row.state == "ended" else "",

@@ -36,7 +36,13 @@ from sidecar.text.pages import (
     stacked_columns,
     table_html,
 )
-from sidecar.text.printable import compact_number, is_generated_id, percent_text, usd_text
+from sidecar.text.printable import (
+    compact_number,
+    cost_text,
+    is_generated_id,
+    percent_text,
+    usd_text,
+)
 
 if TYPE_CHECKING:
     import sqlite3

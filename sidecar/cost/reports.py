@@ -20,7 +20,6 @@ from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical
 from sidecar.cost.ledger import QUARTER_MS, usd
 from sidecar.cost.prices import Cost, Prices, cost_of
 from sidecar.cost.protocol import (
-    DEFAULT_KEYS,
     KEYS,
     TEAM_KEYS,
     CostBar,
@@ -116,7 +115,7 @@ def build_report(
 
 
 def ordered_keys(by: Sequence[str], *, team: bool = False) -> list[CostKey]:
-    """Return the keys in column order: model and category first, then in the requested order.
+    """Return the keys in the requested order, without duplicates.
 
     Team reports accept `TEAM_KEYS`, all others `KEYS`.
 
@@ -124,14 +123,10 @@ def ordered_keys(by: Sequence[str], *, team: bool = False) -> list[CostKey]:
         BadParamsError: A key is unknown. The message lists the valid keys.
     """
     known = TEAM_KEYS if team else KEYS
-    wanted = [key for key in known if key in by]
+    wanted = sorted([key for key in known if key in by], key=by.index)
     if not wanted or set(by) - set(known):
         raise BadParamsError(f"`by` accepts {', '.join(known)}")
-    return sorted(wanted, key=lambda key: (key not in DEFAULT_KEYS, _key_position(key, by)))
-
-
-def _key_position(key: CostKey, by: Sequence[str]) -> int:
-    return DEFAULT_KEYS.index(key) if key in DEFAULT_KEYS else by.index(key)
+    return wanted
 
 
 def priced_sums(
@@ -205,16 +200,21 @@ def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
         (PROTOCOL, *values),
     )
     agents = [str(agent) for (agent,) in rows]
-    credits = [agent for agent in agents if agent in CREDIT_AGENTS]
-    others = [agent for agent in agents if agent not in CREDIT_AGENTS]
-    notes = []
-    if others:
-        notes.append(f"{', '.join(others)}: at API prices; subscription charges are not known.")
-    if partly := [agent for agent in agents if agent in LOWER_BOUND_AGENTS]:
-        notes.append(f"{', '.join(partly)}: at least this much; some calls are not in any file.")
-    if credits:
-        notes.append(f"{', '.join(credits)}: AI credits as reported, $0.01 each.")
-    return printable(" ".join(notes))
+    groups: dict[str, list[str]] = {}
+    for agent in agents:
+        groups.setdefault(_basis_of(agent), []).append(agent)
+    return printable(" ".join(f"{', '.join(names)}: {text}." for text, names in groups.items()))
+
+
+def _basis_of(agent: str) -> str:
+    if agent in CREDIT_AGENTS:
+        return "AI credits as reported, $0.01 each"
+    if agent in LOWER_BOUND_AGENTS:
+        return (
+            "at least this much at API prices; some calls are not in any file, and subscription "
+            "charges are not known"
+        )
+    return "at API prices; subscription charges are not known"
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:

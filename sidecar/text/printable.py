@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
     from decimal import Decimal
 
@@ -78,6 +79,13 @@ def message(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a number with a noun, such as `1 file` or `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def first_names(names: Sequence[str], most: int = 4) -> str:
+    """Format a list such as `amp, cline, codex and 11 more`. Up to `most` names are all listed."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
 
 
 def is_generated_id(text: str) -> bool:
@@ -150,3 +158,14 @@ def usd_text(amount: float | Decimal) -> str:
         return "<$0.001"
     digits = 1 - math.floor(math.log10(abs(usd)))
     return f"${usd:.{digits}f}"
+
+
+AT_LEAST = "≥"
+"""Prefix for a cost that is a lower bound."""
+
+
+def cost_text(usd: float | None, *, is_partial: bool) -> str:
+    """Format a cost: `$8.27`, `≥$8.27` if it is a lower bound, or `unpriced` if it is unknown."""
+    if usd is None:
+        return "unpriced"
+    return f"{AT_LEAST if is_partial else ''}{usd_text(usd)}"

@@ -14,7 +14,7 @@ from sidecar.context.view import context_rows, rows_text
 from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.counting.count import Count, number_text, tokens_text
 from sidecar.models.names import short_name
-from sidecar.text.printable import counted, markdown, percent_text, printable, usd_text
+from sidecar.text.printable import cost_text, counted, markdown, percent_text, printable, usd_text
 from sidecar.text.tables import align_columns, draw_gauge
 
 if TYPE_CHECKING:
@@ -121,8 +121,6 @@ BEING_READ = "being read"
 """Shown as the cost of a session while its calls are being read."""
 NOT_READ = "not read yet"
 """Shown as the cost by commands that do not record agents' calls."""
-AT_LEAST = "≥"
-"""Prefix for a cost that may not include all calls."""
 
 _BAR = 10
 """Width of gauges in a terminal, in characters."""
@@ -138,8 +136,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
     if session.id in costs.sessions:
         cost = costs.sessions[session.id]
         is_behind = not (costs.read or costs.reading or session.source == "protocol")
-        mark = AT_LEAST if is_behind or session.source in LOWER_BOUND_AGENTS else ""
-        return "unpriced" if cost is None else f"{mark}{usd_text(cost)}"
+        return cost_text(cost, is_partial=is_behind or session.source in LOWER_BOUND_AGENTS)
     if session.source == "protocol" or costs.read:
         return ""
     return BEING_READ if costs.reading else NOT_READ

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from sidecar.cli import main
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
-from sidecar.text.printable import compact_number, duration_text
+from sidecar.text.printable import compact_number, duration_text, first_names
 from tests.e2e.pictures.sessions import write_day
 
 if TYPE_CHECKING:
@@ -89,10 +89,11 @@ def test_screens_fit_the_terminal_and_cut_no_number_off(width: int) -> None:
 def test_all_sessions_are_listed_by_name_in_80_columns(project: Path) -> None:
     lines = ESCAPE.sub("", run_in_terminal(80, "usage", "--all")).replace("\r", "").split("\n")
     head, running = lines[0].split(), lines[1]
-    assert head == ["session", "context", "cost", "used", "model"]
+    assert head == ["session", "context", "cost", "updated", "model"]
     assert running.startswith("● Make the parser incremental ")
     assert re.search(r"44 % ███▌░░░░ +\$\d+\.\d\d +just now +sonnet-4-5", running)
-    assert any(line.startswith("fix/flaky-login · ") for line in lines)
+    assert any(line.startswith("  fix/flaky-login · ") for line in lines)
+    assert sum("●" in line for line in lines) == 1, "only the shown session is marked"
     assert str(project) not in "\n".join(lines)
 
 
@@ -106,6 +107,29 @@ def test_costs_by_session_name_the_sessions_on_a_terminal() -> None:
     assert {"Make the parser incremental"} <= listed
     as_json = CliRunner().invoke(main, ["cost", "--by", "session", "--json"]).output
     assert not any(row["session"] in listed for row in json.loads(as_json)["rows"])
+
+
+@pytest.mark.usefixtures("project")
+def test_costs_by_three_keys_are_shown_in_80_columns_in_the_requested_order() -> None:
+    shown = run_in_terminal(80, "cost", "--by", "agent,model,day")
+    lines = ESCAPE.sub("", shown).replace("\r", "").split("\n")
+    assert lines[0].split()[:3] == ["agent", "model", "day"]
+    rows = [line.split() for line in lines[1:6]]
+    assert {row[1] for row in rows} == {"sonnet-4-5", "haiku-4-5", "sonnet-5", "gpt-5.2-codex"}
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\d", row[2]) for row in rows)
+    assert lines[6].startswith("total ")
+
+
+@pytest.mark.usefixtures("project")
+def test_each_agent_has_one_note_about_its_costs() -> None:
+    shown = ESCAPE.sub("", run_in_terminal(120, "cost"))
+    for agent in ("claude-code", "codex", "opencode"):
+        assert len(re.findall(rf"\b{agent}\b", shown.partition("total")[2])) == 1
+
+
+def test_long_lists_of_names_are_shortened() -> None:
+    assert first_names(["amp", "cline", "codex", "crush"]) == "amp, cline, codex, crush"
+    assert first_names(["amp", "cline", "codex", "crush", "pi"]) == "amp, cline, codex and 2 more"
 
 
 @pytest.mark.usefixtures("project")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import stat
 import subprocess
 import sys
@@ -209,6 +210,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         shown = out.getvalue().decode()
     assert "358 ~est=150" in shown
     assert "unpriced" in shown
+    assert re.search(r"(?m)^total .*≥<?\$[\d.]+ ", shown), "a call has no price"
     assert "█" * 24 in shown
     assert "187 tokens have no known price" in shown
 

@@ -192,8 +192,8 @@ def test_rows_by_every_key(book: CostBook) -> None:
         ("file:///a", "one", "main", "protocol"),
         ("file:///b", "two", "summary", "protocol"),
     }
-    label = "anthropic/claude-haiku-4.5 main file:///a protocol one 2026-11-20 1 calls"
-    assert rows[0].text.startswith(label), "model and category come first, the rest as asked"
+    label = "file:///a protocol one main 2026-11-20 anthropic/claude-haiku-4.5 1 calls"
+    assert rows[0].text.startswith(label), "the keys have the requested order"
 
 
 def test_only_the_keys_asked_for_are_sent(book: CostBook) -> None:
