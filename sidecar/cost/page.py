@@ -21,7 +21,7 @@ from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
 from sidecar.cost.protocol import HOW_RECORDED
-from sidecar.cost.reports import cost_text, report
+from sidecar.cost.reports import report
 from sidecar.cost.sums import Scope, owner_condition, time_condition
 from sidecar.text.pages import (
     COLOURS,

@@ -40,7 +40,7 @@ from sidecar.cost.sums import (
     read_sums,
 )
 from sidecar.errors import BadParamsError
-from sidecar.text.printable import counted, printable, usd_text
+from sidecar.text.printable import cost_text, counted, printable, usd_text
 from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
 """Agents whose calls are billed in credits instead of per token."""
-AT_LEAST = "≥"
-"""Marks a cost that excludes unpriced calls."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
@@ -405,13 +403,6 @@ def _exact_cost_text(tally: Tally) -> str:
     left = tally.calls - tally.priced_calls
     missing = [counted(left, "call")] * bool(left) + ["parts"] * tally.partly_priced
     return f"{amount(tally.cost)} + {' and '.join(missing)} unpriced"
-
-
-def cost_text(usd: float | None, *, is_partial: bool) -> str:
-    """Format a cost with two digits: `$8.27`, `≥$8.27` if it is partly unpriced, or `unpriced`."""
-    if usd is None:
-        return "unpriced"
-    return f"{AT_LEAST if is_partial else ''}{usd_text(usd)}"
 
 
 _CHARTS: tuple[tuple[CostKey, str], ...] = (
