@@ -127,6 +127,7 @@ async def _ship(
         LONGEST_RETRY,
         CollectorError,
         open_collector,
+        send_file_report,
         ship,
     )
     from sidecar.tasks import backoff
@@ -137,13 +138,16 @@ async def _ship(
             delay = FOLLOW_SECONDS
             try:
                 shipped = await ship(queue, collector)
+                reason = ""
                 for root, records in await asyncio.to_thread(lambda: list(_file_reports(queue))):
-                    await collector.send(records, asyncio.to_thread)
-                    await asyncio.to_thread(queue.accept_file_report, root)
+                    sent = send_file_report(queue, collector, asyncio.to_thread, root, records)
+                    reason = await sent or reason
                 failures = 0
                 _print_result(shipped, collector, missing, as_json=as_json, only_news=follow)
+                if reason:
+                    warn(f"the costs of prompt files were not reported: {reason}")
                 if not follow:
-                    return bool(shipped.refused)
+                    return bool(shipped.refused or reason)
             except CollectorError as error:
                 warn(f"{error}; the calls remain queued")
                 if not follow:

@@ -14,12 +14,14 @@ import asyncio
 import gzip
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from sidecar.config.private_files import locked
 from sidecar.cost.export import COLUMNS, TABLES, event_of_row
@@ -59,6 +61,8 @@ _FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY = 900.0, 86_400.0
 """The first and the longest delay in seconds before a rejected call is sent again."""
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
+_HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+_HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _SCHEMA = (
@@ -175,6 +179,8 @@ class ShippingQueue:
         names = (identity.salt or identity.secret, identity.user, identity.team)
         digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
         self._destination = f"{endpoint} {digest}"
+        self._report_days: dict[str, int] = {}
+        """The last UTC day on which a workspace's prompt files are known to be reported."""
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
         """Return the next calls, starting with amended calls, without rejected calls.
@@ -290,11 +296,16 @@ class ShippingQueue:
         Raises:
             LedgerError: Reading failed.
         """
+        today = time.time_ns() // _DAY_NS
+        if self._report_days.get(workspace) == today:
+            return True
         with self.ledger.reader() as connection:
             found = connection.execute(
                 "SELECT 1 FROM file_report WHERE destination = ? AND workspace = ? AND day = ?",
-                (self._destination, workspace, time.time_ns() // _DAY_NS),
+                (self._destination, workspace, today),
             ).fetchone()
+        if found is not None:
+            self._report_days[workspace] = today
         return found is not None
 
     def accept_file_report(self, workspace: str) -> None:
@@ -442,15 +453,16 @@ class Collector:
                 return Delivery(refused, reason, is_complete=False)
         return Delivery(refused, last_reason if refused else "")
 
-    async def send(self, records: Sequence[Record], run: Run) -> None:
+    async def send(self, records: Sequence[Record], run: Run) -> str:
         """Send records in one request.
 
+        Return why the collector rejected it, or an empty string if it accepted all records.
+
         Raises:
-            CollectorError: The collector is unavailable, or rejects a record.
+            CollectorError: The collector is unavailable.
             ShippingError: The extra `[otel]` is not installed.
         """
-        if records and (reason := await self._post(records, run)):
-            raise CollectorError(reason)
+        return await self._post(records, run) if records else ""
 
     async def aclose(self) -> None:
         if self._client is not None:
@@ -566,15 +578,24 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 
 
 def environment_headers() -> dict[str, str]:
-    """Return the headers in `OTEL_EXPORTER_OTLP_HEADERS`, for example for authentication."""
-    try:
-        from opentelemetry.util.re import parse_env_headers
-    except ImportError:  # `deliver` reports the missing extra
-        return {}
-    text = os.environ.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_HEADERS", ""
-    )
-    return dict(parse_env_headers(text, liberal=True))
+    """Return the headers in `OTEL_EXPORTER_OTLP_HEADERS`, for example for authentication.
+
+    Raises:
+        ShippingError: The variable does not contain headers. The message does not quote it.
+    """
+    variable = next(filter(os.environ.get, _HEADER_VARIABLES), _HEADER_VARIABLES[-1])
+    headers = {}
+    for item in filter(str.strip, os.environ.get(variable, "").split(",")):
+        name, equals, value = (unquote(part.strip()) for part in item.partition("="))
+        if not (
+            equals and _HEADER_NAME.fullmatch(name) and value.isascii() and value.isprintable()
+        ):
+            raise ShippingError(
+                f"the environment variable {variable} does not contain valid headers; write "
+                "NAME=VALUE, separate headers with commas, and percent-encode special characters"
+            )
+        headers[name.lower()] = value
+    return headers
 
 
 @asynccontextmanager
@@ -585,6 +606,39 @@ async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[C
         yield collector
     finally:
         await collector.aclose()
+
+
+async def send_file_report(
+    queue: ShippingQueue, collector: Collector, run: Run, workspace: str, records: Sequence[Record]
+) -> str:
+    """Report the costs of a workspace's prompt files.
+
+    Return why the collector rejected the report, or an empty string if it accepted it. A rejected
+    report is not sent again, because the next day's report replaces it.
+
+    Raises:
+        CollectorError: The collector is unavailable.
+        ShippingError: The extra `[otel]` is not installed.
+        LedgerError: The ledger cannot be used.
+    """
+    reason = await collector.send(records, run)
+    await run(partial(queue.accept_file_report, workspace))
+    return reason
+
+
+@asynccontextmanager
+async def _locked_against_others(queue: ShippingQueue, run: Run) -> AsyncIterator[bool]:
+    """Lock the queue on a thread. Yields False if another process is sending its calls."""
+    path, stack = queue.ledger.path, ExitStack()
+    try:
+        try:
+            lock = locked(path.with_name("shipping.lock"), 0.0)
+            is_alone = await run(partial(stack.enter_context, lock))
+        except OSError as error:
+            raise explained(error, path) from error
+        yield is_alone
+    finally:
+        await run(stack.close)
 
 
 async def ship(
@@ -610,14 +664,8 @@ async def ship(
         ShippingError: The extra `[otel]` is not installed.
         LedgerError: The ledger cannot be used.
     """
-    path = queue.ledger.path
-    lock = locked(path.with_name("shipping.lock"), 0.0)
-    try:
-        is_alone = await run(lock.__enter__)
-    except OSError as error:
-        raise explained(error, path) from error
-    shipped = Shipped(busy=not is_alone)
-    try:
+    async with _locked_against_others(queue, run) as is_alone:
+        shipped = Shipped(busy=not is_alone)
         while is_alone:
             batch = await run(partial(queue.next_batch, limit))
             is_retry = not batch.calls
@@ -640,5 +688,3 @@ async def ship(
                 break
             await asyncio.sleep(pause)
         return shipped
-    finally:
-        lock.__exit__(None, None, None)

@@ -105,8 +105,8 @@ class SidecarServer(LanguageServer):
             self.retries.close_unused_soon()
             self.sharing.forget_closed_soon()
             self.history.settings_changed()
-            self.shipping.ship_soon()
-            self.team_spending.read_soon()
+            self.shipping.settings_changed()
+            self.team_spending.settings_changed()
             self.agent_sessions.on_settings_changed()
         if what == "context" and workspace is not None:
             self.sharing.share_soon(workspace)

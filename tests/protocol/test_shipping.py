@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
+from sidecar.cost import shipping
 from sidecar.server.features import background
 from tests.collector import Collector
 
@@ -103,3 +104,78 @@ async def test_a_collector_that_is_away_is_asked_less_and_less(
     await bare.request("cost/record", CALL)
     await asyncio.sleep(2)
     assert 2 <= len(collector.bodies) <= 6, "after 0.1, 0.15, 0.25, 0.45, 0.85 and 1.65 seconds"
+
+
+async def test_rejected_calls_do_not_delay_later_ones(
+    bare: Client, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector.answer = lambda _path, body: (400 if b"gpt-5" in body else 200, b"", {})
+    await bare.initialize()
+    bare.ignore("status/update")
+    for number, model in enumerate(("gpt-5", "claude-haiku-4-5", "gpt-5", "claude-haiku-4-5")):
+        await bare.request("cost/record", {**CALL, "model": model, "requestId": f"msg_{number}"})
+        await asyncio.sleep(0.2)
+    async with asyncio.timeout(10):
+        while len(collector.calls()) < 2 or "rejected calls" not in caplog.text:
+            await asyncio.sleep(0.05)
+    assert caplog.text.count("the collector rejected calls") == 1
+
+
+async def test_a_change_of_settings_ends_the_delay_after_failures(
+    bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "LONGEST_SHIP_SECONDS", 600.0)
+    collector.answer = lambda _path, _body: (503, b"", {"Retry-After": "600"})
+    await bare.initialize()
+    bare.ignore("status/update")
+    await bare.request("cost/record", CALL)
+    async with asyncio.timeout(10):
+        while not collector.bodies:
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+    collector.answer = lambda _path, _body: (200, b"", {})
+    with config_file().open("a") as file:
+        file.write('[team]\nteam = "platform"\n')
+    bare.notify("workspace/didChangeConfiguration", {"settings": {}})
+    async with asyncio.timeout(10):
+        while not collector.calls():
+            await asyncio.sleep(0.05)
+    assert collector.calls()[0]["team.id"] == "platform"
+
+
+async def test_invalid_headers_do_not_end_shipping(
+    bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=K\u00e4se")
+    await bare.initialize()
+    bare.ignore("status/update")
+    await bare.request("cost/record", CALL)
+    await asyncio.sleep(0.5)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=Kase")
+    async with asyncio.timeout(10):
+        while not collector.calls():
+            await asyncio.sleep(0.05)
+
+
+async def test_the_queue_is_not_opened_for_every_run(
+    bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+
+    def open_queue(*args: Any) -> object:
+        opened.append(args)
+        return real(*args)
+
+    real = shipping.open_queue
+    monkeypatch.setattr(shipping, "open_queue", open_queue)
+    await bare.initialize()
+    bare.ignore("status/update")
+    opened_by_call = []
+    for number in range(3):
+        await bare.request("cost/record", {**CALL, "requestId": f"msg_{number}"})
+        async with asyncio.timeout(10):
+            while len(collector.calls()) <= number:
+                await asyncio.sleep(0.05)
+        opened_by_call.append(len(opened))
+    assert opened_by_call[0] > 0
+    assert opened_by_call[1] == opened_by_call[2]

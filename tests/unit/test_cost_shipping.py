@@ -393,6 +393,20 @@ def test_headers_come_from_the_environment(
     assert (headers["authorization"], headers["x-team"]) == ("Bearer abc", "a")
 
 
+@pytest.mark.parametrize(
+    "value", ["x-key=K\u00e4se", "x-key=K%0Aase", "x-\u00e4=Kase", "Kase", "x y=Kase"]
+)
+def test_headers_that_cannot_be_sent_are_reported_without_quoting_them(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", value)
+    book.ledger.record(EVENT)
+    with pytest.raises(ShippingError, match="OTEL_EXPORTER_OTLP_HEADERS") as failed:
+        send(book, configure(collector))
+    assert "ase" not in str(failed.value).replace("separate", "")
+    assert collector.bodies == []
+
+
 def test_a_user_without_a_salt_is_not_shipped(
     collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -536,6 +550,31 @@ def test_prompt_files_are_reported_once_a_day_and_workspace(
     configure(collector, '[team]\nteam = "platform"\n')
     assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
     assert [file.get("team.id") for file in files()] == [None, None, "platform", "platform"]
+
+
+def test_a_rejected_report_of_prompt_files_does_not_stop_others(
+    collector: Collector, tmp_path: Path
+) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "CLAUDE.md").write_text("Be brief.")
+        home.session(tmp_path / name).reply()
+    configure(collector)
+    reports: list[bytes] = []
+
+    def refuse_first(_path: str, body: bytes) -> Answer:
+        reports.extend([body] if b"token_sidecar.file.id" in body else [])
+        return (400 if body in reports[:1] else 200), b"", {}
+
+    collector.answer = refuse_first
+    done = CliRunner().invoke(cost, ["ship"])
+    assert done.exit_code == 1
+    assert done.output.count("not reported: ") == 1
+    assert len(reports) == 2
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    assert len(reports) == 2
 
 
 def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(

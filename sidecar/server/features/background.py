@@ -233,10 +233,17 @@ class CallShipping:
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
         self._failures = 0
+        self._opened: tuple[Settings, ShippingQueue] | None = None
+        self._warned: set[str] = set()
 
-    def ship_soon(self) -> None:
-        """Schedule sending of calls if a collector is configured."""
-        if self._workspace() is not None:
+    def settings_changed(self) -> None:
+        """Schedule sending of calls if a collector is configured. Ends the delay after failures."""
+        if self._workspace() is None:
+            return
+        if self._failures:
+            self._failures = 0
+            self._scheduler.run_now(("shipping",), self._ship)
+        else:
             self._scheduler.schedule(("shipping",), SHIP_SECONDS, self._ship)
 
     def _workspace(self) -> Workspace | None:
@@ -247,43 +254,56 @@ class CallShipping:
         workspace = self._workspace()
         if workspace is None:
             return
-        delay = SHIP_SECONDS
+        delay = LONGEST_SHIP_SECONDS  # after a defect
         try:
             await self._ship_queued(workspace)
-            self._failures = 0
+            self._failures, delay = 0, SHIP_SECONDS
         except SidecarError as error:
+            self._opened = None  # the ledger may have been replaced
             self._failures += 1
             if self._failures == 1:
                 logger.warning("cannot send calls to the collector: %s", error)
-            delay += backoff(self._failures, SHIP_SECONDS, LONGEST_SHIP_SECONDS)
+            delay = SHIP_SECONDS + backoff(self._failures, SHIP_SECONDS, LONGEST_SHIP_SECONDS)
             delay = max(delay, getattr(error, "retry_after", 0.0))
-        self._scheduler.schedule(("shipping",), delay, self._ship)
+        finally:
+            self._scheduler.schedule(("shipping",), delay, self._ship)
 
     async def _ship_queued(self, workspace: Workspace) -> None:
         run, settings = self._services.workers.run, workspace.settings
         shipping = await run(partial(import_module, "sidecar.cost.shipping"))
-        spending = self._services.spending(workspace)
-        queue = await run(lambda: shipping.open_queue(spending.book, settings))
-        if queue is not None:
-            async with shipping.open_collector(queue, settings.ledger.otel_endpoint) as collector:
-                await shipping.ship(
-                    queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
-                )
-                for root in tuple(self._services.roots):
-                    await self._ship_files(root, queue, collector)
+        if self._opened is None or self._opened[0] != settings:
+            spending = self._services.spending(workspace)
+            queue = await run(lambda: shipping.open_queue(spending.book, settings))
+            self._opened = settings, queue
+        _settings, queue = self._opened
+        async with shipping.open_collector(queue, settings.ledger.otel_endpoint) as collector:
+            shipped = await shipping.ship(
+                queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
+            )
+            if shipped.refused:
+                self._warn_once("calls", shipped.reason)
+            for root in tuple(self._services.roots):
+                await self._ship_files(root, queue, collector)
 
     async def _ship_files(
         self, workspace: Workspace, queue: ShippingQueue, collector: Collector
     ) -> None:
         """Report what a workspace's prompt files cost, once a day."""
+        from sidecar.cost.shipping import send_file_report
         from sidecar.workspace.prompt_files import file_costs, file_records
 
         run, uri = self._services.workers.run, workspace.uri
         if uri is None or await run(partial(queue.has_file_report, uri)):
             return
         files = await file_costs(self._services, workspace, CostFilesParams())
-        await collector.send(file_records(files, uri, queue.identity), run)
-        await run(partial(queue.accept_file_report, uri))
+        records = file_records(files, uri, queue.identity)
+        if reason := await send_file_report(queue, collector, run, uri, records):
+            self._warn_once("the costs of prompt files", reason)
+
+    def _warn_once(self, what: str, reason: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("the collector rejected %s: %s", what, reason)
 
 
 class TeamSpending:
@@ -291,14 +311,18 @@ class TeamSpending:
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
-        self._is_reported = False
+        self._has_read = self._is_reported = False
 
-    def read_soon(self) -> None:
-        """Schedule a read of the team's store if the team has caps, or had caps before."""
+    def settings_changed(self) -> None:
+        """Read the team's store if the team has caps, or had caps before."""
         if any(_has_team_caps(root) or root.costs.team for root in self._services.roots):
-            self._scheduler.schedule(("team",), TEAM_FIRST_SECONDS, self._read)
+            if self._has_read:
+                self._scheduler.run_now(("team",), self._read)
+            else:
+                self._scheduler.schedule(("team",), TEAM_FIRST_SECONDS, self._read)
 
     async def _read(self) -> None:
+        self._has_read = True
         for workspace in tuple(self._services.roots):
             try:
                 spent = await self._services.workers.run(partial(read_team, workspace.settings))
