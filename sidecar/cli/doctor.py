@@ -78,6 +78,7 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "declared": [without_secrets(endpoint.url) for endpoint in settings.endpoints],
             "capabilities": _probe_endpoints(settings),
         },
+        "teamStore": _check_team_store(settings),
         "agents": _list_agents(settings),
         "mcpClients": _list_mcp_clients(root, settings),
         "configuration": {
@@ -160,6 +161,22 @@ def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
     return asyncio.run(probe())
 
 
+def _check_team_store(settings: Settings) -> dict[str, str | None] | None:
+    """Return the address of the team's store and its problem, or None without a store."""
+    from sidecar.cost.team import TeamStore, TeamStoreError
+    from sidecar.endpoints.http import without_secrets
+
+    if settings.team.store is None:
+        return None
+    problem = None
+    try:
+        with TeamStore(settings.team):
+            pass
+    except TeamStoreError as error:
+        problem = str(error)
+    return {"url": without_secrets(settings.team.store), "problem": problem}
+
+
 def _model_without_endpoint(settings: Settings) -> str | None:
     from sidecar.models.names import matches
 
@@ -215,6 +232,8 @@ def _report_text(report: dict[str, Any]) -> list[str]:
             f"chat {row['chat']}, window {row['limit'] or 'unknown'}"
         )
         lines += [f"      {row['reason']}"] if row["reason"] else []
+    if store := report["teamStore"]:
+        lines += ["", "Team store", _table_row(store["url"], store["problem"] or "ok")]
     lines += ["", "Agents"]
     lines += [_table_row(row["agent"], _agent_text(row)) for row in report["agents"]] or [
         "  No session files found."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.cli.doctor import _EXTRAS
+from sidecar.config.paths import config_file
 
 
 def test_doctor_shows_the_source_of_a_value(tmp_path: Path) -> None:
@@ -48,6 +50,18 @@ def test_unreachable_endpoint_is_reported(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
     (row,) = json.loads(done.output)["endpoints"]["capabilities"]
     assert (row["model"], row["text"], row["limit"]) == ("qwen-tiny", "unreachable", None)
+
+
+def test_an_unreachable_team_store_is_reported(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    config_file().write_text(f'[team]\nstore = "{url}"\n')
+    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    _, _, shown = done.output.partition("Team store")
+    assert f"the team's store {url} cannot be read: " in shown
+    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    assert json.loads(done.output)["teamStore"]["url"] == url
 
 
 def test_agents_are_listed_with_skipped_lines(
