@@ -27,7 +27,12 @@ from sidecar.config.private_files import locked
 from sidecar.cost.export import COLUMNS, TABLES, event_of_row
 from sidecar.cost.ledger import DAY_MS, explained
 from sidecar.cost.records import Identity, Record, export_request, record_of
-from sidecar.endpoints.http import host_of, without_secrets
+from sidecar.endpoints.http import (
+    LOCAL_HOSTS,
+    host_of,
+    warn_if_readable,
+    without_secrets,
+)
 from sidecar.errors import SidecarError, how_to_install
 from sidecar.tasks import backoff
 from sidecar.text.printable import printable
@@ -63,7 +68,6 @@ _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
-_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
@@ -512,7 +516,7 @@ class Collector:
             },
             timeout=_TIMEOUT,
             follow_redirects=False,
-            trust_env=host_of(self._url) not in _LOCAL_HOSTS,
+            trust_env=host_of(self._url) not in LOCAL_HOSTS,
         )
 
 
@@ -601,7 +605,10 @@ def environment_headers() -> dict[str, str]:
 @asynccontextmanager
 async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[Collector]:
     """Open the collector to which a queue is sent."""
-    collector = Collector(endpoint, queue.identity.resource(), environment_headers())
+    headers = environment_headers()
+    if headers:
+        warn_if_readable(endpoint, "the collector's headers")
+    collector = Collector(endpoint, queue.identity.resource(), headers)
     try:
         yield collector
     finally:

@@ -18,7 +18,7 @@ from sidecar.cost.events import Buckets
 from sidecar.cost.page import PageSource
 from sidecar.cost.prices import Cost
 from sidecar.cost.reports import SPANS, Tally, add_charts, build_report, ordered_keys
-from sidecar.endpoints.http import without_secrets
+from sidecar.endpoints.http import warn_if_readable, without_secrets
 from sidecar.errors import BadParamsError, SidecarError, how_to_install
 from sidecar.text.pages import COLOURS
 
@@ -86,6 +86,7 @@ class TeamStore:
                     f"the environment variable {team.store_password_env} ([team] "
                     "store-password-env) is not set"
                 )
+            warn_if_readable(team.store, "the password of the team's store")
         try:
             import clickhouse_connect
         except ImportError as error:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -26,6 +28,8 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     import httpx
 
+logger = logging.getLogger(__name__)
+
 # Addresses and keys
 
 _REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
@@ -35,6 +39,17 @@ Ollama.
 """
 
 _SET_IT = "set it to the server's key in the environment of the editor or shell"
+
+
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@cache
+def warn_if_readable(url: str, secret: str) -> None:
+    """Log a warning, once, if a secret is sent to another machine without encryption."""
+    if url.startswith("http://") and host_of(url) not in LOCAL_HOSTS:
+        where = without_secrets(url)
+        logger.warning("%s may be read by others on the way to %s; use https://", secret, where)
 
 
 def host_of(url: str) -> str:

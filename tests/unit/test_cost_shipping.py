@@ -26,6 +26,7 @@ from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.protocol import CostRecordParams
 from sidecar.cost.records import usd_attribute
 from sidecar.cost.shipping import CollectorError, ShippingError, open_queue, ship
+from sidecar.endpoints.http import warn_if_readable
 from sidecar.tasks import backoff
 from tests.collector import Collector, calls_of, rejection
 
@@ -405,6 +406,28 @@ def test_headers_that_cannot_be_sent_are_reported_without_quoting_them(
         send(book, configure(collector))
     assert "ase" not in str(failed.value).replace("separate", "")
     assert collector.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "headers", "warnings"),
+    [
+        ("http://collector.test", "x-key=Kase", 1),
+        ("http://collector.test", "", 0),
+        ("https://collector.test", "x-key=Kase", 0),
+        ("http://127.0.0.1:9", "x-key=Kase", 0),
+    ],
+)
+def test_headers_without_encryption_are_warned_of_once(
+    book: CostBook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    endpoint: str, headers: str, warnings: int,
+) -> None:  # fmt: skip
+    warn_if_readable.cache_clear()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", headers)
+    settings = configure(endpoint)
+    for _ in range(2):
+        send(book, settings)
+    assert len(caplog.messages) == warnings
+    assert "Kase" not in caplog.text
 
 
 def test_a_user_without_a_salt_is_not_shipped(
