@@ -137,7 +137,7 @@ def cost(
     if as_json:
         print_json({"rows": report.rows, "totals": report.totals})
     elif not report.rows and team:
-        print_lines("The team's store has no such calls.")
+        print_lines("The team's store contains no matching calls.")
     elif not report.rows:
         print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
         _warn_if_unknown_agent(scope["agent"])
