@@ -60,7 +60,8 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
     else:
         print_lines(
             f"Created {path}",
-            "All keys are commented out. To set one, remove the # in front of it.",
+            "All keys are commented out. To set one, remove the # in front of it and of its "
+            "[table] line.",
         )
 
 
@@ -123,7 +124,8 @@ def list_problems(loaded: Loaded) -> list[str]:
         tokenizers = Tokenizers([msgspec.structs.replace(entry, models=("*",))])
         tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
         problems += tokenizers.problems
-    return [*map(str, loaded.problems), *problems]
+    found = sorted(loaded.problems, key=lambda problem: (str(problem.file), problem.line or 0))
+    return [*map(str, found), *problems]
 
 
 def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:

@@ -270,11 +270,12 @@ def _endpoint_use(endpoints: dict[str, Any]) -> str:
 
 def _agent_text(row: dict[str, Any]) -> str:
     stores = counted(row["stores"], "file")
-    files = f"{stores}, {row['size'] / 1e6:.1f} MB, newest {row['newestAt'][:10]}"
+    written = f"newest file written {row['newestAt'][:10]}"
+    files = f"{stores}, {row['size'] / 1e6:.1f} MB, {written}"
     if row["problem"]:
         return f"{files}: cannot be read ({row['problem']})"
     skipped = f", {counted(row['skipped'], 'line')} not understood" if row["skipped"] else ""
-    return f"{files} with {counted(row['calls'], 'call')}{skipped}"
+    return f"{files}, {counted(row['calls'], 'call')} in it{skipped}"
 
 
 def _table_row(name: str, value: str) -> str:

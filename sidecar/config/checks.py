@@ -45,9 +45,11 @@ def convert_value(value: object, wanted: object) -> object:
     try:
         converted = convert(value, kind)
     except msgspec.ValidationError:
-        text = _without_metadata(kind) is str or get_origin(_without_metadata(kind)) is Literal
-        is_other_text = text and isinstance(value, str) and value
-        actual = "a different string" if is_other_text else describe_value(value)
+        plain = _without_metadata(kind)
+        is_other_text = isinstance(value, str) and value
+        if is_other_text and (plain is str or get_origin(plain) is Literal):
+            raise InvalidError(f"must be {describe_type(kind)}") from None
+        actual = describe_value(value)
         raise InvalidError(f"must be {describe_type(kind)}, but is {actual}") from None
     if kind == Url and _has_credentials(converted):
         raise InvalidError(
@@ -65,7 +67,8 @@ def describe_type(wanted: object) -> str:
             return note.description
     plain = _without_metadata(wanted)
     if get_origin(plain) is Literal:
-        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(plain))
+        *others, last = (f'"{choice}"' for choice in get_args(plain))
+        return f"{', '.join(others)} or {last}" if others else last
     if get_origin(plain) is tuple:
         return f"a list in which each entry is {describe_type(get_args(plain)[0])}"
     return _WORDS[plain] if isinstance(plain, type) and plain in _WORDS else "a table"

@@ -253,7 +253,8 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, is_in_table: bool) -
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
         if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
-            return f"; it belongs in {field.encode_name}"
+            table = f"[{field.encode_name}]"
+            return f"; it belongs in {f'[{table}]' if _entry_type(field.type) else table}"
     if similar:
         return f"; did you mean {layer.spell_key(similar[0])}?"
     return f"; known keys: {', '.join(layer.spell_key(name) for name in sorted(names))}"

@@ -388,7 +388,8 @@ def _row_text(count: Count, cost: PromptFileCost, span: str) -> str:
     if cost.cost is not None:
         price = usd_text(cost.cost)
         price = price if price.startswith("<") else f"about {price}"
-        price += f" + {cost.unpriced:,} unpriced" if cost.unpriced else ""
+        if cost.unpriced:
+            price += f" + {counted(cost.unpriced, 'request')} unpriced"
     share = percent_text(100 * cost.cached // cost.requests)
     requests = counted(cost.requests, "request")
     return f"{head} · {requests} {span} · {price}, {share} from cache · {model}"

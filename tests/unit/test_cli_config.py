@@ -79,6 +79,12 @@ def test_problems_are_reported_with_exit_code_2(tmp_path: Path) -> None:
     assert len(told["problems"]) == 1
 
 
+def test_problems_are_sorted_by_line(tmp_path: Path) -> None:
+    (tmp_path / PROJECT_FILE).write_text("zzz = 1\n[status]\nhide = 1\n[context]\nreserve = -1\n")
+    problems = json.loads(run("check", "--workspace", str(tmp_path), "--json").output)["problems"]
+    assert [int(one.partition(PROJECT_FILE)[2].split(":")[1]) for one in problems] == [1, 3, 5]
+
+
 def test_the_sample_names_each_default(tmp_path: Path) -> None:
     config_file().unlink(missing_ok=True)
     assert run("init", "--workspace", str(tmp_path), "--user").exit_code == 0
