@@ -17,10 +17,10 @@ import msgspec
 from sidecar import typed
 from sidecar.cli.check import ProjectLocation, check_paths
 from sidecar.cli.counters import local_counters, map_batches
-from sidecar.counting.count import METHODS, tokens_text
+from sidecar.counting.count import METHODS, number_text, tokens_text
 from sidecar.errors import BadParamsError
 from sidecar.mcp import schemas
-from sidecar.text.printable import counted, percent_text, printable
+from sidecar.text.printable import counted, percent_text, printable, whole_percents
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import File, SkippedPath, decode, find, read, read_bytes
 from sidecar.workspace.token_map import build_token_map, flatten
@@ -127,7 +127,7 @@ class Tools:
         if is_folder and counted_files:
             lines.append("Largest files:")
             for file in sorted(counted_files, key=lambda file: -file.tokens)[:10]:
-                lines.append(f"{file.tokens:,} {project.shown(file.path)}")
+                lines.append(f"{number_text(file.tokens, file.method)} {project.shown(file.path)}")
                 largest.append({"path": project.shown(file.path), "tokens": file.tokens})
         text, kept = self._shorten(lines)
         if is_folder:
@@ -155,11 +155,7 @@ class Tools:
         if not report.budgets:
             head = "No budgets are configured; add [[budget]] to .token-sidecar.toml."
         else:
-            head = (
-                f"{counted(over, 'budget')} exceeded in {counted(len(report.files), 'file')}."
-                if over
-                else f"All of {counted(len(report.files), 'file')} are within budget."
-            )
+            head = _budgets_text(over, len(findings) - over, len(report.files))
         text, kept = self._shorten([head, *errors, *unchecked, *lines])
         listed = max(0, kept - 1 - len(errors) - len(unchecked))
         return Answer(
@@ -215,9 +211,10 @@ class Tools:
         shown_rows = [row for row in report.rows if not row.children]
         lines = [f"{row.label}: {row.value}" for row in shown_rows]
         if usage.contents:
+            shares = whole_percents([part.tokens for part in usage.contents])
             parts = (
-                f"{part.label} {percent_text(100 * part.tokens / (usage.tokens or 1))}"
-                for part in usage.contents
+                f"{part.label} {percent_text(share)}"
+                for part, share in zip(usage.contents, shares, strict=True)
             )
             lines.append(f"Filled by (estimated): {', '.join(parts)}")
         notes = []
@@ -243,8 +240,10 @@ class Tools:
         files = await self._count_path(folder, model, call)
         top = build_token_map(_relative_counts(files, folder), arguments.depth)
         entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)
-        head = f"{project.shown(folder)}: {top.tokens:,} tokens in {counted(top.files, 'file')}"
-        lines = [f"{entry.tokens:,} {entry.path}" for entry in entries]
+        method = _weakest_method(files)
+        size = tokens_text(top.tokens, method)
+        head = f"{project.shown(folder)}: {size} in {counted(top.files, 'file')}"
+        lines = [f"{number_text(entry.tokens, method)} {entry.path}" for entry in entries]
         text, kept = self._shorten([f"{head} for {model}. The largest entries:", *lines])
         listed = entries[: kept - 1]
         return Answer(
@@ -253,7 +252,7 @@ class Tools:
                 "tokens": top.tokens,
                 "files": top.files,
                 "model": model,
-                "method": _weakest_method(files),
+                "method": method,
                 "entries": [{"path": entry.path, "tokens": entry.tokens} for entry in listed],
                 "left": len(entries) - len(listed),
             },
@@ -325,6 +324,12 @@ _METHOD_TEXTS: dict[Method, str] = {
     "calibrated": "calibrated estimate",
     "estimate": "estimate",
 }
+
+
+def _budgets_text(over: int, near: int, files: int) -> str:
+    checked = f"{counted(files, 'file')} checked."
+    exceeded = f"{counted(over, 'budget')} exceeded" if over else "No budgets exceeded"
+    return f"{exceeded}{f', {near:,} near' if near else ''}; {checked}"
 
 
 def _relative_counts(files: Sequence[_Counted], folder: Path) -> list[tuple[str, int]]:

@@ -119,6 +119,18 @@ def percent_text(share: float) -> str:
     return f"{math.floor(share + 1e-9)} %"
 
 
+def whole_percents(parts: Sequence[int]) -> list[int]:
+    """Return each part's percentage of their sum. The rounded percentages add up to 100."""
+    whole = sum(parts)
+    if not whole:
+        return [0] * len(parts)
+    shares = [100 * part // whole for part in parts]
+    largest = sorted(range(len(parts)), key=lambda index: -(100 * parts[index] % whole))
+    for index in largest[: 100 - sum(shares)]:
+        shares[index] += 1
+    return shares
+
+
 @cache
 def _unprintable() -> re.Pattern[str]:
     return re.compile(f"[{_ACTIVE}]")

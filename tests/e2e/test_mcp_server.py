@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -134,6 +135,29 @@ async def test_a_map_has_the_sums_of_the_count_command(project: Path) -> None:
     assert found["tokens"] == top
 
 
+async def test_estimates_in_lists_are_marked(project: Path) -> None:
+    config = project / ".token-sidecar.toml"
+    config.write_text(config.read_text().replace("gpt-4o", "claude-opus-5"))
+    async with connected(project) as client:
+        listed = text_of(await client.call_tool("token_map", {}))
+        folder = text_of(await client.call_tool("count_tokens", {"path": "."}))
+    for text in (listed, folder):
+        entries = [line for line in text.splitlines() if line.rpartition(" ")[2].endswith(".md")]
+        assert entries
+        assert all(entry.startswith("~") for entry in entries), text
+
+
+async def test_budgets_that_are_nearly_used_up_are_not_called_exceeded(project: Path) -> None:
+    (project / ".token-sidecar.toml").write_text(
+        '[[budget]]\nfiles = "docs/a.md"\nmax-tokens = 1\n'
+        '[[budget]]\nfiles = "near.md"\nmax-tokens = 10\n'
+    )
+    (project / "near.md").write_text("a" + " a" * 8)
+    async with connected(project) as client:
+        text = text_of(await client.call_tool("check_budgets", {}))
+    assert re.match(r"1 budget exceeded, 1 near; \d+ files checked\.\n", text)
+
+
 async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
     async with connected(project) as client:
         found = await client.call_tool("check_budgets", {})
@@ -143,7 +167,7 @@ async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
     assert found.structured_content is not None
     (finding,) = found.structured_content["findings"]
     assert finding["over"] == reported["over"]
-    assert text_of(found).startswith("1 budget exceeded in ")
+    assert text_of(found).startswith("1 budget exceeded; ")
     assert within.structured_content is not None
     assert within.structured_content["exceeded"] == 0
 

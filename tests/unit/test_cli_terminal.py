@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from sidecar.cli import main
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
-from sidecar.text.printable import compact_number, duration_text, first_names
+from sidecar.text.printable import compact_number, duration_text, first_names, whole_percents
 from tests.e2e.pictures.sessions import write_day
 
 if TYPE_CHECKING:
@@ -125,6 +125,14 @@ def test_each_agent_has_one_note_about_its_costs() -> None:
     shown = ESCAPE.sub("", run_in_terminal(120, "cost"))
     for agent in ("claude-code", "codex", "opencode"):
         assert len(re.findall(rf"\b{agent}\b", shown.partition("total")[2])) == 1
+
+
+def test_rounded_percentages_add_up_to_100() -> None:
+    assert whole_percents([1, 1, 1]) == [34, 33, 33]
+    assert whole_percents([996, 2, 2]) == [100, 0, 0]
+    assert whole_percents([7, 8, 5, 0]) == [35, 40, 25, 0]
+    assert whole_percents([0, 0]) == [0, 0]
+    assert whole_percents([]) == []
 
 
 def test_long_lists_of_names_are_shortened() -> None:
