@@ -189,9 +189,9 @@ def test_rollups_are_the_sums_of_the_events(
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"buckets": Buckets(input=-1)}, "tokens"),
-        ({"buckets": Buckets(output=10**13)}, "tokens"),
-        ({"estimated_tokens": -1}, "tokens"),
+        ({"buckets": Buckets(input=-1)}, "token count"),
+        ({"buckets": Buckets(output=10**13)}, "token count"),
+        ({"estimated_tokens": -1}, "token count"),
         ({"model": ""}, "model"),
         ({"model": "m" * 513}, "model"),
         ({"category": "c" * 513}, "category"),
