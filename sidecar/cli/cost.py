@@ -189,8 +189,10 @@ def _warn_if_unknown_agent(name: str | None) -> None:
     from sidecar.config.checks import similar_agents
     from sidecar.config.settings import AGENTS
 
-    if name and name not in (*AGENTS, "protocol") and (near := similar_agents([name])):
-        warn(f"unknown agent {name}; did you mean {near[0]}?")
+    if name and name not in (*AGENTS, "protocol"):
+        near = similar_agents([name])
+        hint = f"did you mean {near[0]}?" if near else f"known agents: {', '.join(sorted(AGENTS))}"
+        warn(f"unknown agent {name}; {hint}")
 
 
 @cost.command()
@@ -237,7 +239,7 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
             raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
         except ImportError:
             raise ValueError(f"Parquet needs more packages; {how_to_install('parquet')}") from None
-    print_lines(f"Wrote {output}", err=True)
+    print_lines(f"Wrote {output}.", err=True)
 
 
 @cost.command()
@@ -360,7 +362,7 @@ def _write_page(html: str, target: Path) -> None:
         target.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"cannot write {target}: {error.strerror}") from error
-    print_lines(f"Wrote {target}", err=True)
+    print_lines(f"Wrote {target}.", err=True)
 
 
 def _names_and_files(

@@ -75,7 +75,9 @@ class TeamStore:
             TeamStoreError: The settings are incomplete, or the server is unreachable.
         """
         if team.store is None:
-            raise TeamStoreError("no team store is configured; set [team] store in your own file")
+            raise TeamStoreError(
+                "no team store is configured; set [team] store in your own configuration"
+            )
         self._where = without_secrets(team.store)
         parts = urlsplit(team.store)
         password = ""

@@ -110,7 +110,8 @@ def test_unknown_agent_is_reported_with_a_similar_one() -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("No calls match")
     assert result.stderr == ("token-sidecar: unknown agent claud-code; did you mean claude-code?\n")
-    for name in ("claude-code", "protocol", "nobody"):
+    assert "unknown agent nobody; known agents: aider, amp, " in run("--agent", "nobody").stderr
+    for name in ("claude-code", "protocol"):
         assert run("--agent", name, "--since", "2001-01-01", "--until", "2001-01-02").stderr == ""
 
 
