@@ -13,8 +13,8 @@ import click
 )
 @click.option(
     "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    default="WARNING",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="warning",
     show_default=True,
     help="Minimum level of messages on standard error. They never contain document text.",
 )
