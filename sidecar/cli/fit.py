@@ -1,4 +1,4 @@
-"""`token-sidecar fit`: shortens a text to a token limit."""
+"""`token-sidecar fit`: shortens text to fit a token limit."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Sums(NamedTuple):
     exact: int = 0
     endpoint: int = 0
     estimate: int = 0
-    """Estimated tokens, calibrated or not. The conversation's calibration applies to them."""
+    """The estimated token count, to which the conversation's calibration is applied."""
     calibrated: int = 0
     """The part of `estimate` that has already been calibrated."""
     error: float = 0.0

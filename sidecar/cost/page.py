@@ -426,7 +426,7 @@ class _Report:
         )
 
     def _session_names(self, sessions: Sequence[tuple[str, ...]]) -> list[str]:
-        """Return the names of sessions by id and agent. A name has a label or id, and the agent."""
+        """Return each session's display name: its label or id, followed by its agent."""
         labels = self._source.session_labels([session for session, _ in sessions if session])
         names = []
         for session, agent in sessions:

@@ -161,7 +161,7 @@ class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     estimated_tokens: int | None = None
     """The prompt size that was estimated before the call was sent."""
     request_id: str | None = None
-    """The vendor's id of the call. If a call with the same id is recorded again, it is ignored."""
+    """The vendor's id for the call. A call whose id is already recorded is ignored."""
     at: datetime | None = None
     """The time of the call (RFC 3339); defaults to now."""
 

@@ -73,7 +73,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
     # The key of hashes, if the team has no salt.
     "CREATE TABLE IF NOT EXISTS installation_secret (secret TEXT NOT NULL)",
-    # What each destination has accepted: the last new call, and the last change of a call.
+    # What each destination has accepted so far: the newest call, and the newest update of a call.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
     # The number of the last change of each call that was amended or queued again.

@@ -140,7 +140,8 @@ _SCRIPTS = {
     b"f": (900, 0),
     b"x": (1260, 0),
 }
-# (pattern of a run of classes, weight of a run by its length), in thousandths of a token
+# Pairs of a pattern that matches a run of characters, and the run's weight by its length, in
+# thousandths of a token.
 _RUNS: tuple[tuple[re.Pattern[bytes], Callable[[int], int]], ...] = (
     (
         re.compile(b"A?a+"),

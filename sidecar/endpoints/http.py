@@ -49,7 +49,7 @@ def warn_if_readable(url: str, secret: str) -> None:
     """Log a warning, once, if a secret is sent to another machine without encryption."""
     if url.startswith("http://") and host_of(url) not in LOCAL_HOSTS:
         where = without_secrets(url)
-        logger.warning("%s may be read by others on the way to %s; use https://", secret, where)
+        logger.warning("%s could be intercepted on the way to %s; use https://", secret, where)
 
 
 def host_of(url: str) -> str:

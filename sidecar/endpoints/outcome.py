@@ -24,7 +24,7 @@ counts cannot be correct. `unknown`: not probed yet, or another model is loaded.
 MissKind: TypeAlias = Literal[
     AbilityStatus, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
 ]
-"""Why there is no count, in addition to the values of `AbilityStatus`.
+"""Reasons why there is no count. They supplement the values of `AbilityStatus`.
 
 `off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint declares the model. `too-large`:
 the text is too long. `special-tokens`: the server would interpret special tokens in the text.

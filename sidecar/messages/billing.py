@@ -27,7 +27,7 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Maximum amount in USD. Larger amounts are reduced to it, because Decimal arithmetic can overflow.
+"""Maximum amount in USD. Larger amounts are clamped to it, because Decimal arithmetic can overflow.
 """
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256

@@ -227,7 +227,7 @@ def parts_bar(
 
 
 def legend(items: Sequence[tuple[str, str]], colours: Sequence[str] = ()) -> str:
-    """Return a legend that lists each colour with a name and a text, such as a number."""
+    """Return a legend that lists each colour with its name and a label, such as a number."""
     entries = "".join(
         f'<li><svg aria-hidden="true"><rect class="{colour}" width="10" height="10"/></svg>'
         f"<span>{escape(name)}</span><b>{escape(text)}</b></li>"

@@ -328,7 +328,7 @@ class _Watches:
         self._has_failed = True
         limit = _LIMITS.get(error.errno or 0) if IS_LINUX else None
         logger.warning(
-            "cannot watch files for changes: %s. Settings and other single files are now "
+            "cannot watch files for changes: %s. Settings and other individual files are now "
             "checked every %.0f s, and folders every %.0f s.%s",
             error.strerror or type(error).__name__,
             TICK_SECONDS,

@@ -59,7 +59,7 @@ class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The status of a conversation. `percent` refers to the usable window."""
+    """The status of a conversation. `percent` is relative to the usable window."""
 
     tokens: int | None
     percent: int | None

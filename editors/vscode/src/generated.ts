@@ -134,7 +134,7 @@ export interface ContextPart {
 }
 
 /**
- * The status of a conversation. `percent` refers to the usable window.
+ * The status of a conversation. `percent` is relative to the usable window.
  */
 export interface ContextStatus {
   tokens: number | null;

@@ -101,7 +101,7 @@
 ---@field label string
 ---@field tokens integer
 
---- The status of a conversation. `percent` refers to the usable window.
+--- The status of a conversation. `percent` is relative to the usable window.
 ---@class token_sidecar.ContextStatus
 ---@field tokens? integer
 ---@field percent? integer
