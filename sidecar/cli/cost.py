@@ -238,7 +238,9 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
         except OSError as error:
             raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
         except ImportError:
-            raise ValueError(f"Parquet needs more packages; {how_to_install('parquet')}") from None
+            raise ValueError(
+                f"Parquet requires additional packages; {how_to_install('parquet')}"
+            ) from None
     print_lines(f"Wrote {output}.", err=True)
 
 

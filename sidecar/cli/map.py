@@ -155,7 +155,7 @@ def _write_page(found: TokenMap, path: Path) -> None:
     except ModuleNotFoundError as error:
         if error.name != "squarify":
             raise
-        warn(f"the treemap needs more packages; {how_to_install('treemap')}")
+        warn(f"the treemap requires additional packages; {how_to_install('treemap')}")
         sys.exit(2)
     always = [(file.path, file.tokens, ", ".join(file.agents)) for file in found.prompt_files]
     page = treemap_page(found.folder, found.tokens, found.entries, always)

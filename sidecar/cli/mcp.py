@@ -10,7 +10,7 @@ import click
 from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.errors import how_to_install
 
-MISSING = f"the MCP server needs more packages; {how_to_install('mcp')}"
+MISSING = f"the MCP server requires additional packages; {how_to_install('mcp')}"
 _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"])
 
 

@@ -145,7 +145,7 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
 
 
 class ResponseParams(SessionParams, frozen=True, kw_only=True):
-    """Passes on a model's reply as the vendor sent it. A stream is an array or a text."""
+    """Passes on a model's reply as the vendor sent it. A stream is a list or a string."""
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
@@ -461,7 +461,7 @@ class ResponseResult(Result, frozen=True, kw_only=True):
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
     unchecked: list[str] = msgspec.field(default_factory=list)
-    """Names of tool calls in a cut-off reply that were kept although no schema could check them."""
+    """Names of tool calls in a cut-off reply that were kept without a schema check."""
     model: str | None = None
     """The model named in the reply."""
     request_id: str | None = None

@@ -46,7 +46,7 @@ class OtelExporter:
             self._traces, self._metrics = _make_providers(endpoint.rstrip("/"))
         except ImportError as error:
             raise OtelMissingError(
-                f"exporting to OpenTelemetry needs more packages; {how_to_install('otel')}"
+                f"exporting to OpenTelemetry requires additional packages; {how_to_install('otel')}"
             ) from error
         self._tracer = self._traces.get_tracer("token-sidecar")
         meter = self._metrics.get_meter("token-sidecar")

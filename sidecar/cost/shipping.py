@@ -262,7 +262,7 @@ class ShippingQueue:
                 )
 
     def refuse(self, refused: Sequence[QueuedCall]) -> None:
-        """Send rejected calls again later, without moving the cursor.
+        """Queue rejected calls for a later retry, without moving the cursor.
 
         Raises:
             LedgerError: Storage failed.
@@ -547,7 +547,7 @@ def encode(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
         return export_request(records, resource)
     except ImportError as error:
         raise ShippingError(
-            f"shipping calls needs more packages; {how_to_install('otel')}"
+            f"shipping calls requires additional packages; {how_to_install('otel')}"
         ) from error
 
 

@@ -93,7 +93,7 @@ class TeamStore:
             import clickhouse_connect
         except ImportError as error:
             raise TeamStoreError(
-                f"reading the team's store needs more packages; {how_to_install('team')}"
+                f"reading the team's store requires additional packages; {how_to_install('team')}"
             ) from error
         is_secure = parts.scheme == "https"
         with self._translated():

@@ -272,7 +272,7 @@ def usage_from_prompt(
 def usage_from_parts(
     fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return the usage for token counts that do not overlap."""
+    """Return a usage from token counts that do not overlap."""
     return Usage(
         input_tokens=fresh,
         cache_read_tokens=read,

@@ -156,7 +156,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "tokens/count": CustomRequest(
         "sidecar.server.methods:CountParams",
         "sidecar.server.methods:CountResult",
-        "Count the tokens of a text, a chat or a document for one or more models.",
+        "Count the tokens in a text, chat or document for one or more models.",
     ),
     "tokens/fit": CustomRequest(
         "sidecar.server.methods:FitTextParams",

@@ -156,7 +156,7 @@ _COMMENT = re.compile(r" {0,3}<!--")
 _INDENTED = re.compile(r" {0,3}\t| {4}")
 _MARKUP = re.compile(r"[*`]+")
 _SPECIAL = frozenset("#=-+*_<>`~0123456789")
-"""A line that starts with one of these characters may not be ordinary paragraph text."""
+"""A line that starts with one of these characters might not be ordinary paragraph text."""
 
 _SPACES = re.compile(r"\s+")
 _STEP = re.compile(r"(?<!\s)\s++>\s++")

@@ -1,4 +1,4 @@
-"""Counts texts, documents and chats.
+"""Counts the tokens of texts, documents and chats.
 
 `Counts.choose_counter` chooses the tokenizer and the calibration, and asks the user's
 endpoint first if there is one.

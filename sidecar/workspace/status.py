@@ -75,9 +75,8 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Costs in USD.
 
-    `text` shows the cost of the shown agent session, or else today's cost in all workspaces.
-    In the latter case, the text ends in `today`. The tooltip shows both, and the workspace's
-    total.
+    `text` shows the cost of the displayed agent session. Without one, it shows today's cost in
+    all workspaces and ends in `today`. The tooltip shows both costs and the workspace's total.
     """
 
     cost_usd: float | None

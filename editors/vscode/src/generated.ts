@@ -315,9 +315,8 @@ export interface CostRow {
 /**
  * Costs in USD.
  *
- *     `text` shows the cost of the shown agent session, or else today's cost in all workspaces.
- *     In the latter case, the text ends in `today`. The tooltip shows both, and the workspace's
- *     total.
+ *     `text` shows the cost of the displayed agent session. Without one, it shows today's cost in
+ *     all workspaces and ends in `today`. The tooltip shows both costs and the workspace's total.
  */
 export interface CostStatus {
   costUsd: number | null;
@@ -650,7 +649,7 @@ export interface ResetParams {
 }
 
 /**
- * Passes on a model's reply as the vendor sent it. A stream is an array or a text.
+ * Passes on a model's reply as the vendor sent it. A stream is a list or a string.
  */
 export interface ResponseParams {
   workspace?: string | null;

@@ -246,9 +246,8 @@
 
 --- Costs in USD.
 ---
----     `text` shows the cost of the shown agent session, or else today's cost in all workspaces.
----     In the latter case, the text ends in `today`. The tooltip shows both, and the workspace's
----     total.
+---     `text` shows the cost of the displayed agent session. Without one, it shows today's cost in
+---     all workspaces and ends in `today`. The tooltip shows both costs and the workspace's total.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
@@ -497,7 +496,7 @@
 ---@field workspace? string
 ---@field session? string
 
---- Passes on a model's reply as the vendor sent it. A stream is an array or a text.
+--- Passes on a model's reply as the vendor sent it. A stream is a list or a string.
 ---@class token_sidecar.ResponseParams
 ---@field workspace? string
 ---@field session? string

@@ -26,7 +26,7 @@ local function begin(call, provider, spec)
   chats.request(call, provider.context_window)
 end
 
---- Wraps a provider to record the request of a call and the lines of its reply.
+--- Wraps a provider to record each call's request and the lines of its reply.
 local function tapped(provider, call)
   local tap = setmetatable({}, { __index = provider })
   function tap:parse_curl_args(prompt)
