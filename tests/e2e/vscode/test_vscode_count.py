@@ -30,9 +30,9 @@ def text_of(window: Window) -> str:
 
 
 def wait_selected(window: Window, tokens: int) -> None:
-    """Wait until the status ends with the selection's count."""
-    ending = f", {tokens} selected"
-    wait_for(lambda: (window.status() or "").endswith(ending), f"{ending!r} in the status bar")
+    """Wait until the status shows the selection's count, next to the document's."""
+    selected = f" tokens, {tokens} selected"
+    wait_for(lambda: selected in (window.status() or ""), f"{selected!r} in the status bar")
 
 
 def select(window: Window, *ranges: tuple[int, int, int, int]) -> list[str]:
