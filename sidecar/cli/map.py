@@ -150,6 +150,8 @@ def _list_prompt_files(report: Report, folder: Path) -> list[PromptFileEntry]:
 
 
 def _write_page(found: TokenMap, path: Path) -> None:
+    from sidecar.text.printable import first_names
+
     try:
         from sidecar.cli.treemap import treemap_page
     except ModuleNotFoundError as error:
@@ -157,7 +159,7 @@ def _write_page(found: TokenMap, path: Path) -> None:
             raise
         warn(f"the treemap requires additional packages; {how_to_install('treemap')}")
         sys.exit(2)
-    always = [(file.path, file.tokens, ", ".join(file.agents)) for file in found.prompt_files]
+    always = [(file.path, file.tokens, first_names(file.agents)) for file in found.prompt_files]
     page = treemap_page(found.folder, found.tokens, found.entries, always)
     if path == Path("-"):
         echo(page)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.text.printable import usd_text
 from tests.e2e.neovim.chat_conversation import (
     EACH,
     WEATHER,
@@ -52,8 +54,11 @@ def test_conversation_counts_and_costs_are_exact(
     assert report["text"].startswith(f"gpt-4o main 6 calls, {prompts}")
     editor.command("TokenSidecar cost")
     wait_for(
-        lambda: f"6 calls, {prompts}" in "".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)")),
-        "the report",
+        lambda: re.search(
+            rf"gpt-4o +main +6 .*{re.escape(usd_text(worked))}",
+            "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)")),
+        ),
+        lambda: repr(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)")),
     )  # fmt: skip
     assert editor.messages() == []
     assert editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output") == ""
