@@ -15,10 +15,9 @@ from sidecar.cli.group import workspace_option
 from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, open_ledger
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.cli.ship import ship
-from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.errors import how_to_install
 from sidecar.models.names import short_name
-from sidecar.text.printable import compact_number, cost_text, printable, usd_text
+from sidecar.text.printable import HOW_RECORDED, compact_number, cost_text, printable, usd_text
 from sidecar.text.tables import draw_bar
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from sidecar.cost.days import EPOCH, TimeRange, day_name, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
-from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.cost.reports import report
 from sidecar.cost.sums import Scope, owner_condition, time_condition
 from sidecar.text.pages import (
@@ -37,6 +36,7 @@ from sidecar.text.pages import (
     table_html,
 )
 from sidecar.text.printable import (
+    HOW_RECORDED,
     compact_number,
     cost_text,
     is_generated_id,

@@ -23,8 +23,7 @@ TEAM_KEYS: tuple[CostKey, ...] = (
 """The keys of reports with the scope `team`."""
 PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
 Period = Literal["today", "week", "month", "all", "custom"]
-HOW_RECORDED = "Coding agents are detected automatically; plugins must call `cost/record`."
-"""Explains a report without calls."""
+
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 

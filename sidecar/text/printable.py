@@ -41,6 +41,9 @@ _MARKUP = re.compile(
 _GENERATED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
 _LINK = re.compile(r"\](?=\()")
 
+HOW_RECORDED = "Coding agents are detected automatically; plugins must call `cost/record`."
+"""How calls come to be recorded. Shown where there are none."""
+
 
 def printable(text: str) -> str:
     """Return a text as one line, with control characters, invisible characters and line endings

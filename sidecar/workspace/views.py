@@ -11,10 +11,17 @@ import msgspec
 from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
-from sidecar.cost.protocol import HOW_RECORDED
 from sidecar.counting.count import Count, number_text, tokens_text
 from sidecar.models.names import short_name
-from sidecar.text.printable import cost_text, counted, markdown, percent_text, printable, usd_text
+from sidecar.text.printable import (
+    HOW_RECORDED,
+    cost_text,
+    counted,
+    markdown,
+    percent_text,
+    printable,
+    usd_text,
+)
 from sidecar.text.tables import align_columns, draw_gauge
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.cost.protocol import HOW_RECORDED
-from sidecar.text.printable import compact_number, usd_text
+from sidecar.text.printable import HOW_RECORDED, compact_number, usd_text
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit
 from tests.e2e.vscode.harness import REPORT, build_page, wait_for
 
