@@ -10,7 +10,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost.protocol import CostFilesParams
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.errors import SidecarError
 from sidecar.tasks import backoff
@@ -289,6 +288,7 @@ class CallShipping:
         self, workspace: Workspace, queue: ShippingQueue, collector: Collector
     ) -> None:
         """Report what a workspace's prompt files cost, once a day."""
+        from sidecar.cost.protocol import CostFilesParams
         from sidecar.cost.shipping import send_file_report
         from sidecar.workspace.prompt_files import file_costs, file_records
 
