@@ -63,8 +63,8 @@ def report_files(
             identity,
         )
         for uri, workspace in (
-            ("file:///work/CLAUDE.md", "file:///work"),
-            (own, "file:///work"),
+            ("file:///project/CLAUDE.md", "file:///project"),
+            (own, "file:///project"),
             (own, "file:///other"),
         )
     ]
