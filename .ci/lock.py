@@ -6,7 +6,8 @@ Each file is for every Python from 3.11, and for the platforms that pyproject.to
 - `editors/vscode/requirements.txt`: what the VS Code extension installs, with the extra `treemap`.
 - `editors/vscode/requirements-mcp.txt`: the same with the extra `mcp`.
 - `tests/requirements.txt`: what `tests/run.py` installs, also in CI on Linux.
-- `tests/requirements-unit.txt`: what the unit tests need, in CI on macOS and Windows.
+- `tests/requirements-unit.txt`: what CI needs for the unit tests on macOS and Windows, for the
+  documentation and for the audit.
 
 uv (in the extra `test`) asks the registry that it is configured for; the files name none. Run this
 when the dependencies in pyproject.toml change. Pins that still fit are kept unless `--upgrade` is
@@ -33,7 +34,8 @@ OPTIONS = {
     # For Linux on x86-64 alone, as the editors are: `required-environments` does not apply.
     TEST_REQUIREMENTS: ("--extra", "test", "--no-config"),
     UNIT_REQUIREMENTS: (
-        *("--group", "unit-tests", "--group", "docs", "--extra", "deepseek", "--extra", "mcp"),
+        *("--group", "unit-tests", "--group", "docs", "--group", "audit"),
+        *("--extra", "deepseek", "--extra", "mcp"),
         *("--extra", "otel", "--extra", "qwen", "--extra", "sentencepiece", "--extra", "treemap"),
     ),
 }

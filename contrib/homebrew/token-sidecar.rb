@@ -4,11 +4,15 @@ class TokenSidecar < Formula
   desc "Token counts, context usage and costs of AI conversations"
   homepage "https://github.com/token-sidecar/token-sidecar"
   url "https://files.pythonhosted.org/packages/source/t/token-sidecar/token_sidecar-0.1.0.tar.gz"
-  # Both are filled in with the first release: `brew update-python-resources token-sidecar` adds the resources.
+  # The first release fills in this and the URL. `brew update-python-resources` then adds the resources.
   sha256 "0000000000000000000000000000000000000000000000000000000000000000"
   license "MIT"
 
-  depends_on "python@3.13"
+  depends_on "pybind11" => :build
+  depends_on "rust" => :build
+  depends_on "abseil"
+  depends_on "python@3.14"
+  depends_on "re2"
 
   def install
     virtualenv_install_with_resources

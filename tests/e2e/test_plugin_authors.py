@@ -15,9 +15,13 @@ from tests.e2e.neovim.harness import NVIM
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/plugin-authors.md"
 SAMPLES = dict(re.findall(r"```(lua|ts|python)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL))
-MOST_LINES = 40
+MOST_LINES = 30
+WATCH_LUA = """
+local printed, write = false, print
+function print(...) printed = true; write(...) end
+"""
 WAIT_FOR_LUA = """
-vim.wait(30000, function() return vim.g.chat_context ~= nil end)
+vim.wait(30000, function() return printed and vim.g.chat_context ~= nil end)
 print('\\n' .. vim.g.chat_context)
 vim.cmd.qall({ bang = true })
 """
@@ -31,7 +35,7 @@ def command(language: str, folder: Path) -> list[str]:
         (folder / "client.mts").write_text(SAMPLES["ts"], "utf-8")
         node = editors_setup.ensure_vscode().node
         return [str(node), "--disable-warning=ExperimentalWarning", "client.mts"]
-    (folder / "client.lua").write_text(SAMPLES["lua"] + WAIT_FOR_LUA, "utf-8")
+    (folder / "client.lua").write_text(WATCH_LUA + SAMPLES["lua"] + WAIT_FOR_LUA, "utf-8")
     return [str(NVIM), "--headless", "--clean", "-n", "-l", "client.lua"]
 
 

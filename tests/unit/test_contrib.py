@@ -43,15 +43,48 @@ def test_the_registry_starts_an_existing_command() -> None:
     assert f"mcp-name: {server['name']} " in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_the_snippets_start_an_existing_command() -> None:
-    helix = tomllib.loads((CONTRIB / "helix/languages.toml").read_text("utf-8"))
+def test_the_formula_follows_the_rules_of_brew_audit_and_style() -> None:
+    formula = (CONTRIB / "homebrew/token-sidecar.rb").read_text("utf-8")
+    described = re.findall(r'^  desc "(.*)"$', formula, re.MULTILINE)[0]
+    assert len(described) <= 80
+    assert not re.match(r"(?i)(an?|the|token.?sidecar) ", described)
+    assert not described.endswith(".")
+    stanzas = [
+        "desc",
+        "homepage",
+        "url",
+        "sha256",
+        "license",
+        "depends_on",
+        "def install",
+        "test do",
+    ]
+    places = [formula.index(f"\n  {stanza}") for stanza in stanzas]
+    assert places == sorted(places)
+    needed = re.findall(r'^  depends_on "(.*?)"( => :build)?$', formula, re.MULTILINE)
+    assert needed == sorted(needed, key=lambda one: (not one[1], one[0]))
+    assert max(map(len, formula.splitlines())) <= 118
+
+
+def test_the_snippet_for_zed_starts_an_existing_command() -> None:
     zed = json.loads((CONTRIB / "zed/settings.json").read_text("utf-8"))
-    for entry in (
-        helix["language-server"]["token-sidecar"],
-        zed["context_servers"]["token-sidecar"],
-    ):
-        assert entry["command"] == "token-sidecar"
-        assert set(entry["args"]) <= VERBS.keys()
+    entry = zed["context_servers"]["token-sidecar"]
+    assert entry["command"] == "token-sidecar"
+    assert set(entry["args"]) <= VERBS.keys()
+
+
+def test_the_snippet_for_helix_has_only_keys_that_helix_reads() -> None:
+    page = (ROOT / "docs/how-to/other-editors.md").read_text("utf-8")
+    (sample,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    for text in (sample, (CONTRIB / "helix/languages.toml").read_text("utf-8")):
+        helix = tomllib.loads(text)
+        server = helix["language-server"]["token-sidecar"]
+        assert server["command"] == "token-sidecar"
+        assert set(server["args"]) <= VERBS.keys()
+        assert server.keys() <= {"command", "args", "config"}
+        (language,) = helix["language"]
+        assert language.keys() == {"name", "language-servers"}
+        assert "token-sidecar" in language["language-servers"]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +93,7 @@ def test_the_snippets_start_an_existing_command() -> None:
         ("vendor.github-workflows", "workflows/*.yml"),
         ("vendor.github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
         ("vendor.github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("vendor.dependabot", "dependabot.yml"),
     ],
 )
 def test_workflows_and_forms_follow_their_schemas(schema: str, files: str) -> None:
@@ -98,9 +132,15 @@ def test_ci_runs_the_test_command_on_each_python() -> None:
         if re.search(r":: 3\.\d+$", line)
     ]
     assert jobs["linux"]["strategy"]["matrix"]["python"] == named
-    groups = project["dependency-groups"]
-    commands = json.dumps(jobs)
-    assert set(re.findall(r"--group ([\w-]+)", commands)) <= groups.keys()
+
+
+def test_workflows_run_only_pinned_code() -> None:
+    for path in (ROOT / ".github/workflows").iterdir():
+        text = path.read_text("utf-8")
+        for action in re.findall(r"uses: (.*)", text):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), (path, action)
+        for command in re.findall(r"pip install (.*)|(npx .*|npm install .*)", text):
+            assert re.search("--require-hashes|--no-deps", command[0]), (path, command)
 
 
 def test_only_publishing_jobs_have_more_rights_than_reading() -> None:
