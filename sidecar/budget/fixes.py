@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from sidecar import typed
 from sidecar.config.toml import KeyPath, find_value_spans
 from sidecar.counting.count import tokens_text
 from sidecar.counting.fit import Mode, character_boundary, fit
@@ -324,55 +327,20 @@ def _common_prefix_length(one: str, other: str) -> int:
     return low
 
 
-HTML = ("<!-- ", " -->")
-HASH = ("# ", "")
-SLASHES = ("// ", "")
-DASHES = ("-- ", "")
-PERCENT = ("% ", "")
-SEMICOLON = ("; ", "")
-STARS = ("/* ", " */")
-QUOTE = ('" ', "")
-DOTS = (".. ", "")
-JINJA = ("{# ", " #}")
+@cache
+def _comment_styles() -> dict[str, str]:
+    """Return how a comment is written, by language id, file extension or file name."""
+    from tomllib import loads  # imported lazily, because only fixes need comments
 
-_BY_STYLE: tuple[tuple[tuple[str, str], str], ...] = (
-    (
-        HTML,
-        "markdown md mdx mdc mdown mkd qmd rmd prompty prompt instructions skill chatagent html",
-    ),
-    (HTML, "htm xml svg xhtml xsl vue svelte astro txt text plaintext"),
-    (
-        HASH,
-        "python py pyi pyx ruby rb rake shellscript sh bash zsh fish yaml yml toml perl pl pm r",
-    ),
-    (HASH, "dockerfile makefile mk cmake julia jl elixir ex exs nix terraform tf hcl powershell"),
-    (
-        HASH,
-        "ps1 graphql gql conf cfg env properties gitignore editorconfig coffeescript coffee awk",
-    ),
-    (
-        SLASHES,
-        "javascript js mjs cjs jsx javascriptreact typescript ts mts cts tsx typescriptreact",
-    ),
-    (
-        SLASHES,
-        "c h cpp cc cxx hpp hh java kotlin kt kts scala go rust rs swift csharp cs fsharp fs",
-    ),
-    (SLASHES, "php dart jsonc json5 scss less sass proto groovy gradle zig solidity sol v sv d"),
-    (DASHES, "lua sql haskell hs elm ada adb ads vhdl vhd applescript"),
-    (PERCENT, "latex tex bibtex bib erlang erl hrl matlab prolog"),
-    (SEMICOLON, "lisp el cl clojure clj cljs scheme scm racket rkt asm s ini autohotkey ahk"),
-    (STARS, "css"),
-    (QUOTE, "viml vim"),
-    (DOTS, "restructuredtext rst"),
-    (JINJA, "jinja jinja-html j2 jinja2 twig nunjucks njk"),
-)
-_STYLES = {name: style for style, names in _BY_STYLE for name in names.split()}
+    text = pkgutil.get_data(__package__ or "", "comments.toml") or b""
+    styles = typed.convert(loads(text.decode()), dict[str, str])
+    return {name: style for style, names in styles.items() for name in names.split()}
 
 
 def comment(words: str, name: str, language_id: str = "") -> str | None:
     """Return `words` as a comment in the language of a file, or None if the language is unknown."""
     base = name.rpartition("/")[2].lower().lstrip(".")
-    known = (language_id.lower(), base.rpartition(".")[2], base)
-    style = next((_STYLES[key] for key in known if key in _STYLES), None)
-    return None if style is None else f"{style[0]}{words}{style[1]}"
+    styles = _comment_styles()
+    keys = (language_id.lower(), base.rpartition(".")[2], base)
+    style = next((styles[key] for key in keys if key in styles), None)
+    return None if style is None else style.replace("{}", words)

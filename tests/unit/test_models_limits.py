@@ -227,7 +227,7 @@ def test_every_listed_model_has_a_window() -> None:
     }
     accepted = set(UNKNOWN.read_text(encoding="utf-8").split())
     assert len(accepted) <= 140
-    assert not unknown - accepted, "add a row to sidecar/models/limits.py for these"
+    assert not unknown - accepted, "add a row to sidecar/models/limits.toml for these"
 
 
 def test_preflight_uses_the_prompt_limit() -> None:
