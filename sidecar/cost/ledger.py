@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
@@ -194,24 +193,15 @@ is the reported cost in USD * 10**12.
 """
 PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
 
-_LAST_MIGRATIONS = frozenset(
-    ("m001_names", "m002_events", "m003_quarters", "m004_days", "m005_media", "m006_sources")
-) | {"m007_tools"}
-"""The migrations of the last development version. Ledgers from that version can be imported."""
-
 
 class ForeignLedgerError(LedgerError):
     """The file is a database with a different schema, which cannot be imported."""
 
 
-def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> None:
+def prepare(connection: sqlite3.Connection) -> None:
     """Create the tables of a new ledger, or import a ledger from the last development version.
 
     Several processes can call this at the same time.
-
-    Args:
-        connection: The ledger's connection.
-        local_day: Converts a time in milliseconds to a local day (days since 1970).
 
     Raises:
         ForeignLedgerError: The file has a different schema.
@@ -219,24 +209,15 @@ def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> 
     """
     if _version_of(connection) == VERSION:
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with nested(connection):
         version = _version_of(connection)
-        if version != VERSION:
-            statements = (
-                _creation_statements()
-                if _is_empty(connection)
-                else _import_statements(connection, version)
-            )
-            connection.create_function("local_day", 1, local_day, deterministic=True)
-            connection.create_function("request_key", 1, _hash_request, deterministic=True)
-            for statement in statements:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        roll_back(connection)
-        raise
+        if version == VERSION:
+            return
+        if version > VERSION:
+            raise LedgerError("the ledger was created by a newer version; update token-sidecar")
+        for statement in _statements_to_prepare(connection, version):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _version_of(connection: sqlite3.Connection) -> int:
@@ -244,8 +225,12 @@ def _version_of(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+def _statements_to_prepare(connection: sqlite3.Connection, version: int) -> Iterable[str]:
+    if version == VERSION - 1:
+        return ["ALTER TABLE event ADD COLUMN telemetry TEXT"]
+    if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+        return _creation_statements()
+    raise ForeignLedgerError("it was not created by this version or the previous version")
 
 
 def _creation_statements() -> Iterator[str]:
@@ -272,44 +257,6 @@ def _creation_statements() -> Iterator[str]:
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
     yield from _sum_statements()
-
-
-def _import_statements(connection: sqlite3.Connection, version: int) -> list[str]:
-    if version > VERSION:
-        raise LedgerError("the ledger was created by a newer version; update token-sidecar")
-    telemetry = "ALTER TABLE event ADD COLUMN telemetry TEXT"
-    if version == 2:
-        return [telemetry]
-    if version == 1:
-        return [telemetry, *_key_statements()]
-    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
-    applied = set[str]()
-    if ("migration",) in connection.execute(tables).fetchall():
-        applied = {name for (name,) in connection.execute("SELECT name FROM migration")}
-    if applied != _LAST_MIGRATIONS:
-        raise ForeignLedgerError("it was not created by this version or the previous version")
-    triggers = ("event_added", "event_changed", "event_fold", "event_changed_day")
-    return [
-        *(f"DROP TRIGGER {name}" for name in triggers),
-        "DROP VIEW event_sums",
-        *(f"DROP TABLE {name}" for name in ("quarter", "daily", "folded", "source", "migration")),
-        "ALTER TABLE event ADD COLUMN day INTEGER NOT NULL DEFAULT 0",
-        "UPDATE event SET day = local_day(at)",
-        telemetry,
-        *_key_statements(),
-        *_sum_statements(),
-        _fold_statement("(SELECT max(id) FROM event)"),
-        "UPDATE folded SET upto = (SELECT coalesce(max(id), 0) FROM event)",
-    ]
-
-
-def _key_statements() -> Iterator[str]:
-    for step in range(4):  # allows for calls with the same request id
-        yield (
-            f"UPDATE OR IGNORE event SET key = request_key(request) + {step} "  # noqa: S608
-            "WHERE request IS NOT NULL "
-            f"AND key NOT BETWEEN request_key(request) AND request_key(request) + {step}"
-        )
 
 
 def _sum_statements() -> Iterator[str]:
@@ -435,16 +382,13 @@ class Ledger:
             BadParamsError: The event is invalid.
             LedgerError: Storage failed.
         """
-        with self._lock:
-            try:
-                connection = self._connection or self._open()
-                row = self._row_of(connection, event)
-                inserted = connection.execute(_INSERT, row)
-                if inserted.rowcount == 1:
-                    return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
-                return self._record_duplicate(connection, event, row, amend=amend)
-            except (sqlite3.Error, OSError) as error:
-                raise explained(error, self.path) from error
+        with self._lock, translated(self.path):
+            connection = self._open()
+            row = self._row_of(connection, event)
+            inserted = connection.execute(_INSERT, row)
+            if inserted.rowcount == 1:
+                return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
+            return self._record_duplicate(connection, event, row, amend=amend)
 
     def _record_duplicate(
         self,
@@ -571,14 +515,11 @@ class Ledger:
         connection = connect(self.path)
         try:
             use_wal(connection)
-            prepare(connection, self._local_day)
+            prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _local_day(self, milliseconds: int) -> int:
-        return local_day(datetime.fromtimestamp(milliseconds / 1000, UTC), self._zone)
 
     def _set_aside(self) -> None:
         """Rename a file that is not a ledger, unless another process has already done so."""
@@ -595,7 +536,7 @@ class Ledger:
                 self.close()  # the file has been replaced
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
-                prepare(connection, self._local_day)
+                prepare(connection)
                 return connection
             self._open()  # imports a ledger from an earlier version
             return connect_reader(self.path)
@@ -650,7 +591,7 @@ class MemoryLedger(Ledger):
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            prepare(connection, self._local_day)
+            prepare(connection)
             self._connection = connection
         return self._connection
 

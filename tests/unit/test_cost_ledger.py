@@ -6,8 +6,7 @@ import sqlite3
 import stat
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -18,8 +17,9 @@ from sidecar.cost import ledger as ledger_file
 from sidecar.cost.events import REPORTED, THRESHOLDS, Buckets, LedgerEvent, band
 from sidecar.cost.ledger import SUMS, Ledger, LedgerError, ReadCancelledError
 
-OLD_LEDGER = Path(__file__).parents[1] / "fixtures" / "ledger-seven-migrations.sql"
-"""Ten calls in the schema of the last development version."""
+if TYPE_CHECKING:
+    from pathlib import Path
+
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
@@ -263,56 +263,43 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         Ledger(tmp_path / "file" / "ledger.db").record(call())
 
 
-def test_a_ledger_of_the_last_development_version_is_imported_once(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    old = sqlite3.connect(path)
-    old.executescript(OLD_LEDGER.read_text())
-    kept = "request, at, session, kind, band, estimated, reported, " + ", ".join(
-        ledger_file.BUCKETS
-    )
-    before = old.execute(f"SELECT {kept} FROM event ORDER BY id").fetchall()  # noqa: S608
-    old.close()
-    for _ in range(2):
-        ledger = Ledger(path, ZoneInfo("Asia/Tokyo"))
-        assert rows(ledger, f"SELECT {kept} FROM event ORDER BY id") == before  # noqa: S608
-        days = rows(ledger, "SELECT day, sum(calls), sum(input) FROM daily GROUP BY day")
-        assert days == [(20777, 1, 100), (20778, 5, 515), (20779, 4, 430)]
-        assert rows(ledger, "SELECT upto FROM folded") == [(10,)]
-        assert ledger.record(call(request="r3")).duplicate
-        ledger.close()
-    assert [file.name for file in tmp_path.glob("ledger.db*")] == ["ledger.db"]
-
-
-def test_calls_keyed_by_provider_and_request_are_found_again(ledger: Ledger) -> None:
-    """Keys of version 1 included the provider."""
-    other = msgspec.structs.replace(call(request="a"), provider="other")
-    ledger.record(call(request="a"))
-    ledger.record(other)
+def make_previous_version(ledger: Ledger) -> Path:
+    """Record two calls in a ledger of the last development version."""
+    ledger.record_many([call(request="a"), call(1, request="b")])
     with ledger.transaction() as connection:
-        connection.execute("UPDATE event SET key = id * 1000")
         connection.execute("ALTER TABLE event DROP COLUMN telemetry")
-        connection.execute("PRAGMA user_version = 1")
+        connection.execute(f"PRAGMA user_version = {ledger_file.VERSION - 1}")
     ledger.close()
-    assert ledger.record(call(request="a")).duplicate
-    assert ledger.record(other).duplicate
-    assert not ledger.record(call(request="b")).duplicate
+    return ledger.path
+
+
+def test_a_ledger_of_the_last_development_version_is_imported_once(ledger: Ledger) -> None:
+    path = make_previous_version(ledger)
+    for _ in range(2):
+        ledger = Ledger(path)
+        assert rows(ledger, "SELECT request, input FROM event") == [("a", 100), ("b", 101)]
+        assert rows(ledger, "SELECT sum(calls), sum(input) FROM event_sums") == [(2, 201)]
+        assert ledger.record(call(request="a")).duplicate
+        ledger.close()
+    assert [file.name for file in path.parent.glob("ledger.db*")] == ["ledger.db"]
 
 
 def test_a_failed_import_leaves_the_ledger_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "ledger.db"
-    old = sqlite3.connect(path)
-    old.executescript(OLD_LEDGER.read_text())
+    old = sqlite3.connect(make_previous_version(ledger))
     before = list(old.iterdump())
-    monkeypatch.setattr(ledger_file, "_sum_statements", lambda: ["nonsense"])
+    added = ["ALTER TABLE event ADD COLUMN telemetry TEXT", "nonsense"]
+    monkeypatch.setattr(ledger_file, "_statements_to_prepare", lambda *_: added)
     with pytest.raises(LedgerError):
-        Ledger(path).record(call())
+        ledger.record(call())
     assert list(old.iterdump()) == before
     old.close()
 
 
-@pytest.mark.parametrize("content", ["CREATE TABLE other (id)", "CREATE TABLE migration (name)"])
+@pytest.mark.parametrize(
+    "content", ["CREATE TABLE other (id)", "CREATE TABLE event (id); PRAGMA user_version = 1"]
+)
 def test_a_database_of_another_form_is_renamed_and_named_in_the_log(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
