@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.cost.days import TimeRange
-from sidecar.cost.ledger import QUARTER_MS
-from sidecar.cost.sums import Scope, owner_condition, time_condition
+from sidecar.cost.sums import Scope, calls_condition
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,12 +42,10 @@ def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Bloc
     A block starts at the full hour before its first call. The first call after its end starts a
     new block.
     """
-    where, values = time_condition(scope.times)
-    owner, names = owner_condition(scope, "session")
+    where, values = calls_condition(scope)
     hours = connection.execute(
-        f"SELECT DISTINCT slot / {_HOUR_MS // QUARTER_MS} AS hour FROM event_sums "  # noqa: S608
-        f"WHERE {where}{owner} ORDER BY hour",
-        (*values, *names),
+        f"SELECT DISTINCT at / {_HOUR_MS} AS hour FROM event WHERE {where} ORDER BY hour",  # noqa: S608
+        values,
     )
     blocks: list[Block] = []
     for (hour,) in hours:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import add
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +23,8 @@ from sidecar.models.families import counts_as_gemini_3
 from sidecar.models.names import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sidecar.messages.usage import Usage
 
 PROTOCOL = "protocol"
@@ -63,6 +66,14 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     video_input: int = 0
     other_tools: int = 0
     """Number of uses of vendor tools without a list price, such as a code interpreter."""
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Buckets:
+        """Return buckets with the given numbers, in the order of the fields."""
+        return cls(**dict(zip(cls.__struct_fields__, numbers, strict=True)))
+
+    def __add__(self, other: Buckets) -> Buckets:
+        return Buckets.of(map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
     @property
     def cache_writes(self) -> int:

@@ -14,7 +14,7 @@ import msgspec
 from sidecar import typed
 from sidecar.cost.events import REPORTED, Buckets, LedgerEvent
 from sidecar.cost.ledger import BUCKETS, Ledger, usd
-from sidecar.cost.sums import Scope, owner_condition, time_condition
+from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.printable import json_text, printable
 
 if TYPE_CHECKING:
@@ -90,12 +90,11 @@ TABLES = (
 
 def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
     """Yield the calls in scope, oldest first."""
-    times, moments = time_condition(scope.times)
-    owner, values = owner_condition(scope, "event.session")
+    where, values = calls_condition(scope)
     with ledger.reader() as connection:
         rows = connection.execute(
-            f"SELECT {COLUMNS} FROM {TABLES} WHERE {times} {owner} ORDER BY at",  # noqa: S608
-            (*moments, *values),
+            f"SELECT {COLUMNS} FROM {TABLES} WHERE {where} ORDER BY at, event.id",  # noqa: S608
+            values,
         )
         for row in rows:
             yield event_of_row(row)
@@ -200,7 +199,7 @@ def event_of_row(row: tuple[object, ...]) -> LedgerEvent:
             "at": datetime.fromtimestamp(int(str(at)) / 1000, UTC),
             "model": model,
             "provider": provider,
-            "buckets": Buckets(**dict(zip(BUCKETS, buckets, strict=True))),  # type: ignore[arg-type]
+            "buckets": Buckets.of(buckets),  # type: ignore[arg-type]
             "category": category,
             "tier": tier,
             "workspace": workspace,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost.events import REPORTED, Buckets
-from sidecar.cost.ledger import BUCKETS, usd
-from sidecar.cost.sums import Scope, kinds_in, owner_condition
+from sidecar.cost.days import TimeRange
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.export import read_events
+from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,30 +29,6 @@ _LEAST_STEPS = 2
 _FIVE_MINUTES, _HOUR = timedelta(minutes=5), timedelta(hours=1)
 
 
-class SessionCall(NamedTuple):
-    """A recorded call of a session."""
-
-    at: datetime
-    model: str
-    provider: str
-    category: str
-    tier: str
-    buckets: Buckets
-    reported_usd: Decimal | None = None
-    """The cost reported by the provider, in USD."""
-    agent_usd: Decimal | None = None
-    """The cost computed by the agent, in USD."""
-
-    @property
-    def cache_lifetime(self) -> timedelta | None:
-        """How long the provider keeps the tokens that the call wrote to its cache, or None if
-        unknown.
-        """
-        if self.buckets.cache_write_1h:
-            return _HOUR
-        return _FIVE_MINUTES if self.buckets.cache_writes else None
-
-
 class NextInput(NamedTuple):
     """The size of a session's next input in tokens, and its price in USD."""
 
@@ -64,7 +41,7 @@ class NextInput(NamedTuple):
     """When the cache expires, or None if unknown."""
 
 
-def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) -> list[SessionCall]:
+def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) -> list[LedgerEvent]:
     """Return the calls of a session in the 24 hours before `newest`, oldest first.
 
     Args:
@@ -76,44 +53,11 @@ def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) ->
     Raises:
         LedgerError: Reading failed.
     """
-    owner, values = owner_condition(Scope(session=session, agent=agent), "session")
-    since = int((newest - SPAN).timestamp() * 1000)
-    with ledger.reader() as connection:
-        kinds = kinds_in(connection)
-        rows = connection.execute(
-            f"SELECT at, kind, band, reported, {', '.join(BUCKETS)} FROM event "  # noqa: S608
-            f"WHERE at >= ? {owner} ORDER BY at, id",
-            (since, *values),
-        ).fetchall()
-    return [
-        _call_of(kinds[kind], at, band, reported, buckets)
-        for at, kind, band, reported, *buckets in rows
-    ]
+    times = TimeRange(start_ms=int((newest - SPAN).timestamp() * 1000))
+    return list(read_events(ledger, Scope(times=times, session=session, agent=agent)))
 
 
-def _call_of(
-    kind: tuple[str, str, str, str],
-    at: int,
-    band: int,
-    reported: int | None,
-    buckets: Sequence[int],
-) -> SessionCall:
-    provider, model, category, tier = kind
-    amount = None if reported is None else usd(reported)
-    is_billed = band == REPORTED
-    return SessionCall(
-        at=datetime.fromtimestamp(at / 1000, UTC),
-        model=model,
-        provider=provider,
-        category=category,
-        tier=tier,
-        buckets=Buckets(**dict(zip(BUCKETS, buckets, strict=True))),
-        reported_usd=amount if is_billed else None,
-        agent_usd=None if is_billed else amount,
-    )
-
-
-def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
+def growth_per_call(calls: Sequence[LedgerEvent]) -> float | None:
     """Return the average growth of the prompt per call since the last compaction, in tokens.
 
     Returns None if there are too few calls, or if the prompt has not grown.
@@ -128,7 +72,7 @@ def growth_per_call(calls: Sequence[SessionCall]) -> float | None:
 
 
 def next_input(
-    calls: Sequence[SessionCall], context: int, prices: Prices, now: datetime
+    calls: Sequence[LedgerEvent], context: int, prices: Prices, now: datetime
 ) -> NextInput | None:
     """Return the size and price of a session's next input, or None without recorded calls.
 
@@ -154,7 +98,7 @@ def next_input(
         buckets = Buckets(**{"cache_read": read, bucket: context - read})
         return prices.price(buckets, last.model, last.provider, now, last.tier)
 
-    lifetime = None if writer is None else writer.cache_lifetime
+    lifetime = None if writer is None else _cache_lifetime(writer.buckets)
     return NextInput(
         context,
         price(cached) if uses_cache else None,
@@ -163,14 +107,14 @@ def next_input(
     )
 
 
-def cache_hit_rate(calls: Sequence[SessionCall]) -> float | None:
+def cache_hit_rate(calls: Sequence[LedgerEvent]) -> float | None:
     """Return the share of prompt tokens read from a cache, from 0 to 1, or None without prompts."""
     main = _main_calls(calls)
     prompt = sum(call.buckets.prompt for call in main)
     return sum(call.buckets.cache_read for call in main) / prompt if prompt else None
 
 
-def usd_per_hour(calls: Sequence[SessionCall], prices: Prices, now: datetime) -> Decimal | None:
+def usd_per_hour(calls: Sequence[LedgerEvent], prices: Prices, now: datetime) -> Decimal | None:
     """Return a session's cost per hour in USD, based on its calls in the last hour.
 
     Returns None if there are no such calls, if any of them has no price, or if the session is
@@ -183,20 +127,17 @@ def usd_per_hour(calls: Sequence[SessionCall], prices: Prices, now: datetime) ->
     hours = Decimal((now - began) / timedelta(hours=1))
     if not recent or now - began < _SHORTEST_PACE:
         return None
-    costs = [_cost(call, prices) for call in recent]
-    known = [cost for cost in costs if cost is not None]
+    costs = [prices.cost(call) for call in recent]
+    known = [cost.usd for cost in costs if cost.usd is not None and cost.whole]
     return sum(known, Decimal(0)) / hours if len(known) == len(costs) else None
 
 
-def _cost(call: SessionCall, prices: Prices) -> Decimal | None:
-    if call.reported_usd is not None:
-        return call.reported_usd
-    cost = prices.price(call.buckets, call.model, call.provider, call.at, call.tier)
-    return call.agent_usd if cost is None else cost
-
-
-def _main_calls(calls: Sequence[SessionCall]) -> list[SessionCall]:
+def _main_calls(calls: Sequence[LedgerEvent]) -> list[LedgerEvent]:
     return [call for call in calls if call.category == "main"]
+
+
+def _cache_lifetime(written: Buckets) -> timedelta:
+    return _HOUR if written.cache_write_1h else _FIVE_MINUTES
 
 
 def _write_bucket(buckets: Buckets) -> str:

@@ -21,7 +21,7 @@ from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
 from sidecar.cost.reports import report
-from sidecar.cost.sums import Scope, owner_condition, time_condition
+from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.pages import (
     COLOURS,
     STYLE,
@@ -535,13 +535,12 @@ def _recent_prompts(
     connection: sqlite3.Connection, scope: Scope
 ) -> dict[tuple[str, str], list[float]]:
     """Return the prompt sizes of main calls in the latest sessions, by session id and agent."""
-    times, moments = time_condition(scope.times)
-    owner, values = owner_condition(scope, "event.session")
+    where, values = calls_condition(scope)
     rows = connection.execute(
         f"SELECT session.name, agent, {PROMPT_SQL} FROM event "  # noqa: S608
         "JOIN session ON session.id = event.session JOIN kind ON kind.id = kind "
-        f"WHERE {times} {owner} AND category = 'main' ORDER BY at DESC LIMIT {_MOST_CALLS}",
-        (*moments, *values),
+        f"WHERE {where} AND category = 'main' ORDER BY at DESC LIMIT {_MOST_CALLS}",
+        values,
     )
     prompts: dict[tuple[str, str], list[float]] = {}
     for name, agent, prompt in rows:

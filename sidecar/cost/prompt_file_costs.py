@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sidecar.cost.events import REPORTED, Buckets, typical_prompt
 from sidecar.cost.ledger import DAY_MS, PROMPT_SQL
 from sidecar.cost.prices import Prices, cost_of
-from sidecar.cost.sums import Scope, kinds_in, owner_condition, time_condition
+from sidecar.cost.sums import Scope, calls_condition, kinds_in
 
 if TYPE_CHECKING:
     from sidecar.cost.ledger import Ledger
@@ -65,15 +65,14 @@ def group_calls(
     steps = sorted(set(sizes), reverse=True)
     steps_sql = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
     largest = f"CASE {steps_sql} ELSE 0 END" if steps_sql else "0"
-    times, moments = time_condition(scope.times)
-    owner, values = owner_condition(scope, "event.session")
+    where, values = calls_condition(scope)
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
         rows = connection.execute(
             f"SELECT agent, kind, band, at / {DAY_MS} AS utc, {_CACHE_BUCKET} AS bucket, "  # noqa: S608
             f"{largest} AS largest, count(*) FROM event JOIN session ON session.id = event.session "
-            f"WHERE {times} {owner} GROUP BY 1, 2, 3, 4, 5, 6",
-            (*moments, *values),
+            f"WHERE {where} GROUP BY 1, 2, 3, 4, 5, 6",
+            values,
         ).fetchall()
     return [
         CallGroup(

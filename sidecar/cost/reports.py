@@ -6,7 +6,7 @@ Costs are computed when a report is created, so corrected prices also apply to p
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -76,8 +76,16 @@ def report(
         BadParamsError: A key is unknown.
     """
     keys = ordered_keys(by)
+    tallies = tally_calls(connection, prices, scope, keys)
+    return build_report(keys, tallies, describe_basis(connection, scope))
+
+
+def tally_calls(
+    connection: sqlite3.Connection, prices: Prices, scope: Scope, keys: Sequence[CostKey]
+) -> Tallies:
+    """Return the tally of each group of calls, by the values of the keys."""
     sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
-    tallies: dict[tuple[str | None, ...], Tally] = {}
+    tallies: Tallies = {}
     blocks: Sequence[Block | None] = (
         blocks_with_calls(connection, scope) if "block" in keys else [None]
     )
@@ -88,22 +96,13 @@ def report(
         )
         for priced in found:
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
-            tally = tallies.get(values)
-            if tally is None:
-                tally = tallies[values] = Tally()
-            _add_to_tally(tally, priced)
-    return build_report(keys, tallies, _describe_basis(connection, scope))
+            tallies[values] = tallies.get(values, Tally()) + _tally_of(priced)
+    return tallies
 
 
-def build_report(
-    keys: Sequence[CostKey],
-    tallies: Mapping[tuple[str | None, ...], Tally],
-    basis: str,
-) -> CostReport:
+def build_report(keys: Sequence[CostKey], tallies: Tallies, basis: str) -> CostReport:
     """Build a report. Its rows are sorted by time, then by cost with the highest first."""
-    everything = Tally()
-    for tally in tallies.values():
-        everything.merge(tally)
+    everything = sum(tallies.values(), Tally())
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)
     lines = [line.text for line in rows]
@@ -191,7 +190,8 @@ def _unit_prices(
     return tariff.prices(at, tier, typical_prompt(found.band))
 
 
-def _describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
+def describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
+    """Return a note on how the costs of each agent in scope were determined."""
     owner, values = owner_condition(scope, "id")
     rows = connection.execute(
         f"SELECT DISTINCT agent FROM session WHERE agent <> ? {owner} ORDER BY 1",  # noqa: S608
@@ -247,16 +247,26 @@ def _value_of_key(
     return (workspace if key == "workspace" else name if key == "session" else agent) or None
 
 
-def _add_to_tally(tally: Tally, priced: Priced) -> None:
-    found = priced.sum
-    tally.add(found.calls, found.buckets, priced.cost)
-    tally.add_estimates(found.estimated_calls, found.estimated, found.estimated_prompt)
-    reported = usd(found.reported)
-    if found.band == REPORTED:
-        tally.reported += reported
-        tally.compare(priced.listed)
-    else:
-        tally.agent += reported
+def _tally_of(priced: Priced) -> Tally:
+    found, cost = priced.sum, priced.cost
+    reported_calls = found.calls if found.band == REPORTED else 0
+    amount = usd(found.reported)
+    return Tally(
+        calls=found.calls,
+        priced_calls=found.calls if cost.usd is not None else 0,
+        partly_priced_calls=found.calls if cost.usd is not None and not cost.whole else 0,
+        unpriced_tokens=cost.unpriced_tokens,
+        buckets=found.buckets,
+        estimated_calls=found.estimated_calls,
+        estimated=found.estimated,
+        estimated_prompt=found.estimated_prompt,
+        cost=cost.usd or Decimal(0),
+        reported=amount if reported_calls else Decimal(0),
+        agent=Decimal(0) if reported_calls else amount,
+        reported_calls=reported_calls,
+        listed=priced.listed or Decimal(0),
+        listed_calls=0 if priced.listed is None else found.calls,
+    )
 
 
 def _sort_key(line: CostRow) -> tuple[str, float, str]:
@@ -265,73 +275,58 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
     return time, -(line.cost_usd or 0.0), line.text
 
 
-class Tally:
-    """The sums for one row of a report, or for all rows."""
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums of a group of calls. Tallies are combined with `+`. Amounts are in USD."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.priced_calls = 0
-        self.partly_priced = False
-        self.buckets = [0] * len(Buckets.__struct_fields__)
-        self.estimated_calls = 0
-        self.estimated = 0
-        self.estimated_prompt = 0
-        self.cost = Decimal(0)
-        self.reported = Decimal(0)
-        self.agent = Decimal(0)
-        self.listed: Decimal | None = None
-        """The list price of calls with a reported cost."""
-        self._unlisted = False
-        self.unpriced_tokens = 0
+    calls: int = 0
+    priced_calls: int = 0
+    """Calls of which at least a part has a price."""
+    partly_priced_calls: int = 0
+    unpriced_tokens: int = 0
+    buckets: Buckets = Buckets()
+    estimated_calls: int = 0
+    """Calls whose prompt was estimated before they were sent."""
+    estimated: int = 0
+    """The estimated prompt tokens of these calls."""
+    estimated_prompt: int = 0
+    """The actual prompt tokens of these calls."""
+    cost: Decimal = Decimal(0)
+    reported: Decimal = Decimal(0)
+    """The part of `cost` that vendors reported."""
+    agent: Decimal = Decimal(0)
+    """The cost that agents computed from their price lists."""
+    reported_calls: int = 0
+    """Calls with a reported cost, of which `listed_calls` have the list price `listed`."""
+    listed: Decimal = Decimal(0)
+    listed_calls: int = 0
 
-    def add(self, calls: int, buckets: Buckets, cost: Cost) -> None:
-        self.calls += calls
-        self.buckets = list(map(operator.add, self.buckets, msgspec.structs.astuple(buckets)))
-        self.unpriced_tokens += cost.unpriced_tokens
-        if cost.usd is not None:
-            self.cost += cost.usd
-            self.priced_calls += calls
-            self.partly_priced = self.partly_priced or not cost.whole
-
-    def merge(self, other: Tally) -> None:
-        """Add the sums of another row."""
-        self.calls += other.calls
-        self.priced_calls += other.priced_calls
-        self.partly_priced = self.partly_priced or other.partly_priced
-        self.buckets = list(map(operator.add, self.buckets, other.buckets))
-        self.cost += other.cost
-        self.reported += other.reported
-        self.agent += other.agent
-        self.unpriced_tokens += other.unpriced_tokens
-        self.add_estimates(other.estimated_calls, other.estimated, other.estimated_prompt)
-        if other.listed is not None or other._unlisted:
-            self.compare(other.listed)
-
-    def compare(self, listed: Decimal | None) -> None:
-        """Add the list price of calls with a reported cost. None means that it is unknown."""
-        self._unlisted = self._unlisted or listed is None
-        self.listed = None if self._unlisted or listed is None else (self.listed or 0) + listed
-
-    def add_estimates(self, calls: int, estimated: int, prompt: int) -> None:
-        """Add the estimated and the actual prompt tokens of calls that were estimated before being
-        sent.
-        """
-        self.estimated_calls += calls
-        self.estimated += estimated
-        self.estimated_prompt += prompt
-
-    @property
-    def sum(self) -> Buckets:
-        return Buckets(**dict(zip(Buckets.__struct_fields__, self.buckets, strict=True)))
+    def __add__(self, other: Tally) -> Tally:
+        sums = map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
+        return Tally(**dict(zip(Tally.__struct_fields__, sums, strict=True)))
 
     @property
     def unpriced(self) -> bool:
         """Whether any call, or any part of a call, has no price."""
-        return self.partly_priced or self.priced_calls < self.calls
+        return bool(self.partly_priced_calls) or self.priced_calls < self.calls
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The cost of everything with a price, or None if nothing has a price."""
+        return float(self.cost) if self.priced_calls else None
+
+    @property
+    def listed_usd(self) -> float | None:
+        """The list price of all calls with a reported cost, or None if any of them is unknown."""
+        is_known = self.listed_calls == self.reported_calls > 0
+        return float(self.listed) if is_known else None
+
+
+Tallies = dict[tuple[str | None, ...], Tally]
+"""The tally of each group of calls, by the values of the keys that define the groups."""
 
 
 def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
-    buckets, note = tally.sum, estimate_note(tally.estimated, tally.estimated_prompt)
+    buckets, note = tally.buckets, estimate_note(tally.estimated, tally.estimated_prompt)
     return CostRow(
         **keys,
         calls=tally.calls,
@@ -341,9 +336,9 @@ def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
         completion_tokens=buckets.completion,
         cache_read_tokens=buckets.cache_read,
         cache_write_tokens=buckets.cache_writes,
-        cost_usd=float(tally.cost) if tally.priced_calls else None,
+        cost_usd=tally.cost_usd,
         reported_cost_usd=float(tally.reported),
-        listed_cost_usd=None if tally.listed is None else float(tally.listed),
+        listed_cost_usd=tally.listed_usd,
         agent_cost_usd=float(tally.agent) if tally.agent else None,
         unpriced=tally.unpriced,
         note=note,
@@ -353,7 +348,7 @@ def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
 
 
 def totals(tally: Tally) -> CostTotals:
-    buckets = tally.sum
+    buckets = tally.buckets
     return CostTotals(
         calls=tally.calls,
         input_tokens=buckets.input,
@@ -389,7 +384,7 @@ def _row_text(tally: Tally, keys: dict[CostKey, str | None], note: str) -> str:
 
 
 def _row_line(label: str, tally: Tally, note: str) -> str:
-    buckets = tally.sum
+    buckets = tally.buckets
     prompt = f"{buckets.prompt} {note}" if note else str(buckets.prompt)
     tokens = f"{prompt} / {buckets.completion} tokens"
     return f"{label} {tally.calls} calls, {tokens}, {_exact_cost_text(tally)}"
@@ -401,7 +396,7 @@ def _exact_cost_text(tally: Tally) -> str:
     if not tally.priced_calls:
         return "unpriced"
     left = tally.calls - tally.priced_calls
-    missing = [counted(left, "call")] * bool(left) + ["parts"] * tally.partly_priced
+    missing = [counted(left, "call")] * bool(left) + ["parts"] * bool(tally.partly_priced_calls)
     return f"{amount(tally.cost)} + {' and '.join(missing)} unpriced"
 
 

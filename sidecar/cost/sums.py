@@ -102,7 +102,7 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) 
         added[key] = values if known is None else tuple(map(add, known, values))
     for key, (calls, *sums) in added.items():
         if calls:
-            buckets = Buckets(**dict(zip(BUCKETS, sums, strict=False)))
+            buckets = Buckets.of(sums[: len(BUCKETS)])
             yield Sum(*(*key, calls, buckets, *sums[len(BUCKETS) :]))
 
 
@@ -212,6 +212,13 @@ def _query_part(
         f"FROM {part.source} WHERE {part.where} AND {kinds}{owner} GROUP BY {', '.join(kept)}",
         (*part.values, *names),
     )
+
+
+def calls_condition(scope: Scope) -> tuple[str, tuple[object, ...]]:
+    """Return the SQL condition that selects the calls in scope, and its parameters."""
+    times, moments = time_condition(scope.times)
+    owner, names = owner_condition(scope, "event.session")
+    return f"{times}{owner}", (*moments, *names)
 
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.events import Buckets
 from sidecar.cost.page import PageSource
-from sidecar.cost.prices import Cost
-from sidecar.cost.reports import SPANS, Tally, add_charts, build_report, ordered_keys
+from sidecar.cost.reports import SPANS, Tallies, Tally, add_charts, build_report, ordered_keys
 from sidecar.endpoints.http import warn_if_readable, without_secrets
 from sidecar.errors import BadParamsError, SidecarError, how_to_install
 from sidecar.text.pages import COLOURS
@@ -50,10 +49,10 @@ _COLUMNS: Mapping[CostKey, str] = {
     "month": "toUInt32(day)",
 }
 """SQL expressions for the keys. The names of weeks and months are formatted in Python."""
+_BUCKETS = ("input", "cache_read", "cache_write", "output", "reasoning")
 _SUMS = (
-    "calls", "input", "cache_read", "cache_write", "output", "reasoning", "estimated_calls",
-    "estimated", "estimated_prompt", "cost", "reported", "priced_calls", "partly_priced_calls",
-    "unpriced",
+    *_BUCKETS, "calls", "estimated_calls", "estimated", "estimated_prompt", "cost", "reported",
+    "priced_calls", "partly_priced_calls", "unpriced",
 )  # fmt: skip
 _BASIS = "The team's store, by UTC day; users and sessions are hashes."
 
@@ -148,10 +147,10 @@ class TeamStore:
             f"SELECT {columns}, {sums} FROM llm.daily WHERE {where} GROUP BY {positions}",  # noqa: S608
             values,
         )
-        tallies: dict[tuple[str | None, ...], Tally] = {}
+        tallies: Tallies = {}
         for row in found:
-            tally = tallies.setdefault(tuple(map(_name_of, keys, row)), Tally())
-            _add(tally, dict(zip(_SUMS, row[len(keys) :], strict=True)))
+            names = tuple(map(_name_of, keys, row))
+            tallies[names] = tallies.get(names, Tally()) + _tally_of(row[len(keys) :])
         return build_report(keys, tallies, _BASIS)
 
     def recent_prompts(
@@ -335,17 +334,9 @@ def _name_of(key: CostKey, value: Any) -> str | None:
     return SPANS[key](value) if key in SPANS else str(value) or None
 
 
-def _add(tally: Tally, sums: Mapping[str, Any]) -> None:
-    buckets = Buckets(
-        input=sums["input"],
-        cache_read=sums["cache_read"],
-        cache_write=sums["cache_write"],
-        output=sums["output"],
-        reasoning=sums["reasoning"],
-    )
-    priced = sums["priced_calls"]
-    usd = Decimal(sums["cost"]) if priced else None
-    tally.add(priced, buckets, Cost(usd, sums["unpriced"], not sums["partly_priced_calls"]))
-    tally.calls += sums["calls"] - priced
-    tally.reported += Decimal(sums["reported"])
-    tally.add_estimates(sums["estimated_calls"], sums["estimated"], sums["estimated_prompt"])
+def _tally_of(numbers: Sequence[Any]) -> Tally:
+    sums = dict(zip(_SUMS, numbers, strict=True))
+    buckets = Buckets(**{name: sums.pop(name) for name in _BUCKETS})
+    amounts: dict[str, Any] = {name: Decimal(sums.pop(name)) for name in ("cost", "reported")}
+    unpriced = sums.pop("unpriced")
+    return Tally(**sums, **amounts, buckets=buckets, unpriced_tokens=unpriced)
