@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
+from decimal import Decimal
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -20,7 +21,7 @@ from sidecar.cost.days import EPOCH, TimeRange, day_name, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
-from sidecar.cost.reports import report
+from sidecar.cost.reports import Tallies, Tally, describe_basis, tally_calls
 from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.pages import (
     COLOURS,
@@ -48,15 +49,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.cost.prices import Prices
-    from sidecar.cost.protocol import (
-        CostKey,
-        CostReport,
-        CostRow,
-        CostTotals,
-        FileCost,
-        PageKey,
-        Period,
-    )
+    from sidecar.cost.protocol import CostKey, FileCost, PageKey, Period
 
 PERIODS: dict[str, str] = {
     "today": "Today",
@@ -82,6 +75,10 @@ _MOST_CALLS = 5_000
 """Maximum number of calls in the chart of growing contexts."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
 """The longest ranges, in days, for which the spending chart shows days and weeks."""
+_CSV_HEADS = (
+    "calls", "input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens", "cost_usd",
+    "unpriced",
+)  # fmt: skip
 _HEADS = ("Calls", "Input", "Cache writes", "Cache reads", "Output", "Cost")
 STANDING_PERIODS: tuple[Period, ...] = ("today", "week", "month", "all")
 PAGE_KEYS: tuple[PageKey, ...] = ("model", "agent", "session", "day", "week", "month", "file")
@@ -116,9 +113,14 @@ class PageSource(ABC):
     def title(self) -> str:
         """The title of the page."""
 
+    @property
     @abstractmethod
-    def report(self, times: TimeRange, by: Sequence[CostKey]) -> CostReport:
-        """Return the costs in a time range, grouped by the given keys."""
+    def basis(self) -> str:
+        """How the costs were determined."""
+
+    @abstractmethod
+    def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
+        """Return the sums of the calls in a time range, grouped by the given keys."""
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
@@ -147,8 +149,12 @@ class LedgerSource(PageSource):
         workspace = self.scope.workspace
         return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
 
-    def report(self, times: TimeRange, by: Sequence[CostKey]) -> CostReport:
-        return report(self.connection, self.prices, self._scope_in(times), by)
+    @property
+    def basis(self) -> str:
+        return describe_basis(self.connection, self.scope)
+
+    def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
+        return tally_calls(self.connection, self.prices, self._scope_in(times), by)
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
         return _recent_prompts(self.connection, self._scope_in(times))
@@ -193,7 +199,7 @@ def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) ->
         "</form>",
         found.summary_html(),
     ]
-    if found.totals.calls:
+    if found.total.calls:
         parts.append(_file_table(files) if choice.by == "file" else found.table_html(choice.by))
     return Page(title=source.title, html="".join(parts))
 
@@ -227,7 +233,7 @@ def whole_page(
         choice = Choice(period, since=since or "", until=until or "")
         found = _Report(source, choice)
         parts.append(f'<div class="choice period-{period}">{found.summary_html()}')
-        for key in keys if found.totals.calls else ():
+        for key in keys if found.total.calls else ():
             table = _file_table(files.get(period, [])) if key == "file" else found.table_html(key)
             parts.append(f'<div class="choice by-{key}">{table}</div>')
         parts.append("</div>")
@@ -280,33 +286,33 @@ class _Report:
         until = (choice.until or None) if choice.period == "custom" else None
         self._times = time_range(period_start(choice, today), until, source.zone, source.now)
         # One query provides the cards, the chart, and the tables by model and by time.
-        self._by_day = self._report("model", "day")
-        self.totals: CostTotals = self._by_day.totals
+        self._by_day = source.tallies(self._times, ("model", "day"))
+        self.total = sum(self._by_day.values(), Tally())
 
     def summary_html(self) -> str:
         """Return the cards and the charts."""
-        totals, choice = self.totals, self._choice
-        if not totals.calls:
+        total, choice = self.total, self._choice
+        if not total.calls:
             period = "" if choice.period == "all" else f" {PERIODS[choice.period].lower()}"
             period = " in this range" if choice.period == "custom" else period
             return f"<p>No calls recorded{period}. {self._source.how_recorded}</p>"
-        cost = _Line.sum([_Line.of(row) for row in self._by_day.rows])
+        buckets = total.buckets
         cards = [
-            ("Cost", cost_text(cost.usd, is_partial=cost.unpriced)),
-            ("Calls", f"{totals.calls:,}"),
-            ("Tokens", f"{totals.prompt_tokens + totals.output_tokens:,}"),
+            ("Cost", cost_text(total.cost_usd, is_partial=total.unpriced)),
+            ("Calls", f"{total.calls:,}"),
+            ("Tokens", f"{buckets.prompt + buckets.completion:,}"),
         ]
         body = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cards)
         parts = [
-            ("Input", totals.input_tokens),
-            ("Cache writes", totals.cache_write_tokens),
-            ("Cache reads", totals.cache_read_tokens),
-            ("Output", totals.output_tokens),
+            ("Input", buckets.input),
+            ("Cache writes", buckets.cache_writes),
+            ("Cache reads", buckets.cache_read),
+            ("Output", buckets.completion),
         ]
-        notes = [self._by_day.basis] if self._by_day.basis else []
-        if totals.unpriced_tokens:
+        notes = [basis] if (basis := self._source.basis) else []
+        if total.unpriced_tokens:
             notes.append(
-                f"{totals.unpriced_tokens:,} tokens have no known price and are not in the cost."
+                f"{total.unpriced_tokens:,} tokens have no known price and are not in the cost."
             )
         return (
             f'<dl class="cards">{body}</dl>{parts_bar(parts, "Tokens by kind")}'
@@ -318,57 +324,53 @@ class _Report:
     def table_html(self, key: CostKey) -> str:
         """Return the table for one grouping, with a total, and with the numbers as CSV."""
         groups = self._groups(key)
-        numbers = list(groups.values())
-        shown, others = numbers[:_MOST_ROWS], numbers[_MOST_ROWS:]
+        tallies = list(groups.values())
+        shown, others = tallies[:_MOST_ROWS], tallies[_MOST_ROWS:]
         names = list(groups)[:_MOST_ROWS]
-        most = max((line.usd or 0.0 for line in shown), default=0.0) or 1.0
-        shares = [(line.usd or 0.0) / most for line in shown]
-        rows = [[*name, *line] for name, line in zip(names, shown, strict=True)]
+        most = max((tally.cost for tally in shown), default=Decimal(0)) or Decimal(1)
+        shares = [float(tally.cost / most) for tally in shown]
+        rows = [[*name, *_numbers(tally)] for name, tally in zip(names, shown, strict=True)]
         labels = self._session_names(names) if key == "session" else [name for name, *_ in names]
         cells = [
-            [label or "(none)", *line.cells()] for label, line in zip(labels, shown, strict=True)
+            [label or "(none)", *_cells(tally)] for label, tally in zip(labels, shown, strict=True)
         ]
         if others:
-            rest, label = _Line.sum(others), f"{len(others):,} others"
-            cells.append([label, *rest.cells()])
-            rows.append([label, *[""] * (len(names[0]) - 1), *rest])
+            rest, label = sum(others, Tally()), f"{len(others):,} others"
+            cells.append([label, *_cells(rest)])
+            rows.append([label, *[""] * (len(names[0]) - 1), *_numbers(rest)])
             shares.append(0.0)
         title = f"By {KEYS[key].lower()}"
-        total = ["Total", *_Line.sum(numbers).cells()]
+        total = ["Total", *_cells(self.total)]
         heads = [KEYS[key], *_HEADS]
         table = table_html(f"Cost {title.lower()}", heads, cells, total, kind="wide", shares=shares)
         keys = ["session", "agent"] if key == "session" else [key]
-        text = table_csv([*keys, *_Line.csv_heads()], rows)
+        text = table_csv([*keys, *_CSV_HEADS], rows)
         return _section(title, table, text, f"cost-by-{key}.csv")
 
-    def _groups(self, key: CostKey) -> dict[tuple[str, ...], _Line]:
-        """Return the numbers for each value of a key. Sessions are identified by id and agent.
+    def _groups(self, key: CostKey) -> dict[tuple[str, ...], Tally]:
+        """Return the tally for each value of a key. Sessions are identified by id and agent.
 
         Times are sorted in descending order. All other values are sorted by cost, highest
         first.
         """
-        if key == "session":
-            rows = self._report("session", "agent").rows
-            return {(row.session or "", row.agent or ""): _Line.of(row) for row in rows}
-        if key in ("agent", "user", "team"):
-            return {(getattr(row, key) or "",): _Line.of(row) for row in self._report(key).rows}
-        parts: dict[tuple[str, ...], list[_Line]] = {}
-        for row in self._by_day.rows:
-            name = row.model or "" if key == "model" else _span_name(str(row.day), key)
-            parts.setdefault((name,), []).append(_Line.of(row))
-        found = {name: _Line.sum(lines) for name, lines in parts.items()}
-        if key == "model":
-            return dict(sorted(found.items(), key=lambda each: -(each[1].usd or 0.0)))
-        return dict(sorted(found.items(), reverse=True))
-
-    def _report(self, *by: CostKey) -> CostReport:
-        return self._source.report(self._times, by)
+        if key in ("agent", "user", "team", "session"):
+            by: Sequence[CostKey] = ("session", "agent") if key == "session" else (key,)
+            tallies = self._source.tallies(self._times, by)
+            found = {tuple(value or "" for value in name): each for name, each in tallies.items()}
+        else:
+            found = {}
+            for (model, day), tally in self._by_day.items():
+                name = (model or "",) if key == "model" else (_span_name(str(day), key),)
+                found[name] = found.get(name, Tally()) + tally
+            if key != "model":
+                return dict(sorted(found.items(), reverse=True))
+        return dict(sorted(found.items(), key=lambda each: (-each[1].cost, each[0])))
 
     def _spend_html(self) -> str:
         spent: dict[str, dict[str, float]] = {}
-        for row in self._by_day.rows:
-            if row.cost_usd:
-                spent.setdefault(row.model or "", {})[str(row.day)] = row.cost_usd
+        for (model, day), tally in self._by_day.items():
+            if tally.cost:
+                spent.setdefault(model or "", {})[str(day)] = float(tally.cost)
         known = {day for days in spent.values() for day in days}
         if len(known) < 2:
             return ""
@@ -376,13 +378,13 @@ class _Report:
         places = {label: place for place, label in enumerate(labels)}
         dearest = sorted(spent, key=lambda model: -sum(spent[model].values()))
         series = []
-        for number, model in enumerate(dearest):
+        for number, name in enumerate(dearest):
             if number < COLOURS:
-                series.append(Series(model or "(none)", [0.0] * len(labels)))
+                series.append(Series(name or "(none)", [0.0] * len(labels)))
             elif number == COLOURS:
                 series[-1] = Series("other models", series[-1].values)
-            for day, usd in spent[model].items():
-                series[-1].values[places[_span_name(day, unit)]] += usd
+            for date_name, usd in spent[name].items():
+                series[-1].values[places[_span_name(date_name, unit)]] += usd
         title = f"Spend by {unit}"
         table = table_html(
             title,
@@ -436,55 +438,20 @@ class _Report:
         return names
 
 
-class _Line(NamedTuple):
-    """The numbers in a row of a table."""
+def _tokens(tally: Tally) -> tuple[int, ...]:
+    buckets = tally.buckets
+    return buckets.input, buckets.cache_writes, buckets.cache_read, buckets.completion
 
-    calls: int
-    input_tokens: int
-    cache_write_tokens: int
-    cache_read_tokens: int
-    output_tokens: int
-    usd: float | None
-    unpriced: bool
 
-    @classmethod
-    def of(cls, row: CostRow) -> _Line:
-        return cls(
-            row.calls,
-            row.prompt_tokens - row.cache_read_tokens - row.cache_write_tokens,
-            row.cache_write_tokens,
-            row.cache_read_tokens,
-            row.completion_tokens,
-            row.cost_usd,
-            row.unpriced,
-        )
+def _numbers(tally: Tally) -> list[object]:
+    """Return the numbers in a row of a CSV file."""
+    return [tally.calls, *_tokens(tally), tally.cost_usd, tally.unpriced]
 
-    @classmethod
-    def sum(cls, rows: Sequence[_Line]) -> _Line:
-        priced = [row.usd for row in rows if row.usd is not None]
-        return cls(
-            sum(row.calls for row in rows),
-            sum(row.input_tokens for row in rows),
-            sum(row.cache_write_tokens for row in rows),
-            sum(row.cache_read_tokens for row in rows),
-            sum(row.output_tokens for row in rows),
-            sum(priced) if priced else None,
-            any(row.unpriced for row in rows),
-        )
 
-    @staticmethod
-    def csv_heads() -> list[str]:
-        return [*_Line._fields[:5], "cost_usd", "unpriced"]
-
-    def cells(self) -> list[str]:
-        tokens = (
-            self.input_tokens,
-            self.cache_write_tokens,
-            self.cache_read_tokens,
-            self.output_tokens,
-        )
-        cost = cost_text(self.usd, is_partial=self.unpriced)
-        return [f"{self.calls:,}", *map(compact_number, tokens), cost]
+def _cells(tally: Tally) -> list[str]:
+    """Return the numbers in a row of a table."""
+    cost = cost_text(tally.cost_usd, is_partial=tally.unpriced)
+    return [f"{tally.calls:,}", *map(compact_number, _tokens(tally)), cost]
 
 
 def _section(title: str, table: str, text: str, file: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
@@ -54,7 +53,7 @@ _SUMS = (
     *_BUCKETS, "calls", "estimated_calls", "estimated", "estimated_prompt", "cost", "reported",
     "priced_calls", "partly_priced_calls", "unpriced",
 )  # fmt: skip
-_BASIS = "The team's store, by UTC day; users and sessions are hashes."
+BASIS = "The team's store, by UTC day; users and sessions are hashes."
 
 
 class TeamStoreError(SidecarError):
@@ -122,18 +121,22 @@ class TeamStore:
         """
         times = time_range(params.since, params.until, None)
         keys = ordered_keys(params.by, team=True)
-        report_by = partial(self.report_days, times, agent=agent, session=params.session)
+
+        def report_by(keys: Sequence[CostKey]) -> CostReport:
+            found = self.tallies(times, keys, agent=agent, session=params.session)
+            return build_report(keys, found, BASIS)
+
         return add_charts(report_by, keys) if params.charts else report_by(keys)
 
-    def report_days(
+    def tallies(
         self,
         times: TimeRange,
         keys: Sequence[CostKey],
         *,
         agent: str | None = None,
         session: str | None = None,
-    ) -> CostReport:
-        """Return the costs of whole days, grouped by keys in column order.
+    ) -> Tallies:
+        """Return the sums of the calls on whole days, grouped by keys.
 
         Raises:
             BadParamsError: The time range does not consist of whole days.
@@ -151,7 +154,7 @@ class TeamStore:
         for row in found:
             names = tuple(map(_name_of, keys, row))
             tallies[names] = tallies.get(names, Tally()) + _tally_of(row[len(keys) :])
-        return build_report(keys, tallies, _BASIS)
+        return tallies
 
     def recent_prompts(
         self, times: TimeRange, agent: str | None, sessions: int
@@ -268,8 +271,12 @@ class TeamSource(PageSource):
     def title(self) -> str:
         return "Cost of the team"
 
-    def report(self, times: TimeRange, by: Sequence[CostKey]) -> CostReport:
-        return self.store.report_days(times, ordered_keys(by, team=True), agent=self.agent)
+    @property
+    def basis(self) -> str:
+        return BASIS
+
+    def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
+        return self.store.tallies(times, by, agent=self.agent)
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
         return self.store.recent_prompts(times, self.agent, COLOURS)
