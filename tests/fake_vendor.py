@@ -13,7 +13,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple
@@ -168,6 +168,8 @@ class FakeVendor:
         """
         self.script, self.reply_seconds = script, reply_seconds
         self.calls: list[VendorCall] = []
+        self.receive_logs: Callable[[Mapping[str, str], bytes], None] | None = None
+        """Receives the headers and the body of OpenTelemetry logs that an agent sends."""
         self._changed = threading.Condition()
         self._server = _Server(self, listener or socket.create_server(("127.0.0.1", 0)))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -494,6 +496,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         path = self.path.partition("?")[0]
+        if path == "/v1/logs" and self.server.vendor.receive_logs:
+            self.server.vendor.receive_logs(dict(self.headers), self._body())
+            self._send(200, {})
+            return
         body = json.loads(self._body() or b"{}")
         request = _request(path, body)
         if request is None:
@@ -503,6 +509,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200 if found else 404, counts if found else {})
             return
         call = self.server.vendor.begin(request)
+        self._request_id = f"req_{call.number:024}"
         if call.reply.status != 200:
             self._refuse(call)
             return
@@ -517,7 +524,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif request.streamed:
                 self._stream(events)
             else:
-                self._send(200, whole)
+                self._send(200, whole, {"request-id": self._request_id})
         except OSError:
             self.server.vendor.finish(call, None, disconnected=True)
         else:
@@ -552,6 +559,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin_stream(self) -> None:
         self.send_response(200)
+        self.send_header("request-id", self._request_id)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

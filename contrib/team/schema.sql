@@ -103,11 +103,20 @@ SELECT
 FROM otel.otel_logs
 WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.call.id']) = 32;
 
--- Claude Code with CLAUDE_CODE_ENABLE_TELEMETRY=1 and OTEL_LOGS_EXPORTER=otlp.
+-- Claude Code with CLAUDE_CODE_ENABLE_TELEMETRY=1 and OTEL_LOGS_EXPORTER=otlp. Session and tokens identify
+-- summaries, whose request ids token-sidecar cannot read.
 CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_claude_code TO llm.calls AS
-WITH LogAttributes AS a, ResourceAttributes AS r
+WITH
+    LogAttributes AS a,
+    ResourceAttributes AS r,
+    a['query_source'] = 'compact' AS is_summary,
+    toUInt32OrZero(a['input_tokens']) AS input_tokens,
+    toUInt32OrZero(a['cache_read_tokens']) AS read_tokens,
+    toUInt32OrZero(a['cache_creation_tokens']) AS write_tokens
 SELECT
-    llm_id(concat('anthropic/', a['request_id'])) AS call_id,
+    llm_id(concat('anthropic/', if(is_summary,
+        concat(a['session.id'], '/', toString(input_tokens + read_tokens + write_tokens), '/', a['output_tokens']),
+        a['request_id']))) AS call_id,
     toDateTime64(Timestamp, 3, 'UTC') AS at,
     r['user.hash'] AS user,
     r['team.id'] AS team,
@@ -115,11 +124,11 @@ SELECT
     'claude-code' AS agent,
     'anthropic' AS provider,
     a['model'] AS model,
-    if(a['query_source'] IN ('', 'main', 'repl_main_thread'), 'main', a['query_source']) AS category,
+    multiIf(is_summary, 'summary', startsWith(a['query_source'], 'agent:'), 'subagent', 'main') AS category,
     sipHash64(a['session.id']) AS session,
-    toUInt32OrZero(a['input_tokens']) AS input,
-    toUInt32OrZero(a['cache_read_tokens']) AS cache_read,
-    toUInt32OrZero(a['cache_creation_tokens']) AS cache_write,
+    input_tokens AS input,
+    read_tokens AS cache_read,
+    write_tokens AS cache_write,
     toUInt32OrZero(a['output_tokens']) AS output,
     toDecimal64OrZero(a['cost_usd'], 12) AS cost,
     'agent' AS cost_source
@@ -127,12 +136,14 @@ FROM otel.otel_logs
 WHERE ServiceName = 'claude-code' AND a['request_id'] != ''
     AND (EventName = 'claude_code.api_request' OR a['event.name'] IN ('api_request', 'claude_code.api_request'));
 
--- Codex with an `[otel]` exporter. Its events have no id of the call, so thread and tokens stand for it.
+-- Codex with an `[otel]` exporter. Its events have no id of the call, so thread and tokens identify it.
+-- Codex sends a second `response.completed` event for each call, without tokens, which is ignored.
 CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_codex TO llm.calls AS
 WITH
     LogAttributes AS a,
     ResourceAttributes AS r,
     toUInt32OrZero(a['cached_token_count']) AS read_tokens,
+    toUInt32OrZero(a['cache_write_token_count']) AS write_tokens,
     toUInt32OrZero(a['reasoning_token_count']) AS reasoning_tokens
 SELECT
     llm_id(concat('codex/', a['conversation.id'], '/', a['input_token_count'], '/', toString(read_tokens), '/',
@@ -146,14 +157,16 @@ SELECT
     a['model'] AS model,
     'main' AS category,
     sipHash64(a['conversation.id']) AS session,
-    llm_rest(toUInt32OrZero(a['input_token_count']), read_tokens) AS input,
+    llm_rest(toUInt32OrZero(a['input_token_count']), read_tokens + write_tokens) AS input,
     read_tokens AS cache_read,
+    write_tokens AS cache_write,
     llm_rest(toUInt32OrZero(a['output_token_count']), reasoning_tokens) AS output,
     reasoning_tokens AS reasoning,
     toUInt32OrZero(a['input_token_count']) + toUInt32OrZero(a['output_token_count']) AS unpriced,
     'unpriced' AS cost_source
 FROM otel.otel_logs
 WHERE startsWith(ServiceName, 'codex') AND a['event.kind'] = 'response.completed' AND a['conversation.id'] != ''
+    AND a['input_token_count'] != ''
     AND (EventName = 'codex.sse_event' OR a['event.name'] = 'codex.sse_event');
 
 -- Copilot Chat in VS Code with github.copilot.chat.otel.enabled.
