@@ -1,4 +1,4 @@
--- ClickHouse schema for the calls of a team. Run it again after an update: it changes nothing that exists.
+-- ClickHouse schema for the calls of a team. Run it again after an update: it replaces views and keeps tables.
 --
 -- otel.otel_logs    raw records, as the OpenTelemetry collector writes them; kept for 30 days
 -- llm.calls         one row per call, even if several programs report it; kept for 400 days. Query it with FINAL.
@@ -67,10 +67,10 @@ TTL toDateTime(at) + INTERVAL 400 DAY
 SETTINGS ttl_only_drop_parts = 1;
 
 -- `a - b`, but 0 where an agent reports a part that is larger than the whole.
-CREATE FUNCTION IF NOT EXISTS llm_rest AS (whole, part) -> toUInt32(greatest(0, toInt64(whole) - toInt64(part)));
-CREATE FUNCTION IF NOT EXISTS llm_id AS (name) -> toFixedString(substring(SHA256(name), 1, 16), 16);
+CREATE OR REPLACE FUNCTION llm_rest AS (whole, part) -> toUInt32(greatest(0, toInt64(whole) - toInt64(part)));
+CREATE OR REPLACE FUNCTION llm_id AS (name) -> toFixedString(substring(SHA256(name), 1, 16), 16);
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_token_sidecar TO llm.calls AS
+CREATE OR REPLACE MATERIALIZED VIEW llm.from_token_sidecar TO llm.calls AS
 WITH
     LogAttributes AS a,
     ResourceAttributes AS r,
@@ -105,7 +105,7 @@ WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.call.id']) = 32;
 
 -- Claude Code with CLAUDE_CODE_ENABLE_TELEMETRY=1 and OTEL_LOGS_EXPORTER=otlp. Session and tokens identify
 -- summaries, whose request ids token-sidecar cannot read.
-CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_claude_code TO llm.calls AS
+CREATE OR REPLACE MATERIALIZED VIEW llm.from_claude_code TO llm.calls AS
 WITH
     LogAttributes AS a,
     ResourceAttributes AS r,
@@ -138,7 +138,7 @@ WHERE ServiceName = 'claude-code' AND a['request_id'] != ''
 
 -- Codex with an `[otel]` exporter. Its events have no id of the call, so thread and tokens identify it.
 -- Codex sends a second `response.completed` event for each call, without tokens, which is ignored.
-CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_codex TO llm.calls AS
+CREATE OR REPLACE MATERIALIZED VIEW llm.from_codex TO llm.calls AS
 WITH
     LogAttributes AS a,
     ResourceAttributes AS r,
@@ -170,7 +170,7 @@ WHERE startsWith(ServiceName, 'codex') AND a['event.kind'] = 'response.completed
     AND (EventName = 'codex.sse_event' OR a['event.name'] = 'codex.sse_event');
 
 -- Copilot Chat in VS Code with github.copilot.chat.otel.enabled.
-CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_copilot TO llm.calls AS
+CREATE OR REPLACE MATERIALIZED VIEW llm.from_copilot TO llm.calls AS
 WITH
     LogAttributes AS a,
     ResourceAttributes AS r,
@@ -235,14 +235,14 @@ SETTINGS ttl_only_drop_parts = 1;
 
 -- The days that have received calls since the last computation, and their neighbours, because two
 -- reports of a call near midnight may name different days.
-CREATE VIEW IF NOT EXISTS llm.changed_days AS
+CREATE OR REPLACE VIEW llm.changed_days AS
 SELECT DISTINCT arrayJoin([day - 1, day, day + 1]) AS day
 FROM (
     SELECT DISTINCT toDate(at) AS day FROM llm.calls
     WHERE received + INTERVAL 10 MINUTE >= (SELECT toDateTime(max(computed)) FROM llm.daily_sums)
 );
 
-CREATE VIEW IF NOT EXISTS llm.compute_daily AS
+CREATE OR REPLACE VIEW llm.compute_daily AS
 SELECT
     toDate(at) AS day, user, team, agent, provider, model, category, session,
     count() AS calls,
@@ -271,11 +271,11 @@ SELECT
     toDateTime64(0, 3, 'UTC'), toDateTime64(0, 3, 'UTC'), now64(3, 'UTC')
 FROM llm.changed_days;
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS llm.refresh_daily
+CREATE OR REPLACE MATERIALIZED VIEW llm.refresh_daily
 REFRESH EVERY 5 MINUTE APPEND TO llm.daily_sums AS SELECT * FROM llm.compute_daily;
 
 -- Without FINAL, because one computation has each key once.
-CREATE VIEW IF NOT EXISTS llm.daily AS
+CREATE OR REPLACE VIEW llm.daily AS
 SELECT * FROM llm.daily_sums
 WHERE calls > 0 AND (day, computed) IN (SELECT day, max(computed) FROM llm.daily_sums GROUP BY day);
 
@@ -284,7 +284,7 @@ CREATE TABLE IF NOT EXISTS llm.budgets (team String, month Date, usd Decimal(18,
 ENGINE = ReplacingMergeTree ORDER BY (team, month);
 
 -- The share of the prompt that came from a cache, by day and model.
-CREATE VIEW IF NOT EXISTS llm.cache_share AS
+CREATE OR REPLACE VIEW llm.cache_share AS
 SELECT
     day, team, model,
     sum(cache_read) AS read,
@@ -293,7 +293,7 @@ SELECT
 FROM llm.daily GROUP BY day, team, model;
 
 -- Each team's spending by month, with its budget if there is one.
-CREATE VIEW IF NOT EXISTS llm.budget_use AS
+CREATE OR REPLACE VIEW llm.budget_use AS
 SELECT
     s.team AS team, s.month AS month, s.cost AS spent, b.usd AS budget,
     if(b.usd > 0, toFloat64(s.cost) / toFloat64(b.usd), NULL) AS share
@@ -301,7 +301,7 @@ FROM (SELECT team, toStartOfMonth(day) AS month, sum(cost) AS cost FROM llm.dail
 LEFT JOIN (SELECT team, month, usd FROM llm.budgets FINAL) AS b ON b.team = s.team AND b.month = s.month;
 
 -- Sessions with their cost. `session` is a hash.
-CREATE VIEW IF NOT EXISTS llm.sessions AS
+CREATE OR REPLACE VIEW llm.sessions AS
 SELECT
     session, any(d.user) AS user, any(d.team) AS team, any(d.agent) AS agent,
     sum(d.cost) AS cost, sum(d.calls) AS calls, min(d.first_at) AS first_at, max(d.last_at) AS last_at
@@ -327,7 +327,7 @@ ORDER BY (day, user, installation, workspace, file)
 TTL day + INTERVAL 400 DAY
 SETTINGS ttl_only_drop_parts = 1;
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS llm.from_prompt_files TO llm.prompt_files AS
+CREATE OR REPLACE MATERIALIZED VIEW llm.from_prompt_files TO llm.prompt_files AS
 WITH LogAttributes AS a, ResourceAttributes AS r
 SELECT
     toDate(Timestamp, 'UTC') AS day,
@@ -345,7 +345,7 @@ FROM otel.otel_logs
 WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.file.id']) = 32;
 
 -- Each prompt file by its last report. A user's own file, which is sent in several workspaces, is one row.
-CREATE VIEW IF NOT EXISTS llm.expensive_prompt_files AS
+CREATE OR REPLACE VIEW llm.expensive_prompt_files AS
 SELECT
     file, name, user, any(l.team) AS team, max(l.day) AS day, max(l.tokens) AS tokens,
     sum(l.calls) AS calls, sum(l.cost) AS cost

@@ -16,7 +16,7 @@ import yaml
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import FileCost
 from sidecar.cost.records import Identity, Record, export_request, file_record
-from tests.clickhouse import SCHEMA, ClickHouse
+from tests.clickhouse import SCHEMA, ClickHouse, statements
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.test_team_reports import events, insert, insert_records, queue_of
 
@@ -172,13 +172,13 @@ def test_a_prompt_file_without_a_price_has_no_cost(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_schema_can_be_run_again(store: ClickHouse) -> None:
-    from tests.clickhouse import statements
-
-    before = store.rows("SELECT count() FROM llm.calls")
+def test_running_the_schema_again_updates_views_and_keeps_rows(store: ClickHouse) -> None:
+    counts = "SELECT (SELECT count() FROM llm.calls), (SELECT count() FROM llm.sessions)"
+    before = store.rows(counts)
+    store.run("CREATE OR REPLACE VIEW llm.sessions AS SELECT 1 AS of_an_earlier_version")
     for statement in statements(SCHEMA.read_text("utf-8")):
         store.run(statement)
-    assert store.rows("SELECT count() FROM llm.calls") == before
+    assert store.rows(counts) == before
 
 
 GUIDE = (FOLDER.parents[1] / "docs/how-to/team.md").read_text("utf-8")
