@@ -7,6 +7,7 @@ These functions therefore use a lock.
 
 from __future__ import annotations
 
+import pkgutil
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,6 +57,18 @@ def unpack(data: bytes | msgspec.Raw, kind: type[T]) -> T:
     """
     _prepare(kind)
     return msgspec.msgpack.decode(data, type=kind)
+
+
+def read_table(package: str, file: str, kind: type[T]) -> T:
+    """Read a TOML file that is installed with a package, such as `sidecar.models`.
+
+    Raises:
+        FileNotFoundError: The package has no such file.
+        msgspec.ValidationError: The table does not match the type.
+    """
+    from tomllib import loads  # imported lazily, because the first count needs no table
+
+    return convert(loads((pkgutil.get_data(package, file) or b"").decode()), kind)
 
 
 def decoder(kind: type[T]) -> Callable[[Json], T]:

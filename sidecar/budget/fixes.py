@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -330,10 +329,7 @@ def _common_prefix_length(one: str, other: str) -> int:
 @cache
 def _comment_styles() -> dict[str, str]:
     """Return how a comment is written, by language id, file extension or file name."""
-    from tomllib import loads  # imported lazily, because only fixes need comments
-
-    text = pkgutil.get_data(__package__ or "", "comments.toml") or b""
-    styles = typed.convert(loads(text.decode()), dict[str, str])
+    styles = typed.read_table("sidecar.budget", "comments.toml", dict[str, str])
     return {name: style for style, names in styles.items() for name in names.split()}
 
 

@@ -5,7 +5,6 @@ The tables and their sources are in `limits.toml`.
 
 from __future__ import annotations
 
-import pkgutil
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -26,10 +25,7 @@ def _rows(table: Table) -> list[tuple[str, int]]:
 
 @cache
 def _tables() -> dict[Table, dict[str, int]]:
-    from tomllib import loads  # imported lazily, because the first count does not need limits
-
-    text = pkgutil.get_data(__package__ or "", "limits.toml") or b""
-    return typed.convert(loads(text.decode()), dict[Table, dict[str, int]])
+    return typed.read_table("sidecar.models", "limits.toml", dict[Table, dict[str, int]])
 
 
 def overruling_window(bare: str) -> int | None:
