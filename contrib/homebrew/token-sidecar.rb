@@ -4,7 +4,7 @@ class TokenSidecar < Formula
   desc "Token counts, context usage and costs of AI conversations"
   homepage "https://github.com/token-sidecar/token-sidecar"
   url "https://files.pythonhosted.org/packages/source/t/token-sidecar/token_sidecar-0.1.0.tar.gz"
-  # The first release fills in this and the URL. `brew update-python-resources` then adds the resources.
+  # At the first release, replace the URL and the checksum, and run `brew update-python-resources token-sidecar`.
   sha256 "0000000000000000000000000000000000000000000000000000000000000000"
   license "MIT"
 

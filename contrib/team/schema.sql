@@ -103,8 +103,8 @@ SELECT
 FROM otel.otel_logs
 WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.call.id']) = 32;
 
--- Claude Code with CLAUDE_CODE_ENABLE_TELEMETRY=1 and OTEL_LOGS_EXPORTER=otlp. Session and tokens identify
--- summaries, whose request ids token-sidecar cannot read.
+-- Claude Code with CLAUDE_CODE_ENABLE_TELEMETRY=1 and OTEL_LOGS_EXPORTER=otlp. Summaries are identified by
+-- session and tokens, because Claude Code's files do not contain their request ids.
 CREATE OR REPLACE MATERIALIZED VIEW llm.from_claude_code TO llm.calls AS
 WITH
     LogAttributes AS a,
@@ -137,7 +137,7 @@ WHERE ServiceName = 'claude-code' AND a['request_id'] != ''
     AND (EventName = 'claude_code.api_request' OR a['event.name'] IN ('api_request', 'claude_code.api_request'));
 
 -- Codex with an `[otel]` exporter. Its events have no id of the call, so thread and tokens identify it.
--- Codex sends a second `response.completed` event for each call, without tokens, which is ignored.
+-- For each call, Codex sends a second `response.completed` event, which has no tokens and is ignored.
 CREATE OR REPLACE MATERIALIZED VIEW llm.from_codex TO llm.calls AS
 WITH
     LogAttributes AS a,

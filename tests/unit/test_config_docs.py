@@ -23,11 +23,13 @@ NO_KEYS = {
     *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
 }
 """Names in the docs that are not keys, such as the editor's spelling of a key or a vendor's field."""
+OTHER_PROGRAMS = re.compile(r"^\[(language-server|otel)\.", re.MULTILINE)
+"""Matches the configuration of Helix and Codex."""
 EXAMPLES = [
     (page.name, example)
     for page in PAGES
     for example in re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    if "[language-server." not in example  # the configuration of an editor
+    if not OTHER_PROGRAMS.search(example)
 ]
 
 

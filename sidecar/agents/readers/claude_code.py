@@ -580,7 +580,8 @@ class _Transcript(msgspec.Struct):
             model,
             provider_of(model) or "anthropic",
             session=line.session_id,
-            # The transcript has no request id, but Claude Code's telemetry has the same numbers.
+            # The transcript has no request id for summaries. The session and the token counts are
+            # also in Claude Code's telemetry.
             telemetry_id=f"{line.session_id}/{usage.prompt_tokens}/{usage.output_tokens}",
             workspace=self.folder,
             category="summary",

@@ -39,6 +39,7 @@ DELEGATE = "Let somebody look into the cellar."
 CELLAR = "Look into the cellar and report."
 LONG = "Read the whole archive."
 GUIDE = (SCHEMA.parents[2] / "docs/how-to/team.md").read_text("utf-8")
+SET_MISSING_TIME = "set(time_unix_nano, observed_time_unix_nano) where time_unix_nano == 0"
 CALLS = (
     "SELECT source, agent, model, category, input, cache_read, cache_write, output, reasoning, cost "
     "FROM llm.calls FINAL"
@@ -74,22 +75,27 @@ class ExportingClaudeCode(ClaudeCode):
 
 
 class TeamCollector:
-    """Processes records as `collector.yaml` says, and sends them to rotel, which cannot do that."""
+    """Applies the processors of `collector.yaml`, which rotel lacks, and sends the rest to rotel."""
 
     def __init__(self, target: Rotel) -> None:
         self._target = target
         self.requests: list[ExportLogsServiceRequest] = []
-        """What was sent to rotel."""
+        """The requests that were sent to rotel."""
         self.headers: list[dict[str, str]] = []
         processors = yaml.safe_load((SCHEMA.parent / "collector.yaml").read_text())["processors"]
         (drop,) = processors["filter/calls"]["logs"]["log_record"]
         self._events = set(re.findall(r'attributes\["event.name"\] == "([\w.]+)"', drop))
-        self._allowed = {}
-        for statements in processors["transform/allow"]["log_statements"]:
-            (keep,) = [text for text in statements["statements"] if text.startswith("keep_keys(")]
-            self._allowed[statements["context"]] = set(re.findall(r'"([\w.]+)"', keep))
-        times = "set(time_unix_nano, observed_time_unix_nano) where time_unix_nano == 0"
-        assert times in statements["statements"]
+        statements = {
+            group["context"]: group["statements"]
+            for group in processors["transform/allow"]["log_statements"]
+        }
+        self._allowed = {
+            context: set(re.findall(r'"([\w.]+)"', text))
+            for context, texts in statements.items()
+            for text in texts
+            if text.startswith("keep_keys(")
+        }
+        assert SET_MISSING_TIME in statements["log"]
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> None:
         self.headers.append({name.lower(): value for name, value in headers.items()})
@@ -203,7 +209,7 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
     billed = [call.usage for call in scene.vendor.billed() if call.usage]
     tokens = Counter((use.uncached, use.cache_read, use.cache_write, use.output) for use in billed)
 
-    # The agent alone.
+    # Only the agent reports its calls.
     rows = await_rows(store, lambda rows: len(rows) >= len(billed))
     assert {(row[0], row[1]) for row in rows} == {(scene.agent.name, scene.agent.name)}
     assert Counter(tokens_of(row) for row in rows) == tokens
@@ -211,7 +217,7 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
     resource = store.rows("SELECT DISTINCT user, team FROM llm.calls FINAL")
     assert resource == [["0123456789abcdef", "platform"]]
 
-    # token-sidecar, too.
+    # token-sidecar reports them, too.
     config_file().write_text(f'[ledger]\notel-endpoint = "{rotel.url}"\n')
     done = CliRunner().invoke(cost, ["ship", "--json"])
     assert done.exit_code == 0, done.output
@@ -219,11 +225,12 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
     shipped = await_rows(store, lambda rows: all(row[0] == "token-sidecar" for row in rows))
     check_against_the_ledger(scene, shipped)
 
-    # And the agent's records once more, after those of token-sidecar.
+    # The agent's reports arrive again, after those of token-sidecar.
     reports = "SELECT count() FROM otel.otel_logs WHERE ServiceName != 'token-sidecar'"
     before = int(store.rows(reports)[0][0])
     collector.send_again()
     await_rows(store, lambda _rows: int(store.rows(reports)[0][0]) == 2 * before)
+    assert int(store.rows(reports)[0][0]) == 2 * before
     assert sorted(store.rows(CALLS)) == sorted(shipped)
     store.compute_daily()
     assert store.rows("SELECT sum(calls) FROM llm.daily") == [[str(len(billed))]]
