@@ -20,7 +20,7 @@ ACCEPTED = re.compile(
 )
 """One licence of an expression, or one classifier."""
 DECLARED_IN_TEXT = {"tiktoken": "MIT", "squarify": "Apache-2.0", "protobuf": "BSD-3-Clause"}
-"""Licences of packages whose metadata have the licence's text, or none that a tool can name."""
+"""The licences of packages whose metadata does not name them in a form that the tool can read."""
 
 
 def licences(component: dict[str, Any]) -> str:

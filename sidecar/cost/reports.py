@@ -122,7 +122,8 @@ def ordered_keys(by: Sequence[str], *, team: bool = False) -> list[CostKey]:
     known = TEAM_KEYS if team else KEYS
     wanted = sorted([key for key in known if key in by], key=by.index)
     if not wanted or set(by) - set(known):
-        raise BadParamsError(f"`by` accepts {', '.join(known)}")
+        given = ", ".join(by) or "nothing"
+        raise BadParamsError(f"cannot group by {given}; choose from {', '.join(known)}")
     return wanted
 
 

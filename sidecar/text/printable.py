@@ -41,7 +41,7 @@ _MARKUP = re.compile(
 _GENERATED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
 _LINK = re.compile(r"\](?=\()")
 
-HOW_RECORDED = "Coding agents are detected automatically; plugins must call `cost/record`."
+HOW_RECORDED = "Start a coding agent or a chat plugin, and its calls appear here."
 """How calls come to be recorded. Shown where there are none."""
 
 

@@ -72,8 +72,8 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 NO_CONTEXT = (
-    "No conversation found for this workspace yet. Coding agents are detected automatically; chat "
-    "plugins must call `context/append`."
+    "No conversation found for this workspace yet. Start a coding agent or a chat plugin in this "
+    "folder, and its session appears here."
 )
 NO_COST = f"No calls recorded for this workspace yet. {HOW_RECORDED}"
 NO_BUDGETS = (

@@ -156,7 +156,7 @@ def test_options_select_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--by", "price"], "`by` accepts model"),
+        (["--by", "price"], "cannot group by price; choose from model"),
         (["--since", "whenever"], "is not a valid time"),
         (["--nonsense"], "No such option"),
         (["export", "--format", "xml"], "Invalid value"),
