@@ -261,7 +261,7 @@ def test_an_empty_ledger_makes_a_page(book: CostBook) -> None:
     html = made(book)
     outline(html)
     assert "No calls recorded this week." in html
-    assert "No calls recorded. Coding agents" in html
+    assert "No calls recorded. Start a coding agent" in html
 
 
 def test_page_reports_unpriced_calls(book: CostBook) -> None:
