@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 class PromptSize(NamedTuple):
-    """The size of a call's prompt, listed either before or after the parts of the reply."""
+    """The size of a call's prompt. It may come before or after the parts of the reply."""
 
     tokens: int
     has_all_before: bool = False

@@ -1,4 +1,4 @@
-"""Counts parts of a text, and finds where a budget is exceeded."""
+"""Counts parts of a document, and finds where a budget is exceeded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FINER = 512
 
 
 class TextCounter:
-    """Counts parts of a text, reusing the counts of its pieces.
+    """Counts parts of the text, reusing the counts of its pieces.
 
     Args:
         text: The text.
@@ -96,7 +96,7 @@ def _excess_start_in_piece(text: str, allowance: int, tokenizer: Tokenizer) -> i
 
 
 def first_tokens(text: str, tokens: int, tokenizer: Tokenizer) -> int:
-    """Return the number of complete characters in the first `tokens` tokens of a text.
+    """Return the number of complete characters in the first `tokens` tokens of the text.
 
     If the tokenizer does not expose its tokens, the result is the length of the longest prefix
     that has at most `tokens` tokens.

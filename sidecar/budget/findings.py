@@ -80,7 +80,7 @@ class RestOfGroup(msgspec.Struct, frozen=True):
 
 
 class BudgetScope(msgspec.Struct, frozen=True):
-    """The part of a text that a budget applies to."""
+    """The part of the text that a budget applies to."""
 
     kind: ScopeKind
     start: int

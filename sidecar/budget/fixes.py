@@ -46,7 +46,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
-    """Yield fixes that shorten a text to its budget, such as `Fit to budget: keep the start`.
+    """Yield fixes that shorten text to its budget, such as `Fit to budget: keep the start`.
 
     There are no fixes unless the budget is exceeded. The fix for the rule's `truncation` is
     preferred.
@@ -67,7 +67,7 @@ def _part_suffix(finding: Finding) -> str:
 
 
 def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
-    """Return the edit that shortens a text to its budget, or None if that is impossible."""
+    """Return the edit that shortens text to its budget, or None if that is impossible."""
     parts = parts_of(text, finding)
     target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)
     for _ in range(_ROUNDS):
@@ -144,7 +144,7 @@ def _shortest_sufficient_part(
         for part in find_sections(Lines(text))
         if part.end - part.start < len(text)
     ]
-    # After the removal, the joined text can have one more token than its two parts.
+    # Joining the text before and after the section can add one token.
     enough = [section for section in candidates if section[0].tokens > finding.over]
     return min(enough, key=lambda one: (one[0].tokens, one[1].start), default=None)
 
@@ -241,7 +241,7 @@ class TextEdit(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """A text split into a head, a body and a tail. Fixes keep the head and the tail."""
+    """Text split into a head, a body and a tail. Fixes keep the head and the tail."""
 
     start: int
     head: str
@@ -283,7 +283,7 @@ def minimal_edit(start: int, old: str, new: str) -> TextEdit:
 
 
 def line_end_of(text: str) -> str:
-    """Return the first line ending in a text, or LF if there is none."""
+    """Return the first line terminator in the text, or LF if there is none."""
     found = _LINE_END.search(text)
     return found.group() if found else "\n"
 

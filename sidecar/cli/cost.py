@@ -250,8 +250,8 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
 def files(workspace: Path, since: str | None, as_json: bool) -> None:
     """Report the cost of prompt files.
 
-    Agents send these files with every request. They include AGENTS.md, CLAUDE.md with its
-    imports, rules and memory.
+    Agents send these files with every request. Examples are AGENTS.md, rules,
+    memory files, and CLAUDE.md with the files that it imports.
 
     Exit codes: 0; 2 if the configuration is invalid or the ledger is unreadable.
     """

@@ -81,9 +81,9 @@ async def _fit_text(
 
 
 def _read_text(file: Path) -> str:
-    """Read a text, keeping its line endings and any bytes that are not valid UTF-8.
+    """Read text, keeping its line endings and any bytes that are not valid UTF-8.
 
-    A text that starts with a UTF-16 or UTF-32 byte order mark is converted to UTF-8.
+    Text that starts with a UTF-16 or UTF-32 byte order mark is converted to UTF-8.
     """
     from sidecar.workspace.files import encoding_of, read_bytes
 

@@ -21,7 +21,7 @@ VERBS: dict[str, str] = {
     "cost": "Report the cost of model calls by model, day, session, workspace or agent.",
     "count": "Count the tokens of files, folders or standard input.",
     "doctor": "Show which engines, endpoints, agents and settings are in use.",
-    "fit": "Shorten a text to a token limit.",
+    "fit": "Shorten text to a token limit.",
     "map": "Show how many tokens each subfolder and file of a folder has.",
     "mcp": "Run or install the MCP server, which provides token counts to coding agents.",
     "schema": "Print the JSON Schema of the custom LSP messages.",

@@ -49,7 +49,7 @@ def escape_unencodable(stream: object) -> None:
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a text and flush the stream. Exit with code 2 if the disk is full."""
+    """Print text and flush the stream. Exit with code 2 if the disk is full."""
     stream = sys.stderr if err else sys.stdout
     if stream is not None:  # there is no stream under pythonw
         try:

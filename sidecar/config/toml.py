@@ -87,7 +87,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def check_limits(text: str) -> None:
-    """Check that a text is small enough to be parsed quickly.
+    """Check that the text is small enough to be parsed quickly.
 
     Raises:
         InvalidTomlError: The text exceeds a limit.

@@ -267,7 +267,7 @@ class Conversation:
 
         Args:
             usage: The reported usage.
-            reply_estimate: The estimated part of the output, if the report does not cover it.
+            reply_estimate: The estimated tokens of the reply that `usage` does not include.
         """
         covers = len(self.turns)
         update = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)

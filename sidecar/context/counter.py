@@ -63,7 +63,7 @@ class Counter:
         return Counter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:
-        """Count a text without message markup."""
+        """Count text without message markup."""
         return measure_text(text, self._tokenizer)
 
     def message(self, turn: Turn) -> Measure:
@@ -85,7 +85,7 @@ class Counter:
         return message_tokens.count_tools(tools, self.key, self._tokenizer)
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        """Return a text, shortened if it exceeds `max_tokens`."""
+        """Return text, shortened if it exceeds `max_tokens`."""
         return fitting.fit(text, max_tokens, truncation, self._tokenizer).text
 
 

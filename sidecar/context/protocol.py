@@ -92,7 +92,7 @@ class UsageParams(SessionParams, frozen=True, kw_only=True):
 
 
 class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Requests the sessions of the last 24 hours, or all sessions."""
+    """Requests the sessions from the last 24 hours, or all sessions."""
 
     workspace: str | None = None
     all: bool = False

@@ -28,7 +28,7 @@ MAX_LINE = 160
 MAX_ARGUMENT = 60
 """Maximum characters of a tool call's main argument."""
 SCANNED = 4000
-"""Number of characters to search at each end of a text."""
+"""Number of characters to search at each end of the text."""
 MAX_DECISIONS_PER_TURN = 3
 MAX_CHARACTERS_PER_TOKEN = 8
 """Assumed maximum number of characters per token, used to skip text that cannot fit."""

@@ -66,9 +66,9 @@ class Sum(msgspec.Struct, frozen=True):
     clock: int
     """The quarter-hour of the UTC day if the price depends on it, otherwise 0."""
     session: int
-    """The id of the session, or 0 if sums are not separated by session."""
+    """The id of the session, or 0 if the sums are not grouped by session."""
     day: int
-    """The local day since 1970, or 0 if sums are not separated by day."""
+    """The local day since 1970, or 0 if the sums are not grouped by day."""
     calls: int
     buckets: Buckets
     estimated_calls: int
@@ -94,7 +94,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> Iterator[Sum]:
-    """Yield the sums of the calls in scope, one for each combination of keys."""
+    """Yield the sums of tokens and costs of the calls in scope, for each combination of keys."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in _read_rows(connection, scope, grouping):
         key, values = row[:_KEYS], row[_KEYS:]

@@ -34,7 +34,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The number of tokens in a text, with the method of the count."""
+    """The number of tokens in the text, with the method of the count."""
 
     tokens: int
     method: Method

@@ -2,20 +2,20 @@
 
 Approximations correct the counts of o200k_base for models whose vocabulary is not public. `python
 -m benchmarks fit-estimates` fits them and writes `estimates.json`. For each tokenizer generation,
-this file contains the weight of an o200k_base token, the weights of the features of a text, and
+this file contains the weight of an o200k_base token, the weights of the features of the text, and
 error bands that contain 95 of 100 documents. The bands and the weights were fitted to different
 documents.
 
 Estimators need no vocabulary. Three are built in: `heuristic` uses scripts, words and white space;
 `whitespace` uses words and punctuation; `chars4` divides the number of characters by four. All of
-them take milliseconds per megabyte and return 0 for an empty text. Plug-ins can add more
+them take milliseconds per megabyte and return 0 for an empty string. Plug-ins can add more
 estimators. If a plug-in fails, the heuristic is used instead.
 
 The heuristic maps each byte of the UTF-8 text to a class, and adds up weights for runs of a class
 and for neighbouring classes. The first byte of a character determines its script. The weights were
 fitted to o200k_base with source code in seven languages, Markdown, JSON, logs, prose in twenty
 languages, base64 and white space. They are about 3 % too high on purpose, because an estimate that
-is too low does more harm. If a text is split at a safe split point, the estimates of the two parts
+is too low does more harm. If text is split at a safe split point, the estimates of the two parts
 add up to the estimate of the whole text.
 """
 
@@ -52,7 +52,7 @@ class Bands(msgspec.Struct, frozen=True):
 
     Attributes:
         any: The band for texts of an unknown kind.
-        short: The additional error for a text of one token. For longer texts, it is divided by the
+        short: The additional error for text of one token. For longer text, it is divided by the
             square root of the token count.
         kinds: The band for each `sidecar.counting.text_features.Kind`.
     """
@@ -140,8 +140,8 @@ _SCRIPTS = {
     b"f": (900, 0),
     b"x": (1260, 0),
 }
-# Pairs of a pattern that matches a run of characters, and the run's weight by its length, in
-# thousandths of a token.
+# Patterns that match runs of characters. The function returns the weight of a run of the given
+# length, in thousandths of a token.
 _RUNS: tuple[tuple[re.Pattern[bytes], Callable[[int], int]], ...] = (
     (
         re.compile(b"A?a+"),
@@ -180,7 +180,7 @@ are 2 % too high.
 
 
 def heuristic_units(text: str) -> int:
-    """Return the sum of the heuristic's weights for a text. Takes 75 ms per megabyte."""
+    """Return the sum of the heuristic's weights for the text. Takes 75 ms per megabyte."""
     if len(text) <= _SLICE:
         return _units_of_slice(text)
     return sum(
@@ -203,7 +203,7 @@ def _units_of_slice(text: str) -> int:
     classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, CONTINUATION_BYTES)
     units = len(
         classes
-    )  # a thousandth of a token per character, so only an empty text has 0 tokens
+    )  # a thousandth of a token per character, so only an empty string has 0 tokens
     for pattern, weight in _RUNS:
         lengths = Counter(map(len, pattern.findall(classes)))
         units += sum(weight(length) * count for length, count in lengths.items())
@@ -226,7 +226,7 @@ returns one.
 
 
 class Estimator(Protocol):
-    """An estimator plug-in. It must accept any `str`, and return 0 for an empty text."""
+    """An estimator plug-in. It must accept any `str`, and return 0 for an empty string."""
 
     @property
     def name(self) -> str:
@@ -240,7 +240,7 @@ class TruncatingEstimator(Estimator, Protocol):
     """An estimator plug-in that also shortens texts."""
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str:
-        """Return the beginning ("start"), the end ("end") or both ends ("middle") of a text.
+        """Return the beginning ("start"), the end ("end") or both ends ("middle") of the text.
 
         The result is ignored if the plug-in's count for it is above `max_tokens`.
         """
@@ -396,7 +396,7 @@ class EstimatorTokenizer(Tokenizer):
         self.error_percent: float = 100 * (self._bands or _built_in_bands(Chars4.name)).any
 
     def band(self, tokens: int, sample: str = "") -> float:
-        """Return the error band for a text of this kind and size, in percent.
+        """Return the error band for text of this kind and size, in percent.
 
         The error of a plug-in is unknown, so its band is at least the heuristic's band for the
         sample. Without a sample, it is at least the band of `chars4`, the coarsest estimator.
@@ -411,7 +411,7 @@ class EstimatorTokenizer(Tokenizer):
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
-        """Count the tokens of a text. If a plug-in raises an exception, the heuristic counts
+        """Count the tokens of the text. If a plug-in raises an exception, the heuristic counts
         instead.
         """
         try:

@@ -140,13 +140,13 @@ class Reference(Tokenizer):
         return sum([self.count_whole(piece) for piece in split(text)])
 
     def count_whole(self, text: str) -> int:
-        """Return the token count of a text without splitting the text into pieces."""
+        """Return the token count of the text without splitting the text into pieces."""
         if len(text) < MANY_BLANKS:
             return self._count_ordinary(text)
         return self._count_long(text)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the token ids of a text that contains no very long run of blanks."""
+        """Return the token ids of text that contains no very long run of blanks."""
         return self._get_encoding().encode_ordinary(text)
 
     def first_bytes(self, text: str, tokens: int) -> bytes:
@@ -158,9 +158,9 @@ class Reference(Tokenizer):
     def _count_long(self, text: str) -> int:
         r"""Count around long runs of blanks, which overflow tiktoken's regular expressions.
 
-        At the end of a text, `\s+(?!\S)` matches the whole run; elsewhere, it matches all but the
+        At the end of the text, `\s+(?!\S)` matches the whole run; elsewhere, it matches all but the
         last character. The match is merged as one piece, and the text on either side of it is
-        counted separately. At the end of a text, cl100k's `\s++$` matches first. It does not
+        counted separately. At the end of the text, cl100k's `\s++$` matches first. It does not
         overflow, and its match may include line feeds before the run.
         """
         total, start = 0, 0
@@ -266,7 +266,7 @@ class FastEngine(Tokenizer):
             return super().count_many(texts)
         try:
             counts = self._batch(texts)
-        except UnicodeEncodeError:  # a text contains a lone surrogate
+        except UnicodeEncodeError:  # text contains a lone surrogate
             return super().count_many(texts)
         return [
             self.count(text) if is_disputed(text) else tokens

@@ -1,4 +1,4 @@
-"""Shortens a text to a number of tokens by keeping its beginning, its end or both (`tokens/fit`).
+"""Shortens text to a number of tokens by keeping its beginning, its end or both (`tokens/fit`).
 
 Short lines are kept or removed as a whole. A long line is cut between two tokens, but never inside
 a character or between a character and its combining marks. The counts of two parts only add up at
@@ -155,9 +155,9 @@ def fit(
     tokenizer: Tokenizer,
     marker: str = MARKER,
 ) -> FitResult:
-    """Shorten a text to at most `max_tokens` tokens. Never raises.
+    """Shorten text to at most `max_tokens` tokens. Never raises.
 
-    A text that fits is returned unchanged. Shortening a text takes about as long as counting it
+    Text that fits is returned unchanged. Shortening text takes about as long as counting it
     twice. An estimator plug-in may shorten texts in its own way, without the marker.
 
     Args:

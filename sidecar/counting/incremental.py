@@ -26,7 +26,7 @@ tokenize the piece.
 
 
 def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
-    """Return the pieces of a text that a tokenizer can count separately.
+    """Return the pieces of the text that a tokenizer can count separately.
 
     Pieces are immutable, so another thread may count them while the document is edited.
     """
@@ -89,14 +89,14 @@ def count_pieces(
 
 
 def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
-    """Return the token count of a text, with its method and error band."""
+    """Return the token count of the text, with its method and error band."""
     return tokenizer.measure_base(count_text(text, tokenizer.base), text)
 
 
 def count_text(
     text: str, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None = None
 ) -> int:
-    """Return the token count of a text that is not a document.
+    """Return the token count of text that is not a document.
 
     Raises:
         WorkStoppedError: `should_stop` returned true.

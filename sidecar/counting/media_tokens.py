@@ -73,7 +73,7 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
         r"gpt-5\.[23]",
         _GPT_5_2,
         0.6,
-    ),  # an earlier edition of the page gave codex and chat models 1,536 patches
+    ),  # an earlier version of the page listed 1,536 patches for codex and chat models
     (r"gpt-5(\.\d)?(-codex)?-mini", _Patches(1.2, _FIRST, _FIRST), 0.35),
     (r"gpt-5(\.\d)?(-codex)?-nano", _Patches(1.5, _FIRST, _FIRST), 0.65),
     (r"gpt-4\.1-mini", _Patches(1.62, _SAME, _SAME), 0.0),

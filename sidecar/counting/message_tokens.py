@@ -175,7 +175,7 @@ def count_message(
     Args:
         message: The message, in any vendor's format.
         model: The model's name.
-        tokenizer: Counts the texts.
+        tokenizer: Counts the tokens of strings in the message.
         counted: The token count of the message's text, if the model's server has counted it.
     """
     read, around = read_message(message), template_tokens(model)

@@ -96,7 +96,7 @@ def approximate_name(generation: str) -> str:
 
 
 class LinearEstimator(Tokenizer):
-    """Estimates tokens as the weighted sum of a text's features.
+    """Estimates tokens as the weighted sum of the text's features.
 
     The first feature is the count of the base tokenizer. The others are from
     `sidecar.counting.text_features`.
@@ -140,7 +140,7 @@ class ScaledTokenizer(Tokenizer):
     ) -> None:
         """Args:
         name: The tokenizer's name.
-        base: Counts the pieces of a text.
+        base: Counts the pieces of the text.
         factor: The number of tokens per token of the base tokenizer.
         bands: The error bands, or None if they were not measured.
         """

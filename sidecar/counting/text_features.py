@@ -1,9 +1,9 @@
-"""Determines the kind of a text, and computes the features from which its tokens are estimated.
+"""Determines the kind of the text, and computes the features from which its tokens are estimated.
 
 Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
 script. The features are counts: the bytes of each class, the pairs of neighbouring classes, and
 the beginnings of runs. No feature extends across a safe split point, so the features of the pieces
-of a text add up to the features of the text.
+of the text add up to the features of the text.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def classes_of(text: str) -> bytes:
 
 
 def features(text: str) -> tuple[int, ...]:
-    """Return the features of a text, in the order of `NAMES`. Takes 0.1 s per megabyte."""
+    """Return the features of the text, in the order of `NAMES`. Takes 0.1 s per megabyte."""
     encoded = text.encode("utf-8", "surrogatepass")
     classes = encoded.translate(CLASSES_OF_BYTES, CONTINUATION_BYTES)
     first = (
@@ -148,7 +148,7 @@ includes Greek, and `arabic` includes Hebrew. `script` is any other script.
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCRIPTS: tuple[tuple[Kind, bytes, float], ...] = (
-    # (kind, classes of its letters, minimum fraction of these letters in a text of this kind)
+    # (kind, classes of its letters, minimum fraction of these letters in text of this kind)
     ("cjk", b"jco", 0.15),
     ("script", b"zesvk", 0.1),
     ("cyrillic", b"gy", 0.2),
@@ -164,7 +164,7 @@ _STAMP = re.compile(r"\d\d?:\d\d:\d\d|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+\.\d+")
 
 
 def kind_of(text: str) -> Kind:
-    """Return the kind of a text, judging by its first characters. An empty text is `prose`."""
+    """Return the kind of the text, judging by its first characters. An empty string is `prose`."""
     sample = text[:SAMPLE_CHARACTERS]
     classes = classes_of(sample)
     script = None if sample.isascii() else _kind_by_script(sample, classes)

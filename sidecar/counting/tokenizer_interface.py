@@ -19,7 +19,7 @@ millisecond for them.
 
 
 SAMPLE_CHARACTERS = 4_096
-"""Number of characters at the beginning of a text from which its kind is determined."""
+"""Number of characters at the beginning of the text from which its kind is determined."""
 
 
 class Tokenizer(ABC):
@@ -43,7 +43,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def count(self, text: str) -> int:
-        """Return the token count of a text. Special tokens are counted as ordinary characters."""
+        """Return the token count of the text. Special tokens are counted as ordinary characters."""
 
     @property
     def base(self) -> Tokenizer:
@@ -61,7 +61,7 @@ class Tokenizer(ABC):
         return max(0, allowance)
 
     def is_slow(self, text: str) -> bool:  # noqa: ARG002
-        """Return whether counting a text may take longer than its length suggests."""
+        """Return whether counting text may take longer than its length suggests."""
         return False
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
@@ -69,11 +69,11 @@ class Tokenizer(ABC):
         return [self.count(text) for text in texts]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:  # noqa: ARG002
-        """Return the UTF-8 bytes of the first `tokens` tokens in a text, or None if unsupported."""
+        """Return the UTF-8 bytes of the first `tokens` tokens in text, or None if unsupported."""
         return None
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str | None:  # noqa: ARG002
-        """Return a text shortened to `max_tokens` tokens, or None if unsupported."""
+        """Return text shortened to `max_tokens` tokens, or None if unsupported."""
         return None
 
     def band(self, tokens: int, sample: str = "") -> float | None:  # noqa: ARG002
@@ -81,7 +81,7 @@ class Tokenizer(ABC):
 
         Args:
             tokens: The count.
-            sample: The beginning of the text; "" for a text of unknown kind.
+            sample: The beginning of the text; "" if the kind of text is unknown.
         """
         return self.error_percent
 

@@ -48,7 +48,7 @@ Ranks = dict[bytes, int]
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A pattern that splits a text into parts, in which bytes are then merged into tokens.
+    """A pattern that splits text into parts, in which bytes are then merged into tokens.
 
     Attributes:
         expression: The pattern in tiktoken's syntax.
@@ -99,7 +99,7 @@ _DEEPSEEK_SPLITS = (
     _DEEPSEEK_REST,
 )
 # DeepSeek's three successive splits as one expression. Each class excludes the characters that
-# earlier splits match. Blanks before these characters are one match, as at the end of a text. The
+# earlier splits match. Blanks before these characters are one match, as at the end of the text. The
 # last alternative matches characters that no split matches (control and unassigned characters).
 _DEEPSEEK = (
     rf"\p{{N}}{{1,3}}|[{_CJK}]+"
@@ -463,7 +463,7 @@ def tokenizer_from_pieces(
         pieces: The pieces.
         scores: The score of each piece.
         types: The type of each piece.
-        space_before: Whether the tokenizer adds a space before a text.
+        space_before: Whether the tokenizer adds a space before the text.
 
     Raises:
         VocabularyError: The library is missing or cannot read the pieces.

@@ -58,7 +58,7 @@ _SPECIAL = re.compile(
 
 
 async def has_specials(text: str) -> bool:
-    """Return whether a text contains strings that look like special tokens."""
+    """Return whether text contains strings that look like special tokens."""
     if len(text) > _INLINE_CHARACTERS:
         return bool(await asyncio.to_thread(_SPECIAL.search, text))
     return bool(_SPECIAL.search(text))
@@ -72,7 +72,7 @@ def require_server(binding: ProbeResult) -> Server:
 
 
 def text_request(text: str) -> BuildRequest:
-    """Return a function that builds the request for counting a text."""
+    """Return a function that builds the request for counting text."""
 
     def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
         if server.text is None:
@@ -191,7 +191,7 @@ class DeclaredEndpoint:
         return fitting[:1] or [self.models[0]]
 
     def named_models(self) -> list[str]:
-        """Return the models that were used before, and the declared names without wildcards."""
+        """Return previously used models, and declared names that contain no wildcards."""
         plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
         return list(dict.fromkeys([*self._asked, *plain]))
 
@@ -205,10 +205,8 @@ class DeclaredEndpoint:
         return self._bindings.get(model)
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return for how many seconds no requests are sent to a server that is unreachable or
-        loading.
-
-        Returns None for any other server.
+        """Return how many seconds to wait before the next request to an unreachable or loading
+        server, or None for any other server.
         """
         known = self.result_for(model)
         return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
@@ -258,7 +256,7 @@ class DeclaredEndpoint:
         return await self.ensure_probed(model)
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
-        """Return the token count of a text. If the model has been probed, this sends one
+        """Return the token count of the text. If the model has been probed, this sends one
         request.
         """
         if not text:

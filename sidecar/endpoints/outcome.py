@@ -11,7 +11,7 @@ from sidecar.text.printable import printable
 
 BIG_BYTES = 128 * 1024
 LARGEST_CHARACTERS = 500_000
-"""Maximum number of characters in a text that is sent to an endpoint."""
+"""Maximum number of characters in text that is sent to an endpoint."""
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]
@@ -34,7 +34,7 @@ shutting down.
 
 
 class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A token count for a text or a chat, made by the model's server."""
+    """A token count for text or a chat, made by the model's server."""
 
     tokens: int
     server: str

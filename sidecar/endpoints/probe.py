@@ -42,7 +42,7 @@ PROBE_TEXTS = (
 )
 """Two texts whose token counts differ clearly in every tokenizer."""
 
-_SPECIALS = 4  # maximum number of tokens that a server may add around a text
+_SPECIALS = 4  # maximum number of tokens that a server may add around the text
 _BYTES_PER_TOKEN = (
     512  # no vocabulary has longer tokens; the longest runs of blanks have about 128 bytes
 )
@@ -373,7 +373,7 @@ async def _try_text(
 
 
 async def _empty_text_tokens(connection: Connection, server: Server, model: str) -> int:
-    """Return the server's token count for an empty text, which may have a begin-of-text token."""
+    """Return the server's token count for an empty string, which may have a begin-of-text token."""
     if not server.counts_empty or server.text is None:
         return 0
     request = server.text.request(model, "")

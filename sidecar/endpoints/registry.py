@@ -89,7 +89,7 @@ class Endpoints:
         seconds: float = DEFAULT_SECONDS,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Return the token count of a text by a server that has the model in memory.
+        """Return the token count of the text by a server that has the model in memory.
 
         If the model has been probed, one request is sent. The request continues after the time
         limit, so a failure of the server is still noticed.

@@ -91,7 +91,7 @@ ReadTokens: TypeAlias = Callable[[object], int]
 
 
 class TextCounting(NamedTuple):
-    """The request by which a server counts a text, and a reader for the response."""
+    """The request by which a server counts text, and a reader for the response."""
 
     request: Callable[[str, str], Request]
     """Builds the request from the text and the server's name for the model."""
@@ -137,14 +137,14 @@ class Server:
         chat: How the server counts messages and tools, or None if it cannot.
         loaded: Selects those listed models that are in memory, because a count must not load a
             model.
-        parses_specials: Whether the server treats strings such as `<|im_end|>` in a text as special
-            tokens. Texts that contain such strings are not sent.
-        text_by_chat: Whether a text is counted as a chat with one message. The count of an empty
+        parses_specials: Whether the server treats strings such as `<|im_end|>` as special tokens.
+            Text that contains such strings is not sent.
+        text_by_chat: Whether text is counted as a chat with one message. The count of an empty
             message is subtracted.
         loads_itself: Whether the server loads a model at the first request. The context window is
             unknown until then.
-        counts_empty: Whether counts include tokens that the server adds. The count of an empty text
-            is then subtracted.
+        counts_empty: Whether counts include tokens that the server adds. The count of an empty
+            string is then subtracted.
     """
 
     name: str
@@ -213,7 +213,7 @@ def field_of(body: object, name: str) -> Any:
 
 
 def token_count(value: object) -> int:
-    """Return a value if it can be the token count of a text.
+    """Return a value if it can be the token count of the text.
 
     Raises:
         EndpointError: The value is not a positive whole number, or is too large.

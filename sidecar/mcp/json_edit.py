@@ -97,7 +97,7 @@ class _Parser:
 
 
 def set_member(text: str, group: str, key: str, value: Any) -> str:
-    """Return the JSON text with `group.key` set to a value. An empty text is treated as `{}`.
+    """Return the JSON text with `group.key` set to a value. An empty string is treated as `{}`.
 
     Raises:
         JsonEditError: The text or the value of `group` is not an object.

@@ -220,7 +220,7 @@ class Tools:
         notes = []
         if found.others:
             others = counted(found.others, "other running session")
-            notes.append(f"This is the newest session of {agent} here; there are {others}.")
+            notes.append(f"This is the newest {agent} session in this folder; there are {others}.")
         if agent == "opencode":
             notes.append("The current call is not included, because opencode has not saved it yet.")
         if not is_complete:

@@ -243,7 +243,7 @@ class Fields:
         return [Fields(entry, f"{self._path}{name}[{at}].") for at, entry in enumerate(entries)]
 
     def texts(self, name: str, type: str = "text") -> Iterator[str | None]:
-        """Yield a text, or the texts of all blocks of one type. Blocks without a type are text
+        """Yield text, or the texts of all blocks of one type. Blocks without a type are text
         blocks.
         """
         if isinstance(self.get(name), str):

@@ -29,7 +29,7 @@ class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     role: str
     content: str | list[Any] | None = None
-    """A text, a list of blocks in a vendor's format, or null."""
+    """Text, a list of blocks in a vendor's format, or null."""
     name: str | UnsetType | None = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType | None = UNSET
     """The tool calls: `{id, name, arguments}`, or OpenAI's `{id, function: {name, arguments}}`."""

@@ -1,6 +1,6 @@
 """Determines the tokenizer generation of a model from its name.
 
-Models of the same generation produce the same number of tokens for a text. Calibrations are
+Models of the same generation produce the same number of tokens for the same text. Calibrations are
 stored by generation, and each generation has an approximation. The table does not depend on
 genai-prices, which takes most of a second to import, so the first count does not have to wait
 for it.
@@ -103,7 +103,7 @@ _TIER_WORDS = frozenset(
 )
 """Words of at least four letters in the names of closed models."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
-"""Families that only their vendor fine-tunes. Names of other fine-tunes may contain any word."""
+"""Model families without fine-tunes by others, whose names could contain any word."""
 _GLUED = re.compile(
     r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
 )

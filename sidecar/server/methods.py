@@ -52,7 +52,7 @@ class CountParams(Params, frozen=True, kw_only=True):
 
 
 class FitTextParams(Params, frozen=True, kw_only=True):
-    """A text, document or range to shorten to `maxTokens` tokens."""
+    """Text, document or range to shorten to `maxTokens` tokens."""
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
@@ -98,7 +98,7 @@ class ProbeParams(Params, frozen=True, kw_only=True):
 
 
 class CountResult(Count, frozen=True, rename="camel", kw_only=True):
-    """A count. If a document was counted, the result includes the document's version."""
+    """The result of a count. For a document, it includes the document's version."""
 
     version: int | None = None
     ranges: list[Count] | None = None
@@ -156,12 +156,12 @@ REQUESTS: dict[str, CustomRequest] = {
     "tokens/count": CustomRequest(
         "sidecar.server.methods:CountParams",
         "sidecar.server.methods:CountResult",
-        "Count the tokens in a text, chat or document for one or more models.",
+        "Count the tokens in text, a chat or a document for one or more models.",
     ),
     "tokens/fit": CustomRequest(
         "sidecar.server.methods:FitTextParams",
         "sidecar.server.methods:FitTextResult",
-        "Shorten a text to at most `maxTokens` tokens, keeping its start, its end or both.",
+        "Shorten text to at most `maxTokens` tokens, keeping its start, its end or both.",
     ),
     "models/list": CustomRequest(
         "sidecar.server.methods:ModelsParams",

@@ -1,7 +1,7 @@
 r"""Finds safe split points, at which the token counts of both parts add up to that of the whole
 text.
 
-Byte-pair tokenizers split a text with a regular expression, and merge bytes only inside each match.
+Byte-pair tokenizers split text with a regular expression, and merge bytes only inside each match.
 None of these expressions looks behind. A cut is therefore exact if a match always ends at it, and
 if ending the text there does not change earlier matches. Two kinds of cut meet this condition for
 cl100k, o200k, Llama 3, Qwen and DeepSeek-V3. For gpt2, r50k and p50k, only word cuts meet it, so

@@ -187,7 +187,7 @@ class TextDocument(SplitText):
     # Edits
 
     def apply(self, span: Range | None, text: str) -> None:
-        """Replace a range with a text. If the range is None, replace the whole document."""
+        """Replace a range with text. If the range is None, replace the whole document."""
         if span is None:
             self._replace_all(join_surrogates(text))
             self.is_synced = True

@@ -1,4 +1,4 @@
-r"""Finds the parts of a text: Markdown sections, marked regions and top-level blocks of code.
+r"""Finds the parts of the text: Markdown sections, marked regions and top-level blocks of code.
 
 Lines end with `\n`, `\r\n` or `\r`, as in LSP. All functions take linear time.
 """
@@ -49,7 +49,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Lines:
-    """The lines of a text without their line endings, and the offset at which each line starts."""
+    """The lines of a document without their line endings, and the offset at which each starts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -83,7 +83,7 @@ _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?
 
 
 def find_marked_regions(lines: Lines) -> list[Part]:
-    """Return the marked regions in a text, sorted by their first lines.
+    """Return the marked regions in the text, sorted by their first lines.
 
     Regions include their marks and may be nested. A region without an end mark extends to the end
     of the text.

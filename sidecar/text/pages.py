@@ -138,7 +138,7 @@ def page_html(title: str, body: str, style: str = STYLE) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape a text for HTML. Control characters are replaced by visible escapes."""
+    """Escape text for HTML. Control characters are replaced by visible escapes."""
     return html.escape(printable(text))
 
 

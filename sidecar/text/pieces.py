@@ -31,7 +31,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class Piece:
-    """A part of a text between two safe split points, with its token count for each tokenizer name.
+    """The text between two safe split points, with its token count for each tokenizer name.
 
     The text never changes, so any thread may add a count at any time.
     """
@@ -73,7 +73,7 @@ class Piece:
 
 
 class SplitText:
-    """A text that consists of pieces. The pieces are joined when the whole text is first used."""
+    """Text that consists of pieces. The pieces are joined when the whole text is first used."""
 
     _text: str | None = None
     _whole: Piece | None = None
@@ -103,7 +103,7 @@ def _count_line_ends(text: str) -> int:
 
 
 def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Split a text into parts, each at the first safe split point after `characters` characters.
+    """Split text into parts, each at the first safe split point after `characters` characters.
 
     At least one part is yielded. If there is no safe split point within `MAX_SEARCH` characters,
     the rest of the text is one part.
@@ -119,7 +119,7 @@ def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Split a text into at least one piece. Takes 20 ms for 10 MB."""
+    """Split text into at least one piece. Takes 20 ms for 10 MB."""
     return [Piece(part) for part in split(text, characters)]
 
 

@@ -31,7 +31,7 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def units(text: str, encoding: Encoding) -> int:
-    """Return the length of a text in code units. Takes constant time for ASCII and utf-32."""
+    """Return the length of the text in code units. Takes constant time for ASCII and utf-32."""
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-16":
@@ -73,7 +73,7 @@ def join_surrogates(text: str) -> str:
 
 
 def has_surrogates(text: str) -> bool:
-    """Return whether a text contains a surrogate."""
+    """Return whether text contains a surrogate."""
     try:
         text.encode()  # ten times faster than a regular expression
     except UnicodeEncodeError:

@@ -46,7 +46,7 @@ HOW_RECORDED = "Start a coding agent or a chat plugin, and its calls appear here
 
 
 def printable(text: str) -> str:
-    """Return a text as one line, with control characters, invisible characters and line endings
+    """Return text as one line, with control characters, invisible characters and line endings
     escaped.
     """
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
@@ -55,12 +55,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Escape a text as `printable` does, but keep its line feeds."""
+    """Escape text as `printable` does, but keep its line feeds."""
     return _COMMAND.sub(_escape_command, _unprintable_in_lines().sub(_escape_character, text))
 
 
 def markdown(text: str) -> str:
-    """Escape a text for a line of Markdown, so it cannot create links, images, table cells, HTML or
+    """Escape text for a line of Markdown, so it cannot create links, images, table cells, HTML or
     emphasis.
     """
     return _MARKUP.sub(r"\\\g<0>", printable(text))
@@ -73,7 +73,7 @@ def json_text(value: object) -> str:
 
 
 def message(text: str) -> str:
-    """Escape a text for an editor's message. Without this, `[label](command:…)` would become a
+    """Escape text for an editor's message. Without this, `[label](command:…)` would become a
     link.
     """
     return _LINK.sub("] ", printable_lines(text))

@@ -28,7 +28,7 @@ def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """Return the number of terminal columns that a text occupies."""
+    """Return the number of terminal columns that the text occupies."""
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)

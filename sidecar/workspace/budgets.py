@@ -32,7 +32,7 @@ _HEAD_PIECES = 100
 
 
 class Subject(NamedTuple):
-    """A text and its budget rules."""
+    """Text, and the budget rules that apply to it."""
 
     name: str
     snapshot: Snapshot
@@ -57,7 +57,7 @@ class Budgets:
         self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(10_000)
 
     def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
-        """Return a text together with the budget rules that apply to its URI."""
+        """Return text together with the budget rules that apply to its URI."""
         name = relative_name(workspace, snapshot.uri)
         rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
         rules += _window_rule(snapshot.uri, workspace, name)
@@ -151,7 +151,7 @@ def findings(
     choices: Mapping[str, CounterChoice],
     rest_of_group: Mapping[str, RestOfGroup] | None = None,
 ) -> list[Finding]:
-    """Check a text against its budget rules. This function blocks."""
+    """Check text against its budget rules. This function blocks."""
     # Imported on a worker thread to keep server startup fast.
     from sidecar.budget.findings import evaluate
 

@@ -46,7 +46,7 @@ class ContextWindow(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """The usage of a subscription limit."""
+    """How much of a subscription's limit has been used."""
 
     used_percentage: float | None = None
     resets_at: float | None = None

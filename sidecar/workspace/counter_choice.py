@@ -1,4 +1,4 @@
-"""Chooses the tokenizer or endpoint used to count a text.
+"""Chooses the tokenizer or endpoint used to count text.
 
 This code is not part of `counts` because the command line should not have to import asyncio.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CounterChoice(NamedTuple):
-    """How to count a text for a model, including the count itself if it is already known."""
+    """How to count text for a model, including the count itself if it is already known."""
 
     model: str
     tokenizer: Tokenizer
@@ -37,7 +37,7 @@ class CounterChoice(NamedTuple):
     """Why the endpoint provided no count. Shown to the user."""
 
     def measure(self, text: str) -> Measure:
-        """Count the text. This function blocks."""
+        """Count the tokens of the text. This function blocks."""
         if self.whole is not None:
             return self.whole
         return measure_text(text, self.tokenizer)
@@ -147,7 +147,7 @@ class CounterChooser:
     def choose_local_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose a way to count a text without an endpoint."""
+        """Choose a way to count text without an endpoint."""
         return CounterChoice(model, self.tokenizer(model, settings, snapshot))
 
 

@@ -229,7 +229,7 @@ class Counts(CounterChooser):
     async def choose_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose a way to count a text. Waits for the endpoint if there is one for the model."""
+        """Choose a way to count text. Waits for the endpoint if there is one for the model."""
         note = None
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole, note = await self._ask(snapshot, model, settings)
@@ -242,7 +242,7 @@ class Counts(CounterChooser):
     def choose_counter_now(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose a way to count a text without waiting. Only a cached endpoint count is used."""
+        """Choose a way to count text without waiting. Only a cached endpoint count is used."""
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole = self._answer_to(self._make_request(snapshot, model, settings))
             if whole is not None:
@@ -325,7 +325,7 @@ class Counts(CounterChooser):
             self._publish(Event("endpoint"))
 
     def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
-        """Report that an endpoint failed to count a text. Returns whether a retry is planned."""
+        """Report that an endpoint failed to count text. Returns whether a retry is planned."""
         may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
             self._publish(Event("missed", missed=MissedCount(model, settings, kind)))
@@ -367,7 +367,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
         choice: CounterChoice | None = None,
     ) -> Count:
-        """Count a text, and add the model's window and price.
+        """Count text, and add the model's window and price.
 
         Args:
             snapshot: The text. Empty texts are never sent to an endpoint.
@@ -390,7 +390,7 @@ class Counts(CounterChooser):
         return choice.tokenizer.measure(tokens, snapshot.sample)
 
     def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
-        """Return a text's count, or None if counting would take over a millisecond."""
+        """Return the text's count, or None if counting would take over a millisecond."""
         settings = workspace.settings
         asked = self.is_window_due(model, settings) or self.asks_endpoint(model, settings)
         unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
@@ -404,7 +404,7 @@ class Counts(CounterChooser):
         return self.add_window_and_price(measure, model, snapshot.characters, workspace)
 
     async def count_locally(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count:
-        """Count a text without using an endpoint."""
+        """Count text without using an endpoint."""
         here = self.choose_local_counter(snapshot, model, workspace.settings)
         return await self.count(snapshot, model, workspace, here)
 
@@ -425,7 +425,7 @@ class Counts(CounterChooser):
         model: str,
         settings: Settings,
     ) -> tuple[FitResult, Measure]:
-        """Shorten a text to at most `max_tokens`. Returns the shortened text and its count."""
+        """Shorten text to at most `max_tokens`. Returns the shortened text and its count."""
         choice = await self.choose_counter(Snapshot(text=text), model, settings)
         tokenizer, whole = choice.tokenizer, choice.whole
         if whole is None:

@@ -434,7 +434,7 @@ class Targets:
         yield from self._tracked_targets(start, below, walked)
 
     def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
-        """Yield tracked files that a search of the folder skips, such as ignored files."""
+        """Yield files that git tracks but a search of the folder skips because of .gitignore."""
         from sidecar.workspace.git import tracked_files
 
         names = tracked_files(start)

@@ -122,7 +122,7 @@ class ConversationState:
     answered_model: str | None = None
     """The model named in the last reply."""
     refused_limits: dict[str, int] = field(default_factory=dict)
-    """Context windows in tokens by model, from servers' errors about overlong prompts."""
+    """Context windows in tokens by model, as reported in errors about overlong prompts."""
     calibration: ConversationCalibration | None = None
     """The conversation's own calibration, or None if no usage has been reported yet."""
     warned_level: int = 0

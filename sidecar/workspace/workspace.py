@@ -175,7 +175,7 @@ class Workspaces:
 
     @property
     def default(self) -> Workspace:
-        """The first root, or the workspace without a root if no root is open."""
+        """The workspace of the first open root, or the rootless workspace if there is none."""
         return next(iter(self))
 
     def add(self, uri: str) -> Workspace:

@@ -352,7 +352,7 @@ export interface CostTotals {
 }
 
 /**
- * The number of tokens in a text, with the method of the count.
+ * The number of tokens in the text, with the method of the count.
  */
 export interface Count {
   tokens: number;
@@ -384,7 +384,7 @@ export interface CountParams {
 }
 
 /**
- * A count. If a document was counted, the result includes the document's version.
+ * The result of a count. For a document, it includes the document's version.
  */
 export interface CountResult {
   tokens: number;
@@ -472,7 +472,7 @@ export interface FitResult {
 }
 
 /**
- * A text, document or range to shorten to `maxTokens` tokens.
+ * Text, document or range to shorten to `maxTokens` tokens.
  */
 export interface FitTextParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -746,7 +746,7 @@ export interface SessionRow {
 }
 
 /**
- * Requests the sessions of the last 24 hours, or all sessions.
+ * Requests the sessions from the last 24 hours, or all sessions.
  */
 export interface SessionsParams {
   workspace?: string | null;

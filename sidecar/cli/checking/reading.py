@@ -82,7 +82,7 @@ class FileReader:
         return list(with_progress(checked, len(targets), size))
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
-        """Count a text. The count is cached if a digest is given."""
+        """Count text. The count is cached if a digest is given."""
         return self._choose_counter(Snapshot(text=text), model, digest).measure(text)
 
     def measure_for(self, checked: Checked, model: str) -> Measure:
@@ -95,7 +95,7 @@ class FileReader:
         return self.measure(text, model, checked.entry.digest)
 
     def check_file(self, file: LoadedFile) -> Checked:
-        """Check a text against the rules for its path, except for group rules."""
+        """Check text against the rules for its path, except for group rules."""
         target, text = file.target, file.text
         rules, snapshot = self._rules.of(target.relative), Snapshot(text=text)
         file_rules = tuple(rule for rule in rules if not rule.budget.sum)
@@ -176,7 +176,7 @@ def _load_target(target: Target) -> LoadedFile | Checked:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Decode a text as editors do, or return None for binary data."""
+    """Decode text as editors do, or return None for binary data."""
     decoded = decode(data)
     return decoded.text if decoded else None
 

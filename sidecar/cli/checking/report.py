@@ -22,9 +22,9 @@ _LEVELS: dict[FindingSeverity, str] = {
     "error": "error",
 }
 RULES = {
-    "budget-near": "A text has nearly used up its token budget.",
-    "budget-exceeded": "A text is over its token budget.",
-    "budget-growth": "A change makes a text longer or shorter.",
+    "budget-near": "A file or a part of it has nearly used up its token budget.",
+    "budget-exceeded": "A file or a part of it is over its token budget.",
+    "budget-growth": "A change makes a file longer or shorter.",
     "budget-unchecked": "A file that has a token budget could not be counted.",
 }
 _RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}

@@ -63,7 +63,7 @@ class Checker:
             settings: The project's settings.
             model: The default model.
             cache: The project's cache, which is updated.
-            choose: Chooses the counter for a text; defaults to local counters.
+            choose: Chooses the counter for the text; defaults to local counters.
         """
         self._settings = settings
         self._rules = Rules(settings)
@@ -130,13 +130,13 @@ class Checker:
         return [rule.key for rule in unmatched]
 
     def check_text(self, target: Target, text: str) -> Checked:
-        """Check a text from standard input against the rules for a path."""
+        """Check text from standard input against the rules for a path."""
         from sidecar.cli.checking.reading import LoadedFile
 
         return self.reader().check_file(LoadedFile(target, text))
 
     def count_tokens(self, text: str) -> int:
-        """Count the tokens of a text for the default model."""
+        """Count the tokens of the text for the default model."""
         return self.reader().measure(text, self._model).tokens
 
     def report(

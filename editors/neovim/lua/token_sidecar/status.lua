@@ -27,7 +27,7 @@ local function show(buf, status)
   end
 end
 
---- Shows the conversation and the cost in the buffers of the chat that the status is for.
+--- If the status belongs to a chat, shows the conversation and the cost in the chat's buffers.
 ---@param status token_sidecar.StatusUpdate
 ---@param client_id integer
 local function show_in_chats(status, client_id)
@@ -53,7 +53,7 @@ function M.update(status, ctx)
   end
 end
 
---- Removes the status of a server that has exited from its buffers and chats.
+--- Clears an exited server's status from its buffers and chats.
 ---@param buffers integer[]
 ---@param client_id integer
 function M.clear(buffers, client_id)

@@ -274,7 +274,7 @@
 ---@field unpricedTokens integer
 ---@field costText string
 
---- The number of tokens in a text, with the method of the count.
+--- The number of tokens in the text, with the method of the count.
 ---@class token_sidecar.Count
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -300,7 +300,7 @@
 ---@field model? string
 ---@field models? string[]
 
---- A count. If a document was counted, the result includes the document's version.
+--- The result of a count. For a document, it includes the document's version.
 ---@class token_sidecar.CountResult
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -370,7 +370,7 @@
 ---@field reason? string
 ---@field text string
 
---- A text, document or range to shorten to `maxTokens` tokens.
+--- Text, document or range to shorten to `maxTokens` tokens.
 ---@class token_sidecar.FitTextParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -572,7 +572,7 @@
 ---@field detail string
 ---@field text string
 
---- Requests the sessions of the last 24 hours, or all sessions.
+--- Requests the sessions from the last 24 hours, or all sessions.
 ---@class token_sidecar.SessionsParams
 ---@field workspace? string
 ---@field all? boolean
