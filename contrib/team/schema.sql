@@ -234,12 +234,22 @@ TTL day + INTERVAL 1200 DAY
 SETTINGS ttl_only_drop_parts = 1;
 
 -- The days that have received calls since the last computation, and their neighbours, because two
--- reports of a call near midnight may name different days.
+-- reports of a call near midnight may name different days. Days whose calls have begun to expire keep
+-- their sums. The retention is recognised if it is given in days.
 CREATE OR REPLACE VIEW llm.changed_days AS
-SELECT DISTINCT arrayJoin([day - 1, day, day + 1]) AS day
+SELECT DISTINCT changed AS day
 FROM (
-    SELECT DISTINCT toDate(at) AS day FROM llm.calls
-    WHERE received + INTERVAL 10 MINUTE >= (SELECT toDateTime(max(computed)) FROM llm.daily_sums)
+    SELECT arrayJoin([day - 1, day, day + 1]) AS changed
+    FROM (
+        SELECT DISTINCT toDate(at) AS day FROM llm.calls
+        WHERE received + INTERVAL 10 MINUTE >= (SELECT toDateTime(max(computed)) FROM llm.daily_sums)
+    )
+)
+WHERE dateDiff('day', changed, today()) < (
+    SELECT if(any(kept) = 0, 65535, any(kept)) FROM (
+        SELECT toUInt32OrZero(extract(engine_full, 'toIntervalDay\\((\\d+)\\)')) AS kept
+        FROM system.tables WHERE database = 'llm' AND name = 'calls'
+    )
 );
 
 CREATE OR REPLACE VIEW llm.compute_daily AS
@@ -265,7 +275,7 @@ SELECT
 FROM llm.calls AS c FINAL
 WHERE toDate(at) IN (SELECT day FROM llm.changed_days)
 GROUP BY day, user, team, agent, provider, model, category, session
-UNION ALL  -- a row of zeros, so that a day that has lost all its calls has a new computation too
+UNION ALL  -- an empty row, so that the sums of a day that has lost all its calls are also replaced
 SELECT
     day, '', '', '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     toDateTime64(0, 3, 'UTC'), toDateTime64(0, 3, 'UTC'), now64(3, 'UTC')
@@ -300,12 +310,12 @@ SELECT
 FROM (SELECT team, toStartOfMonth(day) AS month, sum(cost) AS cost FROM llm.daily GROUP BY team, month) AS s
 LEFT JOIN (SELECT team, month, usd FROM llm.budgets FINAL) AS b ON b.team = s.team AND b.month = s.month;
 
--- Sessions with their cost. `session` is a hash.
+-- Sessions with their cost. `session` is a hash, or 0 for calls without a session, which are left out.
 CREATE OR REPLACE VIEW llm.sessions AS
 SELECT
     session, any(d.user) AS user, any(d.team) AS team, any(d.agent) AS agent,
     sum(d.cost) AS cost, sum(d.calls) AS calls, min(d.first_at) AS first_at, max(d.last_at) AS last_at
-FROM llm.daily AS d GROUP BY session;
+FROM llm.daily AS d WHERE session != 0 GROUP BY session;
 
 -- What prompt files such as CLAUDE.md have cost in the 30 days before `day`. The last report of a day remains.
 -- `file` and `workspace` are hashes of paths, and `cost` is NULL if the model has no known price.

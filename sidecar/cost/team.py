@@ -42,7 +42,7 @@ _COLUMNS: Mapping[CostKey, str] = {
     "agent": "agent",
     "user": "user",
     "team": "team",
-    "session": "lower(hex(session))",
+    "session": "if(session = 0, '', lower(hex(session)))",
     "day": "toUInt32(day)",
     "week": "toUInt32(day)",
     "month": "toUInt32(day)",

@@ -208,12 +208,48 @@ def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
     part = GUIDE.split("## Delete a user's rows")[1].split("\n## ")[0]
     (script,) = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
     ((user,),) = store.rows("SELECT user FROM llm.daily WHERE team = 'team1' LIMIT 1")
+    store.run(
+        "INSERT INTO llm.calls SELECT * REPLACE ('former' AS user, 0 AS version) FROM llm.calls FINAL "
+        "WHERE user = {user:String}",
+        user=user,
+    )
     for statement in script.replace("HASH", user).split(";\n"):
         if statement.strip():
             store.run(statement.strip() + " SETTINGS mutations_sync = 1" if "DELETE" in statement else statement)  # fmt: skip
     for table in ("otel.otel_logs WHERE ResourceAttributes['user.hash']", "llm.calls WHERE user", "llm.daily WHERE user", "llm.daily_sums WHERE user", "llm.prompt_files WHERE user"):  # fmt: skip
         assert store.rows(f"SELECT count() FROM {table} = '{user}'") == [["0"]]  # noqa: S608
     assert store.rows("SELECT uniq(user) FROM llm.daily") == [["2"]]
+    assert store.rows("SELECT count() FROM llm.calls WHERE user = 'former'") == [["0"]]
+
+
+def test_a_late_call_does_not_replace_sums_whose_calls_have_expired(tmp_path: Path) -> None:
+    store = ClickHouse(tmp_path / "store")
+    insert = (
+        "INSERT INTO llm.calls (call_id, at, user, cost, cost_source) "
+        "SELECT llm_id(concat({name:String}, toString(number))), now() - toIntervalDay({days:UInt16}), "
+        "'jane', 1, 'list' FROM numbers({calls:UInt8})"
+    )
+    store.run(insert, name="early", days=100, calls=50)
+    store.compute_daily()
+    (statement,) = re.findall(r"^ALTER TABLE llm.calls MODIFY TTL .*", GUIDE, re.MULTILINE)
+    store.run(f"{statement} SETTINGS materialize_ttl_after_modify = 0")
+    store.run("TRUNCATE TABLE llm.calls")
+    store.run(insert, name="late", days=100, calls=3)
+    store.run(insert, name="recent", days=1, calls=2)
+    store.compute_daily()
+    assert store.rows("SELECT calls FROM llm.daily ORDER BY day") == [["50"], ["2"]]
+    store.close()
+
+
+def test_calls_without_a_session_are_not_one_session(tmp_path: Path) -> None:
+    store = ClickHouse(tmp_path / "store")
+    store.run(
+        "INSERT INTO llm.calls (call_id, at, user, session, cost, cost_source) "
+        "SELECT llm_id(toString(number)), now(), toString(number), number, 1, 'list' FROM numbers(2)"
+    )
+    store.compute_daily()
+    assert store.rows("SELECT session, user FROM llm.sessions") == [["1", "1"]]
+    store.close()
 
 
 def test_a_call_that_moves_to_another_month_counts_once(store: ClickHouse) -> None:
