@@ -51,6 +51,10 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
 
     if follow and (once or dry_run or verify):
         raise click.UsageError("--follow cannot be combined with --once, --dry-run or --verify")
+    if dry_run and verify:
+        raise click.UsageError(
+            "--verify queues missing calls, so it cannot be combined with --dry-run"
+        )
     with open_ledger() as book:
         settings = load_settings()
         queue = open_queue(book, settings)
@@ -58,10 +62,10 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
             warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
             sys.exit(2)
         ingest_agents(book, None)
-        missing = _verify(queue, settings) if verify else None
         if dry_run:
             _print_records(queue)
             return
+        missing = _verify(queue, settings) if verify else None
         has_failed = asyncio.run(
             _ship(book, queue, settings, missing, follow=follow, as_json=as_json)
         )

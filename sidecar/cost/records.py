@@ -50,6 +50,10 @@ _PUBLIC_PREFIXES = frozenset(
     {*KNOWN_PROVIDERS, "meta-llama", "microsoft", "mistralai", "nvidia", "qwen", "z-ai"}
 )
 """Providers and makers that model names may start with, as in `anthropic/claude-haiku-4-5`."""
+_PRIVATE = re.compile(
+    r"^(~|\.{1,2}|[a-z]:)?[/\\]|^(sk|pk|key|ghp)[-_]|@[\w-]+\.[a-z]", re.IGNORECASE
+)
+"""Matches paths, keys and email addresses in the place of a model's name."""
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
@@ -96,8 +100,12 @@ class Record(NamedTuple):
 
 
 def provider_name(provider: str) -> str:
-    """Return a provider's name as defined by the semantic conventions."""
-    return _PROVIDER_NAMES.get(provider, provider or "_OTHER")
+    """Return a provider's name as defined by the semantic conventions.
+
+    Names that a user has made up, such as the address of a server, are replaced by `other`.
+    """
+    known = provider if provider in KNOWN_PROVIDERS else OTHER
+    return _PROVIDER_NAMES.get(provider, known) if provider else "_OTHER"
 
 
 def model_name(model: str) -> str:
@@ -110,7 +118,7 @@ def model_name(model: str) -> str:
         bare = bare.rpartition(":")[2]
     elif bare.startswith("ft:"):  # ft:BASE:ORGANISATION:NAME:ID
         bare = ":".join(bare.split(":")[:2])
-    elif bare.startswith("arn:"):
+    elif bare.startswith("arn:") or _PRIVATE.search(model):
         return OTHER
     elif prefixes and _PUBLIC_PREFIXES.issuperset(prefix.lower() for prefix in prefixes):
         bare = "/".join([*prefixes, bare])
@@ -146,7 +154,7 @@ def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: I
     known: dict[str, str | int | None] = {
         "event.name": EVENT,
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _plain(provider_name(event.provider)),
+        "gen_ai.provider.name": provider_name(event.provider),
         "gen_ai.request.model": model_name(event.model),
         "gen_ai.agent.name": event.agent if event.agent in _AGENTS else OTHER,
         "gen_ai.conversation.id": identity.hash(event.session) if event.session else None,

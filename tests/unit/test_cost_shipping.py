@@ -497,11 +497,14 @@ def test_no_text_path_title_or_key_leaves(
     names = (
         f"models/{secret}/llama.gguf", f"home/{secret}/phi.gguf", f"ollama/{secret}/own:8b", arn,
         f"C:\\Users\\{secret}\\gemma.GGUF", f"bedrock/{arn}", f"ft:gpt-4o:{secret}:{secret}:1",
+        f"/home/jane/{secret}", f"~/{secret}", f"D:\\models\\{secret}", f"sk-ant-{secret}", f"jane@{secret}.com",
         f"accounts/{secret}/models/own-2", "openrouter/anthropic/claude-opus-5", "Qwen/Qwen3-8B",
     )  # fmt: skip
     for number, name in enumerate(names):
         usage = {"input_tokens": 5, "output_tokens": 1}
         book.record(CostRecordParams(model=name, usage=usage, request_id=f"{number}"))
+    for name in (f"{secret}@example.com", f"gpu7.{secret}.example.com:8000", secret):
+        book.record(CostRecordParams(model="gpt-5", provider=name, usage=usage, request_id=name))
     book.record(
         CostRecordParams(
             model=f"/models/{secret}-folder/qwen3.gguf",
