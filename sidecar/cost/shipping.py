@@ -484,7 +484,9 @@ class Collector:
         except TimeoutError:
             raise CollectorError(f"{where} did not answer within {_TIMEOUT:g} s") from None
         except (OSError, ValueError, RuntimeError) as error:
-            reason = f"{where} cannot be reached ({type(error).__name__})"
+            reason = (
+                f"{where} cannot be reached ({type(error).__name__}); check [ledger] otel-endpoint"
+            )
             raise CollectorError(reason) from None
         self.sent_bytes += len(body)
         if status == _TOO_LARGE:

@@ -84,7 +84,7 @@ class TeamStore:
             if not password:
                 raise TeamStoreError(
                     f"the environment variable {team.store_password_env} ([team] "
-                    "store-password-env) is not set"
+                    "store-password-env) is not set; set it where your editor and shell start"
                 )
             warn_if_readable(team.store, "the password of the team's store")
         try:
@@ -250,7 +250,8 @@ class TeamStore:
         except (ClickHouseError, OSError) as error:
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise TeamStoreError(
-                f"the team's store {self._where} cannot be read: {reason}"
+                f"the team's store {self._where} cannot be read; check store, store-user and "
+                f"store-password-env in [team]: {reason}"
             ) from error
 
 
