@@ -37,7 +37,7 @@ def mcp(
     anything.
 
     Exit codes: 0; 1 if --install or --uninstall failed or was declined; 2 if the arguments are
-    invalid or the extra `mcp` is not installed.
+    invalid or the `mcp` extra is not installed.
     """
     if client and former:
         raise click.UsageError("use either --install or --uninstall")

@@ -283,7 +283,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
 
 
 def _value_of(layer: Layer, values: Mapping[str, Any], key: str) -> object:
-    """Return the value of a key in kebab-case or in the layer's own spelling, or None."""
+    """Return the value of a key in kebab-case, or else in the layer's spelling, or None."""
     value = values.get(key)
     return values.get(layer.spell_key(key)) if value is None else value
 

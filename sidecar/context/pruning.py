@@ -118,7 +118,7 @@ def _store_plan(conversation: Conversation, plan: Plan) -> None:
 
 
 def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
-    """Apply a plan, unless it was the last plan to be applied.
+    """Apply a plan. Applying the most recently applied plan again changes nothing.
 
     Raises:
         BadParamsError: The plan is unknown, or the conversation has changed since it was made.

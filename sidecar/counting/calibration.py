@@ -618,9 +618,9 @@ class ConversationCalibration:
         The next prompt is expected to contain the reply.
 
         Args:
-            estimated: The estimated tokens of the reply's texts, without a template.
-            output: The reported output tokens, without reasoning that the client does not send
-                back.
+            estimated: The estimated token count of the reply's text, excluding message markup.
+            output: The reported output tokens, excluding reasoning that is not part of the
+                next prompt.
         """
         if self._last is None or estimated < 0 or output < 0:
             return

@@ -88,8 +88,8 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
         r"gpt-(5\.[7-9]|[6-9])|gpt-chat",
         _GPT_6,
         0.35,
-    ),  # no rule is published, so the most recently published rule is used
-    (r"", _Tiles(85, 170), 2.0),  # other vendors publish no rule, and most of them imitate this one
+    ),  # no rule is published for these models, so that of the previous models is used
+    (r"", _Tiles(85, 170), 2.0),  # other vendors publish no rule, but most of them use this one
 )
 
 _GEMINI_3 = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}

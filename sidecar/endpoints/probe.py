@@ -69,7 +69,8 @@ def check_chats(counts: Sequence[int], server: str) -> None:
     short, long = counts
     if long < short + 8:
         raise EndpointError(
-            "lying", f"{server} counts {short} and {long} tokens in very different texts"
+            "lying",
+            f"{server} counts {short} tokens in short text, but only {long} in long text",
         )
 
 

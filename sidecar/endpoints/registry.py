@@ -72,7 +72,7 @@ class Endpoints:
         return sum(endpoint.requests for endpoint in self._endpoints)
 
     def serves(self, model: str) -> bool:
-        """Return whether a usable endpoint declares a model, without a request."""
+        """Return whether a usable endpoint declares a model. Sends no request."""
         return self._use and any(self._endpoints_for(model))
 
     def reports_window(self, model: str) -> bool:

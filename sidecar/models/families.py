@@ -212,5 +212,5 @@ def claude_version(bare: str) -> tuple[int, int] | None:
 
 
 def counts_as_gemini_3(bare: str) -> bool:
-    """Return whether a Gemini model counts media like Gemini 3. This is the default."""
+    """Return whether a Gemini model counts media like Gemini 3. Unknown versions do."""
     return _GEMINI_BEFORE_3.match(bare) is None

@@ -160,7 +160,7 @@ def _escape_command(match: re.Match[str]) -> str:
 
 
 def usd_text(amount: float | Decimal) -> str:
-    """Format an amount such as `$8.27`, `$0.022` or `<$0.001`.
+    """Format an amount in USD, for example as `$8.27`, `$0.022` or `<$0.001`.
 
     Amounts below one dollar are shown with two significant digits.
     """

@@ -217,7 +217,7 @@ class Conversations:
         return lock
 
     async def refresh(self) -> None:
-        """Update the shown conversation after a change of documents, settings or endpoints."""
+        """Update the displayed conversation after documents, settings or endpoints have changed."""
         shown = self.sessions.find(None)
         if not isinstance(shown, Conversation):
             self.sessions.publish()

@@ -33,7 +33,7 @@ async def add_forecast(
     session: Conversation | CountedSession,
     usage: ContextUsage,
 ) -> ContextUsage:
-    """Add a forecast to the usage if the ledger contains calls of the session."""
+    """Add a forecast to the usage if the ledger contains calls from the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
     book, state = services.spending(workspace).book, services.state.folder

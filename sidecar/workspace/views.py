@@ -211,7 +211,7 @@ def session_rows(
 
 
 class RowCells(NamedTuple):
-    """The texts of a session in a list, except for its label and size."""
+    """The columns of a session in a list, apart from its label and size."""
 
     cost: str
     age: str

@@ -100,7 +100,7 @@ EventKind = Literal[
     "model",
     "context",
     "ledger",
-    "endpoint",  # a count by an endpoint or a calibration has changed
+    "endpoint",  # an endpoint has counted text, or a calibration has changed
     "missed",  # an endpoint failed to count, but may be asked again
     "learned",  # a calibration has changed and needs to be written
     "warning",

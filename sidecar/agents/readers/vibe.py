@@ -244,7 +244,7 @@ class VibeSessions(FileStores):
         return None
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a session. Its size and time include the journals."""
+        """Return the store of a session. Its size and modification time cover the journals."""
         folder = os.path.dirname(path)
         found = store_from_path(AGENT, os.path.join(folder, _META))
         found = found or store_from_path(AGENT, os.path.join(folder, _CURRENT), live=False)

@@ -112,7 +112,7 @@ class Unchecked(msgspec.Struct, frozen=True):
     path: str
     reason: str
     budget: bool
-    """Whether the file has a budget, which could therefore not be checked."""
+    """Whether the file has a budget. If so, the budget could not be checked."""
 
 
 class ConfigurationProblem(msgspec.Struct, frozen=True):

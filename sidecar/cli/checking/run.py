@@ -82,7 +82,7 @@ class Checker:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
     def reader(self, size: int = 0) -> FileReader:
-        """Return the file reader. It is created by the first call, for `size` bytes of files."""
+        """Return the file reader. The first call creates it for files of `size` bytes in total."""
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader
             from sidecar.cli.counters import local_counters

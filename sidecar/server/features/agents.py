@@ -233,7 +233,7 @@ class HistoryRecorder:
                 raise
             finally:
                 self._is_background = False
-        # Refresh only now. Unrecorded costs would be shown as $0.00.
+        # An earlier refresh would show costs that are not recorded yet as $0.00.
         if self._is_recorded(workspace):
             await self.refresh(workspace)
 

@@ -1,6 +1,6 @@
 """Sends `status/update` when a document is opened or its status changes.
 
-During typing, an update is sent every 75 ms. Keystrokes do not restart the timer.
+While the user types, an update is sent every 75 ms. Keystrokes do not restart the timer.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ function M.root_dir(buf, on_dir)
 end
 
 --- Starts the server in the user's home folder, which prevents programs in the current folder from running. Every exit
---- is reported to Neovim as regular, because a message from Neovim after ours would cause a hit-enter prompt.
+--- is reported to Neovim as a normal exit, because a message from Neovim after ours would cause a hit-enter prompt.
 function M.spawn(dispatchers)
   local function on_exit() dispatchers.on_exit(0, 0) end
   local argv, level = assert(M.command(), 'no server found'), vim.g.token_sidecar_log_level

@@ -42,8 +42,8 @@ local warned_slow ---@type boolean?
 local faults = {} ---@type table<string, table<string, string>> errors by plugin and function
 local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> wrapped functions by owner
 
---- Sends a request. `on_late` is called if there is no response in time; `done` may still be called later. During a
---- grace period, Neovim can read a response that arrived while the editor was busy.
+--- Sends a request. If there is no response in time, `on_late` is called, and `done` may still be called later. A short
+--- grace period lets Neovim read a response that arrived while the editor was busy.
 ---@param done? fun(err: table?, result: any)
 ---@param on_late? fun()
 local function ask(client, method, params, done, on_late)
