@@ -119,7 +119,7 @@ _CLINE = (
     ("CLINE_DATA_DIR", "sessions"),
     ("CLINE_DIR", "data", "sessions"),
 )
-"""Environment variables that determine the folder of Cline's sessions, each with a subfolder.
+"""Environment variables that locate Cline's sessions, each with the subfolder to append.
 
 The first variable that is set takes precedence.
 """

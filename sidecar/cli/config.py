@@ -60,8 +60,7 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
     else:
         print_lines(
             f"Created {path}",
-            "All keys are commented out. To set one, remove the # in front of it and of its "
-            "[table] line.",
+            "All keys are commented out. To set one, uncomment it and its [table] line.",
         )
 
 

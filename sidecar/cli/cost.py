@@ -267,7 +267,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"files": rows})
     elif not rows:
-        print_lines("No prompt file costs are recorded for this workspace.")
+        print_lines("No costs are recorded for the prompt files of this workspace.")
     else:
         print_lines(*(f"{_path_text(row.uri, root)}: {row.text}" for row in rows))
     sys.exit(2 if has_errors else 0)

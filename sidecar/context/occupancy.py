@@ -61,7 +61,7 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
 
 
 def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return the size of the next request, estimated without reported usage."""
+    """Return an estimate of the next request's size that ignores reported usage."""
     return with_hidden_tokens(
         measure_of(
             conversation.count_without_reports(), conversation.counter.tokenizer, calibration

@@ -33,7 +33,7 @@ class CallGroup(NamedTuple):
     unit: UnitPrices | None
     """The prices of the calls, or None if unknown."""
     largest_file: int = 0
-    """The size of the largest prompt file that fits in these prompts, in tokens."""
+    """The size in tokens of the largest prompt file that is not larger than these prompts."""
 
 
 class PromptFileCost(NamedTuple):

@@ -54,7 +54,7 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     estimated_tokens: int | None
     """The sum of the estimates made before the calls were sent; null if there are none."""
     estimated_prompt_tokens: int | None
-    """The actual prompt tokens of the calls that have an estimate."""
+    """The actual prompt tokens of the calls whose prompts were estimated."""
     completion_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int

@@ -128,14 +128,18 @@ def model_name(model: str) -> str:
 def call_id(event: LedgerEvent, row: int, installation: str) -> str:
     """Return the id of a call in the store, as 32 hex digits.
 
-    A call keeps the same id if an agent's telemetry or another client reports it as well. All
-    other calls are identified by their row in this installation's ledger.
+    A call keeps the same id if an agent's telemetry or another client reports it as well, or if
+    it is read from the agent's files again into a new ledger. All other calls are identified by
+    their row in this installation's ledger.
     """
+    request = event.request_id
     if event.telemetry_id and event.agent in _SHARED_IDS:
         name = f"{_SHARED_IDS[event.agent]}/{event.telemetry_id}"
-    elif event.request_id and event.agent == PROTOCOL and event.provider not in LOCAL_PROVIDERS:
-        name = f"{event.provider}/{event.request_id}"
-    else:
+    elif request and event.agent == PROTOCOL and event.provider not in LOCAL_PROVIDERS:
+        name = f"{event.provider}/{request}"
+    elif request and event.agent != PROTOCOL and not re.search(r"[/\\]", event.session):
+        name = f"{event.agent}/{event.session}/{request}/{milliseconds(event.at)}"
+    else:  # a session that is a path must not be part of an unkeyed hash
         name = f"{installation}/{row}"
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 

@@ -76,7 +76,7 @@ _SCHEMA = (
     # What each destination has accepted so far: the newest call, and the newest update of a call.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
-    # For each call that was amended or queued again, the number of its latest change.
+    # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
     # The calls that a destination rejected, and when each is sent again, in seconds since 1970.

@@ -304,7 +304,7 @@ class Calibrations:
         """
         generation = _generation_of_key(key)
         if generation.startswith(f"{UNKNOWN} "):
-            return 1.0  # models of unknown generations have nothing in common
+            return 1.0  # unknown generations share no calibration
         entries = self._learned.entries.items()
         pooled = LearnedFactor()
         for name, learned in entries:

@@ -309,7 +309,7 @@ def names() -> list[str]:
 
 
 def unusable_plugins() -> dict[str, str]:
-    """Return why plug-ins cannot be used, by plug-in name."""
+    """Return the reasons why plug-ins cannot be used, keyed by plug-in name."""
     _read_plugins()
     return dict(_unusable)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 INLINE_CHARACTERS = 8_192
-"""Maximum number of characters that the event loop may tokenize at once. Any engine takes about a
-millisecond for them.
+"""Maximum number of characters that the event loop may tokenize at once. Every engine needs about a
+millisecond for this.
 """
 
 

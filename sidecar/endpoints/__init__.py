@@ -1,1 +1,1 @@
-"""Connects to model servers and vendors over HTTP for probing, counting and context windows."""
+"""Connects to model servers and vendors over HTTP to probe them, count tokens and get windows."""

@@ -44,7 +44,7 @@ PROBE_TEXTS = (
 
 _SPECIALS = 4  # maximum number of tokens that a server may add around the text
 _BYTES_PER_TOKEN = (
-    512  # no vocabulary has longer tokens; the longest runs of blanks have about 128 bytes
+    512  # no vocabulary has longer tokens; the longest runs of blanks are about 128 bytes long
 )
 
 

@@ -123,7 +123,7 @@ async def listed_limit(
 async def all_listed(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return all listed models, for servers that list only the models in memory."""
+    """Return all listed models. For servers whose list contains only models in memory."""
     del connection
     return listed
 

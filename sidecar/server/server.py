@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Event
 
 WATCH_SECONDS = 0.5
-"""Delay before files are watched. Importing the watcher would slow down the first count."""
+"""Delay before files are watched. Importing the watcher earlier would delay the first count."""
 
 FEATURES = (configuration, documents, counting, sections, diagnostics)
 

@@ -56,9 +56,7 @@ def glob_problem(pattern: str) -> str | None:
 
 
 def path_glob_problem(pattern: str) -> str | None:
-    """Return why a glob for paths or a line of a `.gitignore` is invalid, or None if it
-    is valid.
-    """
+    """Return the reason why a path glob or `.gitignore` pattern is invalid, or None."""
     if (problem := glob_problem(pattern)) is not None:
         return problem
     if _count_wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():

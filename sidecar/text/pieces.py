@@ -219,7 +219,9 @@ class _RunningSums:
         return self._sums[index]
 
     def find_sum(self, amount: int) -> int:
-        """Return the first k whose sum is at least `amount`, or the number of pieces plus one."""
+        """Return the smallest number of pieces whose sum is at least `amount`.
+
+        Returns the number of pieces plus one if the total is smaller."""
         while self._sums[-1] < amount and len(self._sums) <= len(self._numbers):
             self._extend_sums()
         return bisect_left(self._sums, amount)

@@ -36,7 +36,7 @@ class FixTarget(msgspec.Struct, frozen=True):
 
 
 class SettingsOrigins(NamedTuple):
-    """A root folder, with the configuration file in which each setting is defined."""
+    """For a root folder: which configuration file defines each setting."""
 
     root: Path | None
     origins: Mapping[str, Origin]

@@ -336,7 +336,7 @@ class SessionRegistry:
         return (agents | self._agent_sessions | own | self._remote_conversations).values()
 
     def conversation_usages(self) -> list[ContextUsage]:
-        """Return the newest conversations' usage, to share it with other processes."""
+        """Return the usage of the newest conversations, for sharing with other processes."""
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)

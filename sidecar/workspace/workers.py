@@ -48,7 +48,7 @@ class Workers:
 
         Args:
             count: Called with a function. Must stop counting once that function returns true.
-            is_giant: Whether the count may take long and cannot be interrupted.
+            is_giant: Whether the count may take a long time and cannot be interrupted.
         """
         cancelled, closing = threading.Event(), self._closing
 

@@ -469,6 +469,23 @@ def test_a_new_salt_sends_all_calls_again_under_the_same_ids(
     assert {call["user.hash"] for call in old}.isdisjoint(call["user.hash"] for call in new)
 
 
+def test_an_agents_calls_keep_their_ids_in_a_new_ledger(tmp_path: Path) -> None:
+    """The agent's files are read again after a damaged ledger was moved away."""
+    settings = configure("http://127.0.0.1:9")
+    queued = []
+    for name in ("old", "new"):
+        book = CostBook(tmp_path / name)
+        for event in numbered(3):
+            book.ledger.record(msgspec.structs.replace(event, agent="opencode"))
+            book.ledger.record(msgspec.structs.replace(EVENT, request_id=None))
+        calls = queue_of(book, settings).next_batch().calls
+        queued.append([call.record.attributes["token_sidecar.call.id"] for call in calls])
+        book.close()
+    old, new = queued
+    assert old[::2] == new[::2]
+    assert len({*old, *new}) == 9, "calls without an id differ"
+
+
 def test_a_repository_cannot_switch_shipping_on(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[ledger]\notel-endpoint = "http://127.0.0.1:9"\n[team]\nteam = "theirs"\n'

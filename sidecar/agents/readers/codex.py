@@ -220,7 +220,7 @@ class RolloutState(msgspec.Struct):
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
-        """Return the token counts of the call in an event, or None if the event is a repetition.
+        """Return the token counts of the call in an event, or None if the event is a duplicate.
 
         Old versions report only the total of the thread. In this case, the call is the
         difference between two totals.

@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     stamp: FullStamp
     is_stamp_reliable: bool
-    """Whether every later change of the file will change its stamp."""
+    """Whether every later edit of the file will change its stamp."""
     digest: bytes = b""
     tokens: int = 0
     """The count for the default model."""
