@@ -55,12 +55,14 @@ class SessionsView:
         """Return the labels of all sessions, by session id."""
         return {row.id: row.label for row in self.rows()}
 
-    def files(self, since: str | None) -> list[FileCost]:
+    def files(self, since: str | None, *, with_worktrees: bool = True) -> list[FileCost]:
         """Return the costs of the workspace's prompt files."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since)
-        return self._runner.run(file_costs(self.services, self.workspace, params))
+        return self._runner.run(
+            file_costs(self.services, self.workspace, params, with_worktrees=with_worktrees)
+        )
 
     def __enter__(self) -> SessionsView:
         return self

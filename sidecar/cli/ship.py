@@ -113,7 +113,8 @@ def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
     for root in dict.fromkeys(find_root(folder) for folder in folders if folder.is_dir()):
         if not queue.has_file_report(root.as_uri()):
             with SessionsView(root) as view:
-                yield root.as_uri(), file_records(view.files(None), root.as_uri(), queue.identity)
+                files = view.files(None, with_worktrees=False)  # each sends its own report
+                yield root.as_uri(), file_records(files, root.as_uri(), queue.identity)
 
 
 async def _ship(

@@ -276,9 +276,19 @@ DAYS = 30
 
 
 async def file_costs(
-    services: Services, workspace: Workspace, params: CostFilesParams
+    services: Services,
+    workspace: Workspace,
+    params: CostFilesParams,
+    *,
+    with_worktrees: bool = True,
 ) -> list[FileCost]:
     """Return the cost of each prompt file in a workspace, most expensive first.
+
+    Args:
+        services: The shared services.
+        workspace: The workspace.
+        params: The files and the time range.
+        with_worktrees: Whether to include calls in other worktrees of the repository.
 
     Raises:
         BadParamsError: `params.since` is invalid.
@@ -297,7 +307,9 @@ async def file_costs(
         for file, model in zip(files, models, strict=True)
     ]
     sizes = [count.tokens for count in counts if count is not None]
-    groups = await run(partial(spending.prompt_file_calls, since, sizes))
+    groups = await run(
+        partial(spending.prompt_file_calls, since, sizes, with_worktrees=with_worktrees)
+    )
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
     rows = [_make_row(file, count, groups, span) for file, count in zip(files, counts, strict=True)]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))

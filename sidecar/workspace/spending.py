@@ -237,12 +237,15 @@ class Spending:
                 found.setdefault(row.agent, {})[row.model] = row.calls
         return found
 
-    def prompt_file_calls(self, since: str, sizes: Iterable[int]) -> list[CallGroup]:
+    def prompt_file_calls(
+        self, since: str, sizes: Iterable[int], *, with_worktrees: bool
+    ) -> list[CallGroup]:
         """Return this workspace's calls, grouped for computing the costs of prompt files.
 
         Args:
             since: Earlier calls are skipped.
             sizes: The prompt files' sizes in tokens.
+            with_worktrees: Whether to include calls in other worktrees of the repository.
 
         Raises:
             BadParamsError: `since` is not a valid time.
@@ -252,7 +255,7 @@ class Spending:
         from sidecar.cost.protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, since=since)
-        scope = self.book.scope(wanted, folders=self._folders)
+        scope = self.book.scope(wanted, folders=self._folders if with_worktrees else ())
         return group_calls(self.book.ledger, self.book.prices, scope, sizes)
 
     def preflight(

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import socket
+import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -593,6 +594,25 @@ def test_prompt_files_are_reported_once_a_day_and_workspace(
     configure(collector, '[team]\nteam = "platform"\n')
     assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
     assert [file.get("team.id") for file in files()] == [None, None, "platform", "platform"]
+
+
+def test_each_worktree_reports_only_its_own_calls(collector: Collector, tmp_path: Path) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    home.folder.mkdir(parents=True, exist_ok=True)
+    (home.folder / "CLAUDE.md").write_text("Be brief.")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path / "main")]
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "main")], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "Start"], check=True)
+    for name in ("one", "two"):
+        subprocess.run([*git, "worktree", "add", "--quiet", str(tmp_path / name)], check=True)
+    for name in ("main", "one", "two"):
+        home.session(tmp_path / name).reply()
+    configure(collector)
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    files = [call for call in collector.calls() if "token_sidecar.file.id" in call]
+    assert len({file["token_sidecar.file.workspace"] for file in files}) == 3
+    assert [file["token_sidecar.file.calls"] for file in files] == [1, 1, 1]
 
 
 def test_a_rejected_report_of_prompt_files_does_not_stop_others(

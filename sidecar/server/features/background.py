@@ -295,7 +295,9 @@ class CallShipping:
         run, uri = self._services.workers.run, workspace.uri
         if uri is None or await run(partial(queue.has_file_report, uri)):
             return
-        files = await file_costs(self._services, workspace, CostFilesParams())
+        # Other worktrees send their own reports.
+        params = CostFilesParams()
+        files = await file_costs(self._services, workspace, params, with_worktrees=False)
         records = file_records(files, uri, queue.identity)
         if reason := await send_file_report(queue, collector, run, uri, records):
             self._warn_once("the costs of prompt files", reason)
