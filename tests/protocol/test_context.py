@@ -276,8 +276,8 @@ async def test_open_document_identifies_its_workspace(bare: Client) -> None:
 
 
 async def test_empty_states_name_the_next_step(talker: Client) -> None:
-    assert "context/append" in (await talker.request("context/usage", {}))["text"]
-    assert "cost/record" in (await talker.request("cost/detail", {}))["text"]
+    assert "Start a coding agent" in (await talker.request("context/usage", {}))["text"]
+    assert "Start a coding agent" in (await talker.request("cost/detail", {}))["text"]
 
 
 async def test_assembling_continues_after_the_oldest_session_is_dropped(
