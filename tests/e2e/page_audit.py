@@ -1,4 +1,6 @@
-"""Checks a page in a real browser: accessibility by axe-core, and that nothing is cut off."""
+"""Checks a page in a real browser for accessibility (with axe-core) and for content that is cut
+off.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,17 @@ _AUDIT = """
 
 
 def audit(browser: Browser, selector: str = "main") -> Any:
-    """Return what is wrong with the frame that has this element; None if no frame has it."""
+    """Return the problems in the frame that contains this element, or None if there is no such
+    frame.
+    """
     axe = browser.vscode.modules / "axe-core/axe.min.js"
     return browser.run(_AUDIT, str(axe), selector)
 
 
 def assert_sound(found: Any) -> None:
-    """Assert that a page has no violation, and that nothing is cut off at the right."""
+    """Assert that a page has no accessibility violations, and no content cut off at the right
+    edge.
+    """
     assert found is not None, "the page is not shown"
     assert found["cutOff"] == []
     assert found["violations"] == []

@@ -18,9 +18,9 @@ from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 
 PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))
 SCENARIOS = ("server-initialize", "ping", "tools-list")
-"""The scenarios for a server that has only tools.
+"""The scenarios of the conformance suite that apply to a server with tools only.
 
-The others test resources, prompts, sampling, and tools with fixed names.
+The other scenarios test resources, prompts, sampling, and tools with specific names.
 """
 OVER_HTTP = """
 import sys
@@ -38,7 +38,7 @@ def with_node() -> dict[str, str]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """Run our server over HTTP, which only the suite needs, and return its address."""
+    """Run our server over HTTP, and return its address. Only the conformance suite uses HTTP."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

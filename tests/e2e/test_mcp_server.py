@@ -53,7 +53,7 @@ async def connected(
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a small budget in a private home."""
+    """A project with a small budget, and a home folder of its own."""
     folder = tmp_path / "project"
     (folder / "docs").mkdir(parents=True)
     (folder / ".token-sidecar.toml").write_text(
@@ -73,7 +73,7 @@ def text_of(result: types.CallToolResult) -> str:
 
 
 async def printed(project: Path, *command: str) -> Any:
-    """Return the JSON that a command prints in the project."""
+    """Return the JSON output of a command that runs in the project."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM, *command, cwd=project, stdout=subprocess.PIPE
     )

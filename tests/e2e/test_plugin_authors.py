@@ -1,4 +1,4 @@
-"""The clients of docs/how-to/plugin-authors.md, run as they stand on the page."""
+"""Tests that the example clients in docs/how-to/plugin-authors.md run unchanged."""
 
 from __future__ import annotations
 

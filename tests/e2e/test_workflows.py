@@ -1,4 +1,4 @@
-"""The workflows, checked by actionlint."""
+"""Checks the GitHub workflows with actionlint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace which programs a process and its children start and where they connect, with strace."""
+"""Traces with strace which programs a process and its children start, and where they connect."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PROGRAM = re.compile(r"execve\(\"([^\"]+)\".* = 0$", re.MULTILINE)
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most memory that a running process has held, in bytes."""
+    """Return the peak memory of a running process in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(peak) * 1024
 
 
 class Trace:
-    """Traces the processes under `prefix`. On Debian, strace is installed first if it is missing."""
+    """Traces the processes under `prefix`. On Debian, strace is installed if it is missing."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -30,7 +30,7 @@ class Trace:
         self.prefix = [strace, "-f", "-A", "-qq", "-s", "4096", "-e", _CALLS, "-o", str(file)]
 
     def addresses(self) -> set[str]:
-        """Return the internet addresses of connections and datagrams."""
+        """Return the internet addresses that the processes connected to or sent datagrams to."""
         return {address for _, address in _ADDRESS.findall(self.file.read_text())}
 
     def programs(self) -> list[str]:
@@ -38,11 +38,11 @@ class Trace:
         return _PROGRAM.findall(self.file.read_text())
 
     def traced(self, tracer: int) -> int:
-        """Return the process that runs under a tracer."""
+        """Return the process that a tracer runs."""
         return int(Path(f"/proc/{tracer}/task/{tracer}/children").read_text().split()[0])
 
     def wrap(self, program: Path) -> None:
-        """Replace a program with a script that runs it under the trace."""
+        """Replace a program with a script that traces it."""
         real = program.with_name(f"{program.name}.real")
         real.write_bytes(program.read_bytes())
         real.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Defines for each real agent how it is installed, connected to the fake vendor, run and resumed."""
+"""Defines how each real agent is installed, connected to the fake vendor, run and resumed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WINDOW = 200_000
-"""The context window that agents are configured with, in tokens, if they can be."""
+"""The context window to configure for agents, in tokens. Some agents ignore it."""
 
 
 class Agent(ABC):
-    """A coding agent that runs without a terminal."""
+    """A coding agent that can be run without a terminal."""
 
     name: ClassVar[str]
     """The name of the agent in `agents.sources`."""
@@ -26,45 +26,47 @@ class Agent(ABC):
     model: ClassVar[str] = "gpt-5"
     in_ci: ClassVar[bool] = False
     side_calls: ClassVar[dict[str, Kind]] = {}
-    """Phrases that identify requests other than turns, such as for summaries."""
+    """Phrases that identify requests outside of a turn, such as requests for summaries."""
     cannot: ClassVar[dict[str, str]] = {}
-    """The scenes that the agent does not support, with the reason."""
+    """The scenes that the agent does not support, with the reasons."""
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
-    """The kinds of calls that the agent's files do not record, with the consequence."""
+    """The kinds of calls that are missing from the agent's files, with the consequences."""
     limits: ClassVar[dict[str, str]] = {}
-    """The checks to skip, as `check` or `scene: check`, with the reason."""
+    """The checks to skip, each as `check` or `scene: check`, with the reasons."""
     records_cache: ClassVar[bool] = True
-    """Whether the files record cache reads."""
+    """Whether the agent's files record cache reads."""
     records_reasoning: ClassVar[bool] = True
-    """Whether the files record reasoning separately from other output."""
+    """Whether the agent's files list reasoning separately from other output."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """The kinds of calls whose five-minute cache writes are recorded without their lifetime."""
+    """The kinds of calls whose five-minute cache writes are recorded without a lifetime."""
     model_in_files: ClassVar[str | None] = None
-    """The model's name in the files, if it differs."""
+    """The model's name in the agent's files, if different."""
     state_at_end: ClassVar[str] = "idle"
-    """The state of a session after its agent has ended."""
+    """The state of a session after its agent has exited."""
     has_tools: ClassVar[bool] = True
-    """Whether the agent's turns offer tools to the model while its titles and summaries do not."""
+    """Whether the agent offers tools to the model in turns, but not for titles and summaries."""
     window: ClassVar[int] = WINDOW
-    """The window that the agent assumes with this configuration."""
+    """The context window that the agent assumes with this configuration, in tokens."""
     fills_window: ClassVar[int] = WINDOW - 8_000
     """The number of prompt tokens at which the agent compacts the conversation."""
     compacts_within_turn: ClassVar[bool] = False
-    """Whether the agent only compacts before it sends a tool's result in the same turn."""
+    """Whether the agent compacts only within a turn, before it sends a tool result."""
     compact_command: ClassVar[str | None] = None
-    """The prompt that makes the agent compact the conversation."""
+    """The prompt that makes the agent compact its conversation."""
     band_percent: ClassVar[float] = 0
-    """The error band (±%) of the sizes that the agent's files contain."""
+    """The margin of error of the sizes in the agent's files, in percent (±)."""
     reply_seconds: ClassVar[float] = 0
-    """The seconds that the vendor takes for a reply."""
+    """The vendor's delay before each reply, in seconds."""
 
     @abstractmethod
     def configure(self, home: Path, url: str) -> None:
-        """Write the agent's configuration, with the URL of the fake vendor."""
+        """Write the agent's configuration, which contains the URL of the fake vendor."""
 
     @abstractmethod
     def arguments(self, prompt: str, *, resume: bool) -> list[str]:
-        """Return the program's arguments for one prompt, in the newest session if `resume`."""
+        """Return the program's arguments for a prompt. If `resume` is true, the newest session is
+        continued.
+        """
 
     @abstractmethod
     def shell(self, command: str) -> ToolUse:
@@ -75,11 +77,11 @@ class Agent(ABC):
         raise NotImplementedError(self.cannot["subagent"])
 
     def title(self, _prompt: str) -> str | None:
-        """Return the title that the agent's files have for a session with this first prompt."""
+        """Return the expected title of a session that starts with this prompt."""
         return None
 
     def estimate_after_compaction(self, _home: Path) -> int | None:
-        """Return the estimate in the agent's files of the tokens that a compaction left."""
+        """Return the agent's own estimate of the context size after a compaction, in tokens."""
         return None
 
     def environment(self, _url: str) -> dict[str, str]:
@@ -434,7 +436,8 @@ class Cline(Agent):
 
 class Vibe(Agent):
     name = "vibe"
-    reply_seconds = 0.5  # Vibe deletes a journal after two more replies, before it can be read
+    # Vibe deletes a journal after two more replies, possibly before our server has read it.
+    reply_seconds = 0.5
     records_reasoning = False
     package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
     model = "devstral-2512"
@@ -536,13 +539,15 @@ AGENTS: dict[str, Agent] = {agent.name: agent for agent in _AGENTS}
 
 
 def mcp_agents() -> list[Agent]:
-    """Return the agents that call our MCP server in the tests."""
+    """Return the agents that the tests connect to our MCP server."""
     wanted = (Codex, OpenCode, GeminiCli, QwenCode)
     return [agent() for agent in wanted]
 
 
 def chosen_agents(names: list[str]) -> list[Agent]:
-    """Return the agents with these names: all agents for "all", those of CI for no names."""
+    """Return the agents with these names, all agents for `all`, or CI's agents if there are no
+    names.
+    """
     if not names:
         return [agent for agent in AGENTS.values() if agent.in_ci]
     return list(AGENTS.values()) if names == ["all"] else [AGENTS[name] for name in names]

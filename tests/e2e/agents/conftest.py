@@ -1,4 +1,4 @@
-"""Chooses the agents with which the scenes run."""
+"""Selects the agents with which the scenes run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each scene with each chosen agent that supports it."""
+    """Run each scene with each selected agent that supports it."""
     if "agent" not in metafunc.fixturenames:
         return
     scene = metafunc.function.__name__.removeprefix("test_")
@@ -40,7 +40,7 @@ def scene(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
-    """Yield a scene: the agent and our server in one workspace, with a private home."""
+    """Yield an agent and our server in one workspace, with a home folder of their own."""
     for name in _NO_XDG:
         monkeypatch.delenv(name, raising=False)
     try:

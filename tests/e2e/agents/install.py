@@ -1,7 +1,7 @@
-"""Installs the real coding agents for the tests, with pinned versions from npm and PyPI.
+"""Installs pinned versions of the real coding agents from npm and PyPI.
 
-Each agent has a folder of its own, which git ignores. Installed agents are not installed again:
-`python -m tests.e2e.agents.install [AGENT…]`.
+Each agent is installed in a folder of its own, which git ignores. Installed agents are kept. Run it
+as `python -m tests.e2e.agents.install [AGENT…]`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FOLDER = ROOT / ".agents"
 
 
 class Package(NamedTuple):
-    """A package with a pinned version, and the name of its program."""
+    """A package at a pinned version, and the name of its program."""
 
     registry: Literal["npm", "pypi"]
     name: str
     version: str
     program: str
     python: tuple[int, int] = (3, 11)
-    """The oldest supported version of Python, for packages from PyPI."""
+    """The oldest Python version that the package supports, if it comes from PyPI."""
 
     @property
     def folder(self) -> Path:
@@ -34,22 +34,22 @@ class Package(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The path of the program after installation."""
+        """The path of the installed program."""
         folder = "node_modules/.bin" if self.registry == "npm" else "bin"
         return self.folder / folder / self.program
 
 
 class MissingPythonError(Exception):
-    """No Python on this machine is new enough for a package."""
+    """No Python interpreter on this machine is new enough for a package."""
 
 
 def ensure_node() -> Path:
-    """Return the Node.js that the VS Code tests use, to run the agents."""
+    """Return the path of Node.js. The VS Code tests and the agents use the same version."""
     return ensure_vscode().node
 
 
 def ensure_installed(package: Package) -> Path:
-    """Install a package unless it is installed, and return the path of its program."""
+    """Install a package if necessary, and return the path of its program."""
     marker = package.folder / "installed"
     wanted = f"{package.name} {package.version}"
     if marker.is_file() and marker.read_text() == wanted and package.path.exists():
@@ -78,10 +78,10 @@ def _install_from_pypi(package: Package) -> None:
 
 
 def _find_python(oldest: tuple[int, int]) -> str:
-    """Return a Python of at least this version. Those of pyenv and uv are found too."""
+    """Return a Python interpreter of at least this version, including those of pyenv and uv."""
     managed = (".pyenv/versions/*/bin/python", ".local/share/uv/python/*/bin/python3")
     candidates = [sys.executable, *(f"python3.{minor}" for minor in range(oldest[1], 15))]
-    home = Path(f"~{getpass.getuser()}").expanduser()  # tests set another HOME
+    home = Path(f"~{getpass.getuser()}").expanduser()  # the tests set another HOME
     candidates += [str(path) for pattern in managed for path in sorted(home.glob(pattern))]
     test = f"import sys; sys.exit(sys.version_info < {oldest})"
     for python in filter(shutil.which, candidates):
@@ -92,7 +92,7 @@ def _find_python(oldest: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Install the named agents, or those of CI and the other MCP clients."""
+    """Install the agents that are given as arguments, or CI's agents and the other MCP clients."""
     from tests.e2e.agents.adapters import chosen_agents, mcp_agents
     from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 

@@ -1,7 +1,7 @@
-"""Draw the picture in docs/how-to/mcp.md: `python -m tests.e2e.agents.picture`.
+"""Draws the picture in docs/how-to/mcp.md. Run it as `python -m tests.e2e.agents.picture`.
 
-A real Codex runs against the fake vendor, which asks for the tool `context_usage`. Its output becomes
-an SVG of a terminal.
+A real Codex runs against the fake vendor, which requests the tool `context_usage`. The output is
+drawn as a terminal in SVG.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _HIDDEN = re.compile(r"^(workdir|provider|session id|warning|reasoning|approval|
 
 
 def main() -> None:
-    """Run the agent and write the picture."""
     (agent,) = (one for one in mcp_agents() if one.name == "codex")
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene("mcp", agent, ensure_installed(agent.package), Path(folder))
@@ -42,13 +41,13 @@ def main() -> None:
 
 
 def _tidy(output: str) -> str:
-    """Remove the lines about the sandbox, and everything after the number of tokens."""
+    """Remove the lines about the sandbox, and everything after the token count."""
     lines = [line for line in output.splitlines() if not _HIDDEN.match(line)]
     return "\n".join(lines[: lines.index("tokens used") + 2])
 
 
 def draw(text: str) -> None:
-    """Draw a terminal with a text as SVG."""
+    """Draw text in a terminal, as SVG."""
     console = Console(record=True, width=92, file=io.StringIO())
     for line in text.splitlines():
         style = "bold" if line.startswith("$") else "cyan" if line.startswith("mcp: ") else ""

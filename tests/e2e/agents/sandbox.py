@@ -1,4 +1,6 @@
-"""Runs processes with a private home and, where Linux permits namespaces, without a network."""
+"""Runs processes with a home folder of their own and, if Linux permits namespaces, without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,17 @@ class Ended(NamedTuple):
 
     code: int
     output: str
-    """The text of stdout and stderr."""
+    """The output on stdout and stderr."""
 
 
 class Program:
-    """A program that runs in a sandbox."""
+    """A program in a sandbox."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: IO[str]) -> None:
         self._process, self._output = process, output
 
     def wait(self, seconds: float) -> Ended:
-        """Wait for the program to end. It is killed after a timeout, with the exit code -9."""
+        """Wait until the program ends. After a timeout, kill it and return the exit code -9."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -44,13 +46,13 @@ class Program:
         return Ended(self._process.returncode, self._output.read())
 
     def interrupt(self) -> None:
-        """Send SIGINT to each process of the program, like Ctrl-C."""
+        """Send SIGINT to all processes of the program, like Ctrl-C."""
         for pid in _group(self._process.pid):
             if pid != self._process.pid or _name(pid) != "nsenter":
                 os.kill(pid, signal.SIGINT)
 
     def end(self) -> None:
-        """Kill the remaining processes of the program, and drop their output."""
+        """Kill the remaining processes of the program, and discard their output."""
         self._kill()
         self._output.close()
 
@@ -61,10 +63,10 @@ class Program:
 
 
 class Sandbox:
-    """Runs programs with `home` as HOME. Leaving the sandbox kills everything that runs in it.
+    """Runs programs with `home` as HOME. All programs are killed when the context manager exits.
 
-    If the system permits, the programs run in namespaces of their own, so that none reaches another
-    host or outlives the sandbox. `listener` is a socket that listens on their loopback.
+    If the system permits, the programs run in their own namespaces. They then cannot reach other
+    hosts or outlive the sandbox. `listener` is a socket that listens on their loopback interface.
     """
 
     def __init__(self, home: Path) -> None:
@@ -79,7 +81,7 @@ class Sandbox:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether programs can reach only the loopback."""
+        """Whether programs can reach only the loopback interface."""
         return self._holder is not None
 
     def __enter__(self) -> Sandbox:
@@ -106,7 +108,7 @@ class Sandbox:
         return socket.socket(fileno=listener)
 
     def start(self, command: list[str], cwd: Path, env: dict[str, str]) -> Program:
-        """Start a program with only these environment variables, HOME and PATH."""
+        """Start a program whose environment contains only HOME, PATH and the given variables."""
         (self.home / "tmp").mkdir(exist_ok=True)
         variables = {
             "HOME": str(self.home),
@@ -117,7 +119,7 @@ class Sandbox:
             **env,
         }
         pairs = [f"{name}={value}" for name, value in variables.items()]
-        # A file instead of a pipe, so that remaining child processes do not block `wait`.
+        # With a pipe, child processes that are still running would block `wait`.
         output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         process = subprocess.Popen(
             [*self._enter, "env", "-i", "-C", str(cwd), *pairs, *command],
@@ -158,8 +160,10 @@ def _group(leader: int) -> list[int]:
 
 
 def _hold(control: socket.socket) -> None:
-    """Keep the namespaces alive as their first process, until `control` is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes orphans
+    """Run as the first process of the namespaces, which keeps them alive until `control` is
+    closed.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this reaps orphaned processes
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sH14x", b"lo", _IFF_UP)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)

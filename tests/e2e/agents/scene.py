@@ -1,7 +1,7 @@
 """Runs a real agent with a fake vendor and our server in the same workspace.
 
 A `Scene` runs turns, compares the server's numbers with those that the vendor reported, and
-collects differences. `assert_no_differences` fails with all of them.
+collects the differences. `assert_no_differences` fails if there are any.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 60
 STATUS_SECONDS = 10
-"""The seconds to wait for a status or a recorded call."""
+"""How long to wait for a status or a recorded call, in seconds."""
 LAG_SECONDS = 2.0
-"""The longest accepted time until a status shows a new context. It is ignored on a busy machine."""
+"""How long a status may take to show a new context, in seconds. Not checked on a busy machine."""
 ESTIMATE_BAND = 25
-"""The error band (±%) of an agent's own estimate after a compaction."""
+"""The margin of error of an agent's own estimate after a compaction, in percent (±)."""
 PRICES = {
     "gpt-5": (1.25, 0.125, 1.25, 10.0),
     "claude-sonnet-4-5": (3.0, 0.3, 3.75, 15.0),
@@ -41,15 +41,17 @@ PRICES = {
     "kimi-k2-0905-preview": (0.6, 0.15, 0.6, 2.5),
     "devstral-2512": (0.4, 0.04, 0.4, 2.0),
 }
-"""The USD per million tokens of uncached input, cache reads, five-minute cache writes and output."""
+"""The prices of uncached input, cache reads, five-minute cache writes and output, in USD per
+million tokens.
+"""
 CACHE_WRITE_1H_FACTOR = 1.6
-"""The price of one-hour cache writes relative to five-minute ones."""
+"""The price of one-hour cache writes, as a multiple of the price of five-minute cache writes."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
-"""The category in the ledger of each kind of call that has another name."""
+"""The ledger's category for each kind of call, if the names differ."""
 
 
 class Scene:
-    """The agent, vendor and server of a test."""
+    """An agent, a vendor and our server in one workspace."""
 
     def __init__(self, name: str, agent: Agent, program: Path, folder: Path) -> None:
         self.name, self.agent, self.program = name, agent, program
@@ -68,22 +70,22 @@ class Scene:
         agent.configure(self.home, self.vendor.url)
         self.sidecar = SidecarClient(self.root)
         self._stack.callback(self.sidecar.stop)
-        # From now on, the server records calls only when the agent's files change.
+        # From here on, the server records calls only when the agent's files change.
         assert not self.sidecar.report_costs()["note"]
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         self._stack.close()
 
     def start(self, prompt: str, *, resume: bool = False) -> Program:
-        """Start the agent with a prompt, in a new session or in the newest one."""
+        """Start the agent with a prompt. If `resume` is true, the newest session is continued."""
         path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
         environment = {"PATH": path} | self.agent.environment(self.vendor.url)
         arguments = self.agent.arguments(prompt, resume=resume)
         return self.sandbox.start([str(self.program), *arguments], self.root, environment)
 
     def turn(self, prompt: str, *, resume: bool = False) -> Ended:
-        """Run the agent with a prompt until it ends, then check that our status shows its context."""
+        """Run the agent with a prompt, then check that the status shows its context."""
         before = len(self.vendor.calls)
         ended = self.start(prompt, resume=resume).wait(TURN_SECONDS)
         assert ended.code == 0, f"{self.agent.name} ended with {ended.code}:\n{ended.output}"
@@ -92,7 +94,7 @@ class Scene:
         return ended
 
     def check(self, what: str, seen: object, expected: object) -> None:
-        """Compare two values, and collect the difference instead of raising."""
+        """Compare two values, and collect any difference."""
         if self._is_limited(what):
             return
         self.score.checks += 1
@@ -102,7 +104,9 @@ class Scene:
             self.differences.append(f"{what}: {seen!r}, expected {expected!r}")
 
     def check_current_context(self) -> None:
-        """Check that the status shows the context of the newest call, or none after a compaction."""
+        """Check that the status shows the context of the latest call, or no context after a
+        compaction.
+        """
         newest = self.vendor.billed("main", "summary")[-1]
         if newest.kind == "main":
             self.check_context(newest)
@@ -116,7 +120,9 @@ class Scene:
             self.check("label of the estimate", "~" in self.sidecar.context_text(), True)
 
     def check_context(self, call: VendorCall, what: str = "context") -> None:
-        """Check that the status shows the context after a call, within the agent's error band."""
+        """Check that the status shows the context after a call, within the agent's margin of
+        error.
+        """
         assert call.usage is not None
         assert call.finished_at is not None
         if self._is_limited(what):
@@ -133,13 +139,13 @@ class Scene:
             self._check_lag(what, at - call.finished_at)
 
     def accept(self, shown: int, tokens: int) -> int:
-        """Return `tokens` if `shown` is within the agent's error band, else `shown`."""
+        """Return `tokens` if `shown` is within the agent's margin of error, otherwise `shown`."""
         is_within_band = abs(shown - tokens) <= shown * self.agent.band_percent / 100
         return tokens if is_within_band else shown
 
     def check_session(self, *, title: str | None) -> None:
-        """Check that the shown session is idle and has the right agent, model and window."""
-        # The server may still be loading its list of windows.
+        """Check that the displayed session is idle, and check its agent, model and window."""
+        # The server may still be loading the context windows of models.
         self._wait_until(lambda: self.sidecar.usage()["limit"] is not None)
         usage = self.sidecar.usage()
         shown = [session for session in self.sidecar.sessions() if session["shown"]]
@@ -152,12 +158,14 @@ class Scene:
         self.check_state(self.agent.state_at_end)
 
     def check_state(self, expected: str, what: str = "state") -> None:
-        """Check that the shown session has a state, or has it soon."""
+        """Wait until the displayed session has a state."""
         self._wait_until(lambda: self.shown_session().get("state") == expected)
         self.check(what, self.shown_session().get("state"), expected)
 
     def check_bill(self) -> None:
-        """Check that the ledger has each call once, with the vendor's numbers and the right price."""
+        """Check that the ledger contains each call once, with the vendor's numbers and the right
+        price.
+        """
         calls, agent = self.vendor.billed(), self.agent
         recorded = [call for call in calls if call.kind not in agent.unrecorded_kinds]
         self._wait_until(lambda: self.sidecar.count_recorded_calls() == len(recorded))
@@ -181,11 +189,11 @@ class Scene:
         self.score.recorded_prompt_tokens += sum(_prompt(row) for row in rows)
 
     def assert_no_differences(self) -> None:
-        """Fail with all collected differences."""
+        """Fail if differences were collected."""
         assert not self.differences, "\n".join([f"{self.agent.name}:", *self.differences])
 
     def shown_session(self) -> dict[str, Any]:
-        """Return the session that the status shows, or an empty dict before there is one."""
+        """Return the session in the status, or an empty dict if there is none yet."""
         return next((row for row in self.sidecar.sessions() if row["shown"]), {})
 
     def _is_limited(self, what: str) -> bool:
@@ -222,7 +230,9 @@ def _output(row: dict[str, Any]) -> int:
 
 
 def _reported(report: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
-    """Return the calls, prompt and output tokens in the server's report, by category and model."""
+    """Return the number of calls, prompt tokens and output tokens in the cost report, by category
+    and model.
+    """
     return {
         (row["category"], row["model"]): [
             row["calls"], row["promptTokens"], row["completionTokens"]
@@ -232,7 +242,9 @@ def _reported(report: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
 
 
 def _summed_up(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[int]]:
-    """Return the calls, prompt and output tokens of exported calls, by category and model."""
+    """Return the number of calls, prompt tokens and output tokens of exported calls, by category
+    and model.
+    """
     sums: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         key = row["category"], row["model"]

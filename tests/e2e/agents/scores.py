@@ -1,6 +1,6 @@
-"""Prints a summary of the scenes with real agents, as a pytest plugin.
+"""A pytest plugin that prints a summary of the scenes with real agents.
 
-`tests/conftest.py` loads it, so that it also runs in the process that prints the summary with `-n`.
+`tests/conftest.py` loads it, because with `-n` the summary is printed by another process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 LAG_GOAL = 1
-"""The seconds within which a status should show a new context."""
+"""The time within which a status should show a new context, in seconds."""
 _SCORE = "score of a real agent"
 _scores: dict[str, Score] = {}
 
@@ -26,13 +26,13 @@ class Score:
     checks: int = 0
     passed: int = 0
     lags: list[float] = field(default_factory=list)
-    """The seconds from the end of each of the vendor's replies to our status."""
+    """The delays in seconds from each reply of the vendor to the status that shows it."""
     loads: list[float] = field(default_factory=list)
-    """The load of the machine at each delay that is ignored because of it."""
+    """The load of the machine during each delay that was ignored as a result."""
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
     omissions: dict[str, str] = field(default_factory=dict)
-    """The scenes, calls and checks that are skipped, with the reasons."""
+    """The scenes, calls and checks that were skipped, with the reasons."""
 
     def add(self, other: Score) -> None:
         """Add the results of another scene."""
@@ -44,7 +44,7 @@ class Score:
         self.recorded_prompt_tokens += other.recorded_prompt_tokens
 
     def row(self) -> str:
-        """Return a line of the table."""
+        """Return these results as a row of the table."""
         lags = sorted(self.lags)
         median, most = (f"{lags[at]:.2f}" if lags else "-" for at in (len(lags) // 2, -1))
         share = self.recorded_prompt_tokens / (self.prompt_tokens or 1)
@@ -56,12 +56,12 @@ class Score:
 
 
 def record(item: pytest.Item, score: Score) -> None:
-    """Attach the results of a scene to the report of its test."""
+    """Attach the results of a scene to its test report."""
     item.user_properties.append((_SCORE, asdict(score)))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Collect the results, including those of other processes."""
+    """Collect the results, including those from other processes."""
     if report.when != "teardown":
         return
     for key, value in report.user_properties:
@@ -72,7 +72,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print a line for each agent, then everything that its scenes skip."""
+    """Print a row for each agent, followed by everything that its scenes skipped."""
     if not _scores:
         return
     terminalreporter.section("real agents")

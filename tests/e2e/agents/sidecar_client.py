@@ -1,4 +1,4 @@
-"""Runs `token-sidecar serve` for one workspace, like an editor, and records each status."""
+"""Runs `token-sidecar serve` for one workspace as an editor does, and records each status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_SECONDS = 30
 
 
 class SidecarClient(StdioClient):
-    """A client with a thread that reads all messages of the server."""
+    """A client whose thread reads all messages from the server."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(SERVER, stderr=subprocess.DEVNULL)
@@ -52,8 +52,8 @@ class SidecarClient(StdioClient):
         """Return when a status first showed a context of the right size, or None after a timeout.
 
         Args:
-            is_right: Returns whether a number of tokens is right.
-            since: The `time.monotonic()` from which statuses count.
+            is_right: Returns whether the number of tokens is right.
+            since: The time after which a status counts, from `time.monotonic()`.
         """
 
         def shown() -> float | None:
@@ -69,14 +69,14 @@ class SidecarClient(StdioClient):
         return self._wait_for(shown, seconds)
 
     def context_text(self) -> str:
-        """Return the text of the context in the newest status, or an empty text before there is
-        one.
+        """Return the latest status text for the context, or an empty string if there is none
+        yet.
         """
         texts = [status["context"]["text"] for _, status in self.statuses if status.get("context")]
         return texts[-1] if texts else ""
 
     def usage(self) -> Any:
-        """Return how full the context of the shown session is."""
+        """Return the usage of the displayed session's context."""
         return self.request("context/usage", {"workspace": self.root.as_uri()})
 
     def sessions(self) -> list[Any]:
@@ -85,25 +85,27 @@ class SidecarClient(StdioClient):
         return rows
 
     def count_recorded_calls(self) -> int:
-        """Return the number of calls in the ledger, without making the server read files."""
+        """Return the number of calls in the ledger. The server does not read the agents' files for
+        this.
+        """
         path = Path(os.environ["TOKEN_SIDECAR_STATE"]) / "ledger.db"
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as ledger:
             return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
 
     def report_costs(self) -> Any:
-        """Return the server's cost report. The request may make the server read the agents' files."""
+        """Return the server's cost report. The server may read the agents' files first."""
         params = {"workspace": self.root.as_uri(), "by": ["model", "category"]}
         return self.request("cost/detail", params)
 
     def export_calls(self) -> list[dict[str, Any]]:
-        """Return every call in the ledger. The command line reads the agents' files itself."""
+        """Return all calls in the ledger. The command reads the agents' files first."""
         command = [sys.executable, "-P", "-m", "sidecar", "cost", "export", "--format", "jsonl"]
         command += ["--workspace", str(self.root)]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return [json.loads(line) for line in printed.splitlines()]
 
     def stop(self) -> None:
-        """Stop the server as an editor does."""
+        """Shut the server down as an editor does."""
         self.request("shutdown")
         self.notify("exit")
         self.process.wait(20)

@@ -1,4 +1,4 @@
-"""Tests that real coding agents connect to our MCP server and learn what the vendor billed."""
+"""Tests that real coding agents get the vendor's numbers from our MCP server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DATA = re.compile(r'"tokens\\*": ?(\d+)')
 def scene(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Scene]:
-    """Yield a scene whose agent uses our MCP server, added by `mcp --install`."""
+    """Yield a scene whose agent uses our MCP server, as configured by `mcp --install`."""
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
     agent = request.param
@@ -62,7 +62,7 @@ def test_the_agent_connects(scene: Scene) -> None:
     code, output = run_in(scene, str(scene.program), "mcp", "list")
     assert code == 0, output
     assert "token-sidecar" in output
-    assert str(VENV / "token-sidecar") in output  # the program is not on the agent's PATH
+    assert str(VENV / "token-sidecar") in output  # our program is not on the agent's PATH
 
 
 def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
@@ -76,11 +76,11 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
     asking = scene.vendor.billed("main")[-2]
     assert asking.usage is not None
     sent = json.dumps(scene.vendor.billed("main")[-1].request.body)
-    # Codex gives the data of an answer to the model, the other agents its text.
+    # Codex passes the structured content of a result to the model, and other agents its text.
     answer = re.search(r"Context: ~?([\d,]+) tokens", sent) or _DATA.search(sent)
     assert answer, _results(scene.vendor.billed("main")[-1].request.body)
     tokens = int(answer[1].replace(",", ""))
-    # The call that asks for the tool may be written after the tool has run.
+    # The agent may record the call that requested the tool after the tool has run.
     assert tokens in (billed.usage.context, asking.usage.context)
     expected = billed if scene.agent.name == "opencode" else asking
     assert expected.usage is not None
@@ -88,5 +88,5 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
 
 
 def _results(body: dict[str, Any]) -> str:
-    """Return the agent's last request, for the message of a failure."""
+    """Return the agent's last request, for use in a failure message."""
     return json.dumps(body.get("input") or body.get("messages") or body.get("contents"))[-1500:]

@@ -1,4 +1,4 @@
-"""Tests with real coding agents that our numbers equal those that the vendor reported."""
+"""Tests with real coding agents that our numbers equal the vendor's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_first_turn(scene: Scene) -> None:
 
 
 def test_tool_call(scene: Scene) -> None:
-    """While the tool runs, the context of the call that asked for it is shown."""
+    """While the tool runs, the status shows the context of the call that requested it."""
     flag = scene.root / "go-on"
     command = f"until [ -e {flag} ]; do sleep 0.1; done"
     scene.script.on(WORK, Reply("", (scene.agent.shell(command),)), Reply("The command is done."))
@@ -45,7 +45,7 @@ def test_tool_call(scene: Scene) -> None:
 
 
 def test_subagent(scene: Scene) -> None:
-    """A sub-agent is billed separately, and its context is not that of the session."""
+    """A sub-agent is billed, but its context is not displayed as the session's."""
     delegate = Reply("", (scene.agent.subagent(CELLAR),))
     scene.script.on(DELEGATE, delegate, Reply("It is empty.", after="subagent"))
     scene.script.on(CELLAR, Reply("Nothing there."), kind="subagent")
@@ -65,7 +65,7 @@ def test_refusal_and_retry(scene: Scene) -> None:
 
 
 def test_abort(scene: Scene) -> None:
-    """An aborted reply does not change the context, and leaves the session idle."""
+    """An aborted reply does not change the context. The session becomes idle."""
     scene.script.on(GREET, Reply("Hello there."))
     scene.script.on(LONG, Reply("Let me", hangs=True))
     scene.turn(GREET)
@@ -81,7 +81,7 @@ def test_abort(scene: Scene) -> None:
 
 
 def test_resume(scene: Scene) -> None:
-    """A resumed session stays one session, and none of its calls counts twice."""
+    """A resumed session remains one session, and each of its calls is recorded once."""
     scene.turn(GREET)
     scene.turn(CONTINUE, resume=True)
     scene.turn(CONTINUE, resume=True)
@@ -92,7 +92,7 @@ def test_resume(scene: Scene) -> None:
 
 
 def test_compaction(scene: Scene) -> None:
-    """The summary is billed as one call, and the context is that of the next turn."""
+    """The summary is recorded as one call. The next turn determines the size of the context."""
     agent = scene.agent
     read = (agent.shell("true"),) if agent.compacts_within_turn else ()
     scene.script.on(GREET, Reply("Hello there."))
@@ -109,7 +109,7 @@ def test_compaction(scene: Scene) -> None:
 
 
 def test_another_session(scene: Scene) -> None:
-    """The newest session is shown, and the size of the other one does not change."""
+    """The newest session is displayed. The size of the other session does not change."""
     scene.script.on(GREET, Reply("Hello there."))
     expected = {}
     for prompt in (GREET, WORK):

@@ -1,4 +1,4 @@
-"""The page of costs in a real browser: colour schemes, widths and accessibility."""
+"""Tests the cost page in a real browser: colour schemes, widths and accessibility."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a page for a year of calls with many models and sessions."""
+    """Create a cost page for a year of calls with many models and sessions."""
     folder = tmp_path_factory.mktemp("costs")
     book, now = CostBook(folder / "state", zone=UTC), datetime(2026, 11, 25, 12, tzinfo=UTC)
     models = ("gpt-5", "claude-sonnet-4-5", "a-vendor/with-a-model-whose-name-is-long-2026-11-25")

@@ -1,4 +1,4 @@
-"""The ledger with several processes, and with processes that are killed."""
+"""Tests the ledger with several processes, and with processes that are killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def kept(path: Path) -> tuple[list[str], int, int, int]:
-    """Return the request ids, and the calls and input tokens by sums and by single calls."""
+    """Return the request ids in a ledger, and its calls and input tokens, added up in two ways."""
     ledger = Ledger(path)
     with ledger.reader() as connection:
         ids = [row[0] for row in connection.execute("SELECT request FROM event")]
@@ -43,7 +43,7 @@ def kept(path: Path) -> tuple[list[str], int, int, int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int) -> None:
-    """The writer of 1,000 calls is killed at random, and begins again each time."""
+    """Processes that record 1,000 calls are killed at random times and started again."""
     path = tmp_path / "state" / "ledger.db"
     rng = random.Random(seed)
     acknowledged: set[str] = set()
@@ -56,7 +56,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
             acknowledged.add(writer.stdout.readline().strip())
         writer.kill()
         acknowledged.update(line.strip() for line in writer.stdout if line.endswith("\n"))
-        exit_codes.add(writer.wait())  # on a busy machine, a writer may finish before it is killed
+        exit_codes.add(writer.wait())  # on a busy machine, a process may finish before it is killed
         writer.stdout.close()
     assert -9 in exit_codes
     last = start(path, "w", WRITES)
@@ -69,7 +69,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
 
 
 def test_two_writers_killed_together_lose_nothing(tmp_path: Path) -> None:
-    """Two processes write at the same time, repeatedly."""
+    """Two processes that write at the same time are killed repeatedly."""
     path = tmp_path / "state" / "ledger.db"
     rng = random.Random(7)
     acknowledged: set[str] = set()
@@ -93,7 +93,7 @@ def test_two_writers_killed_together_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_four_processes_write_at_once(tmp_path: Path) -> None:
-    """Several processes create the ledger at once, and two of them write the same calls."""
+    """Several processes create the ledger at the same time. Two of them record the same calls."""
     path = tmp_path / "state" / "ledger.db"
     writers = [start(path, name, 300) for name in ("a", "b", "c", "c")]
     outputs = [writer.communicate()[0].split() for writer in writers]

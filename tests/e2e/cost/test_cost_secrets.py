@@ -1,4 +1,4 @@
-"""No message text is in the ledger, the page, the export or the log."""
+"""Tests that the ledger, the cost page, the export and the log contain no message text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRETS = ("sk-ant-PLANTED", "Dear-diary-PLANTED", "Bearer-PLANTED")
 
 @pytest.fixture
 def book() -> CostBook:
-    """Create a ledger from complete replies with keys and texts."""
+    """Create a ledger from complete replies, which contain keys and message text."""
     key, text, header = SECRETS
     book = CostBook(state_dir())
     replies: tuple[dict[str, Any], ...] = (

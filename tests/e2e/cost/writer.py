@@ -1,6 +1,6 @@
-"""A process that writes to a ledger: `python -m tests.e2e.cost.writer LEDGER NAME COUNT`.
+"""A process that records calls in a ledger: `python -m tests.e2e.cost.writer LEDGER NAME COUNT`.
 
-Each line of its output is the request id of a recorded call.
+It prints the request id of each recorded call on a line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 def event(name: str, number: int) -> LedgerEvent:
-    """Return the call with a number. It is the same in every process."""
+    """Return the call with the given number. It is identical in all processes."""
     return LedgerEvent(
         at=START + timedelta(seconds=number),
         model="gpt-5",
@@ -28,7 +28,7 @@ def event(name: str, number: int) -> LedgerEvent:
 
 
 def main() -> None:
-    """Record calls, and print the request id of each."""
+    """Record calls, and print their request ids."""
     path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     ledger = Ledger(path)
     for number in range(count):

@@ -1,4 +1,4 @@
-"""The setup for Emacs in docs/how-to/other-editors.md, in Debian's Emacs with eglot."""
+"""Tests the Emacs configuration in docs/how-to/other-editors.md with Debian's Emacs and eglot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPED = "日本語 🦜 and more.\n"
 
 
 def setup_of_the_page() -> str:
-    """Return the Emacs Lisp code of the how-to page."""
+    """Return the Emacs Lisp code in the how-to page."""
     found = re.search(r"```elisp\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     return found.group(1)

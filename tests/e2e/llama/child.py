@@ -1,8 +1,7 @@
-"""Run a real llama.cpp server in its own process until standard input closes.
+"""Runs a real llama.cpp server until standard input is closed.
 
-`python -m tests.e2e.llama.child MODEL PORT [--alias A] [--context N] [--slots N] [--key K]`
-prints
-the server's address on one line. Port 0 chooses a free port.
+`python -m tests.e2e.llama.child MODEL PORT [--alias A] [--context N] [--slots N] [--key K]` prints
+the server's address. Port 0 selects a free port.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import xllamacpp
 
 
 def main() -> None:
-    """Serve until standard input closes."""
     options = _options()
     server = xllamacpp.Server(_parameters(options))
     sys.stdout.write(f"{server.listening_address}\n")

@@ -1,4 +1,4 @@
-"""Fixtures with real models and real servers for the tests in this folder."""
+"""Fixtures for the tests with real llama.cpp servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models with random weights and real vocabularies, by the name of the vocabulary."""
+    """Models with random weights and real vocabularies, by the vocabulary's name."""
     folder = tmp_path_factory.mktemp("models")
     paths = {}
     vocabularies = ensure_vocabularies()
@@ -30,8 +30,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def llama_url(models: dict[str, Path]) -> Iterator[str]:
-    """The address of a server with Qwen2's vocabulary under the name `tiny` and two slots of 4,096
-    tokens.
+    """The address of a server for the model `tiny`, which has Qwen2's vocabulary and two slots of
+    4,096 tokens.
     """
     with llama(models["qwen2"], "--context", "8192", "--slots", "2") as url:
         yield url

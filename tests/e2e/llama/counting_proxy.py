@@ -1,4 +1,4 @@
-"""A proxy between the server and llama.cpp that counts requests."""
+"""A proxy between our server and llama.cpp that counts requests."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 import contextlib
 import re
 
-# A request line. Bodies are JSON on one line here, which never starts like this.
+# Matches a request line. JSON bodies never start like this.
 _REQUEST = re.compile(rb"(?:GET|POST) /\S* HTTP/1\.1\r\n")
 
 
 class CountingProxy:
-    """A proxy that passes on bytes in both directions."""
+    """A proxy that forwards bytes in both directions."""
 
     def __init__(self, target: str, hides: tuple[bytes, ...] = ()) -> None:
-        """`hides` lists paths that the proxy answers with a 404."""
+        """Create a proxy that answers the paths in `hides` with 404."""
         self._hides = hides
         self._host, _, port = target.removeprefix("http://").partition(":")
         self._port = int(port)
         self.requests = 0
         self.flows = asyncio.Event()
-        """While cleared, requests are held back. Held requests are counted."""
+        """While this event is cleared, requests are counted but not forwarded."""
         self.flows.set()
         self.url = ""
         self._server: asyncio.Server | None = None

@@ -1,6 +1,6 @@
-"""Write a tiny llama model with random weights and a real vocabulary as one GGUF file.
+"""Writes a tiny llama model with random weights and a real vocabulary to a GGUF file.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EMBEDDING, HEADS, FEED_FORWARD, LAYERS = 32, 2, 64, 1
 F32 = 0
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, UINT32: 4, INT32: 4, FLOAT32: 4, BOOL: 1, 10: 8, 11: 8, 12: 8}
-_POOL = 4096  # distinct random rows: the weights' values do not matter, but they must differ
+_POOL = 4096  # rows are random, because they must differ
 
 CHATML = (
     "{%- if tools %}{{- '<|im_start|>system\n# Tools\n' }}{%- for tool in tools %}"
@@ -36,10 +36,11 @@ def write_model(
     name: str = "tiny",
     template: str = CHATML,
 ) -> None:
-    """Write a model that tokenizes like `vocabulary` (a GGUF file). `context` is its trained
-    window.
+    """Write a model that uses the vocabulary in a GGUF file.
 
-    The chat template is ChatML by default, so counts of chats are known too.
+    Args:
+        context: The context window that the model was trained with, in tokens.
+        template: The chat template. The token overhead of the default, ChatML, is known.
     """
     tokenizer, tokens = _tokenizer_of(vocabulary)
     metadata = [*_metadata(context, name, template), *tokenizer]
@@ -106,8 +107,8 @@ def _write_weights(file: BinaryIO, dimensions: tuple[int, ...]) -> None:
 
 
 def _tokenizer_of(vocabulary: Path) -> tuple[list[bytes], int]:
-    """Return the raw `tokenizer.*` entries of a GGUF file except its chat template, and its number
-    of tokens.
+    """Return a GGUF file's `tokenizer.*` entries without the chat template, and its number of
+    tokens.
     """
     with (
         vocabulary.open("rb") as file,
@@ -129,7 +130,7 @@ def _tokenizer_of(vocabulary: Path) -> tuple[list[bytes], int]:
 
 
 def _skip(data: Any, position: int, kind: int) -> int:
-    """Return the end of the value of this kind that starts at `position`."""
+    """Return the end position of a value of this type."""
     if kind == STRING:
         return _read_string(data, position)[1]
     if kind != ARRAY:

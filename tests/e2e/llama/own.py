@@ -1,4 +1,4 @@
-"""Requests to llama.cpp without any of our code."""
+"""Sends requests to llama.cpp without using our own code."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 
 import httpx
 
-# The server does not use TLS. Without this, each request would load all certificates first.
+# The server does not use TLS. By default, each request would load all certificates first.
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
-    """Return the decoded answer to a POST request."""
+    """Send a POST request, and return the decoded JSON response."""
     return httpx.post(url, json=body, timeout=30, verify=_NO_CERTIFICATES).json()
 
 
 def post_for_text(url: str, body: dict[str, Any]) -> str:
-    """Return the undecoded answer to a POST request."""
+    """Send a POST request, and return the response as text."""
     return httpx.post(url, json=body, timeout=30, verify=_NO_CERTIFICATES).text
 
 
 def text_tokens(url: str, text: str) -> int:
-    """Return the tokens of a text, in which special tokens are plain characters."""
+    """Return the number of tokens in the text. Special tokens are treated as plain text."""
     body = {"content": text, "parse_special": False}
     return len(post(f"{url}/tokenize", body)["tokens"])
 
 
 def chat_tokens(url: str, messages: list[dict[str, Any]]) -> int:
-    """Return the tokens of a whole chat."""
+    """Return the number of tokens in a whole conversation."""
     tokens: int = post(f"{url}/v1/chat/completions/input_tokens", {"messages": messages})[
         "input_tokens"
     ]

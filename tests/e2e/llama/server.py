@@ -1,4 +1,4 @@
-"""Start and stop real llama.cpp servers."""
+"""Starts and stops real llama.cpp servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ START = [sys.executable, "-m", "tests.e2e.llama.child"]
 
 @contextmanager
 def llama(model: Path, *options: str, port: int = 0) -> Iterator[str]:
-    """Run a llama.cpp server with this model and yield its address. See `child` for the options."""
+    """Run a llama.cpp server with this model, and yield its address. See `child` for the
+    options.
+    """
     process = subprocess.Popen(
         [*START, str(model), str(port), *options],
         cwd=ROOT,
@@ -43,5 +45,5 @@ def llama(model: Path, *options: str, port: int = 0) -> Iterator[str]:
 
 
 def port_of(url: str) -> int:
-    """Return the port of an address."""
+    """Return the port in a URL."""
     return int(url.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""Our predictions and counts compared with what a real llama.cpp reports and counts."""
+"""Compares our predictions and counts with those of a real llama.cpp."""
 
 from __future__ import annotations
 

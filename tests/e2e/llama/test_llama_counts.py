@@ -1,4 +1,4 @@
-"""Counts, limits and requests against a real llama.cpp with real vocabularies."""
+"""Tests counts, limits and requests with a real llama.cpp and real vocabularies."""
 
 from __future__ import annotations
 

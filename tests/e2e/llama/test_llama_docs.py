@@ -1,4 +1,4 @@
-"""The examples of the two documentation pages on endpoints, tried against a real llama.cpp."""
+"""Tests the examples in the two documentation pages on endpoints with a real llama.cpp."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_tables_name_every_format_and_every_vendor_that_counts() -> None:
 
 
 def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, address: str, name: str) -> str:
-    """Follow the how-to with an address and a model, and return `doctor`'s lines about endpoints."""
+    """Follow the how-to page, and return the lines about endpoints in the output of `doctor`."""
     config = folder / "new" / "config.toml"
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
     assert CliRunner().invoke(main, ["config", "init", "--user"]).exit_code == 0
@@ -92,7 +92,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, address: str, name: 
 
 
 def counted(folder: Path) -> dict[str, Any]:
-    """Return what `count --json` prints for a file."""
+    """Return the output of `count --json` for a file."""
     (folder / "a.md").write_text(TEXT)
     done = CliRunner().invoke(main, ["count", str(folder / "a.md"), "--json"])
     found: dict[str, Any] = json.loads(done.output)["files"][0]

@@ -1,6 +1,4 @@
-"""The same file, model and settings have the same count in every place that shows it, with real
-processes.
-"""
+"""Tests that every count of a file agrees, no matter where it is displayed."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def configured(tmp_path: Path, case: str, url: str) -> None:
-    """Write the user's configuration for a case, and a calibration factor for its models."""
+    """Write the user's configuration, and a calibration factor for its models."""
     used = f'[tokenize]\nuse-endpoint = true\n[[endpoint]]\nurl = "{url}"\nmodels = ["tiny"]\n'
     text = f'model = "{MODELS.get(case, "tiny")}"\n' + (used if case.startswith("endpoint") else "")
     (tmp_path / "user-config.toml").write_text(text)
@@ -65,7 +63,7 @@ def configured(tmp_path: Path, case: str, url: str) -> None:
 
 
 def ran(verb: str, *arguments: str, root: Path) -> Any:
-    """Return what a subcommand prints as JSON."""
+    """Return the JSON output of a subcommand."""
     done = subprocess.run(
         [*SIDECAR, verb, *arguments, "--json"], cwd=root, capture_output=True, check=False
     )
@@ -74,7 +72,7 @@ def ran(verb: str, *arguments: str, root: Path) -> Any:
 
 
 class Editor(StdioClient):
-    """A server with the document open."""
+    """A server and a client with the open document."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(SERVER)
@@ -93,7 +91,7 @@ class Editor(StdioClient):
         return self.request(method, {"textDocument": {"uri": self.uri}, **more})
 
     def shown(self, method: str, wanted: str) -> Any:
-        """Return the first notification of a method that contains these words."""
+        """Return the first notification of this method that contains all of these words."""
         while True:
             for message in self.notifications:
                 text = json.dumps(message.get("params"), ensure_ascii=False)
@@ -103,7 +101,7 @@ class Editor(StdioClient):
 
 
 def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
-    """Return tokens and method by the place in the editor that shows them."""
+    """Return the token counts and methods that the editor displays, by where they appear."""
     status = editor.shown("status/update", f'"method": "{method}"')["document"]
     count = editor.about("tokens/count")
     told = editor.shown("textDocument/publishDiagnostics", f", {method}")["diagnostics"]
@@ -122,7 +120,7 @@ def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
 
 
 def of_verbs(root: Path, tokens: int) -> dict[str, tuple[int, str]]:
-    """Return tokens and method by the subcommand that prints them."""
+    """Return the token counts and methods that the command line prints, by subcommand."""
     count = ran("count", "doc.md", root=root)
     checked = ran("check", "doc.md", root=root)["files"][0]
     finding = checked["findings"][0]
@@ -147,7 +145,7 @@ def number_in(text: str) -> int:
 
 
 def method_in(message: str) -> str:
-    """Return how a finding's message says that the text was counted."""
+    """Return the counting method that a finding's message mentions."""
     found = re.search(r"\(\S+, (\w+)", message)
     assert found, message
     return found[1]
@@ -183,7 +181,7 @@ def test_a_conversation_has_one_count_everywhere(
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     turns = [{"role": "user", "content": LINE * 9}, {"role": "assistant", "content": LINE}]
     with closing(Editor(root)) as editor:
-        # The endpoint's count calibrates estimates, so it must come first, however long it takes.
+        # The endpoint's count must arrive first, because it calibrates estimates.
         until(lambda: counted(editor, METHODS[case]) is not None)
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
         prompt = {"systemPrompt": LINE * 3, "sections": [section]}
@@ -208,8 +206,8 @@ def test_a_conversation_has_one_count_everywhere(
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """Usage that is reported with a reply calibrates a factor; the document uses the factor of its
-    own kind of text.
+    """The usage reported with a reply calibrates one kind of text. The document uses the factor for
+    its own kind.
     """
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
@@ -239,11 +237,10 @@ def test_a_section_has_its_documents_count_after_edits_and_reports(
 def test_fixes_have_the_documents_count(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """A fix leaves the text that `tokens/fit` and `fit` leave, with the same count.
+    """A fix produces the same text and count as `tokens/fit` and `fit`.
 
-    With an endpoint, a fix leaves less: fixes are computed at each move of the cursor without
-    asking the
-    endpoint, so they stay below the budget by the local estimate's error band.
+    With an endpoint, a fix leaves less text. Fixes are computed whenever the cursor moves, without
+    a request to the endpoint. They therefore reserve the error band of the local estimate.
     """
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
@@ -268,14 +265,14 @@ def test_fixes_have_the_documents_count(
 
 
 def fixes_of(editor: Editor, told: list[Any]) -> dict[str, Any]:
-    """Return the document's code actions by title."""
+    """Return the document's code actions, by title."""
     span = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
     found = editor.about("textDocument/codeAction", range=span, context={"diagnostics": told})
     return {one["title"]: one for one in found}
 
 
 def applied(action: Any, text: str) -> str:
-    """Return a document's text after the single edit of an action, as a client would apply it."""
+    """Return a document's text after applying the single edit of a code action."""
     (change,) = action["edit"]["documentChanges"]
     (replaced,) = change["edits"]
     lines = text.splitlines(keepends=True)
@@ -287,7 +284,7 @@ def applied(action: Any, text: str) -> str:
 
 
 def counted(editor: Editor, method: str) -> int | None:
-    """Wait until the document has its final count, because an endpoint may be late, and return it."""
+    """Wait for the document's final count, which may come from the endpoint."""
     count = editor.about("tokens/count")
     return int(count["tokens"]) if count["method"] == method else None
 
@@ -297,7 +294,7 @@ def sections_of(editor: Editor) -> int:
 
 
 def edit(editor: Editor, version: int, text: str, lines: int = 0) -> None:
-    """Replace the first lines of a document with a text."""
+    """Replace the first lines of a document."""
     span = {"start": {"line": 0, "character": 0}, "end": {"line": lines, "character": 0}}
     change = {"range": span, "text": text}
     document = {"uri": editor.uri, "version": version}
@@ -305,7 +302,7 @@ def edit(editor: Editor, version: int, text: str, lines: int = 0) -> None:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait patiently until a condition holds."""
+    """Wait until a condition is true, even on a slow machine."""
     end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end, "it never came"

@@ -1,4 +1,6 @@
-"""GGUF vocabularies that the tokenizers library can run, counted by us and by a real llama.cpp."""
+"""Compares our counts with those of a real llama.cpp, for vocabularies that the tokenizers library
+supports.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DROPPED = [" \x11\x88", "\n\x0b ", "a \x03\x9b", " \x1d\x88«", "\x00\x01 b\x0b"]
-"""Control characters without a token in the vocabulary, between characters that could merge."""
+"""Control characters that are not in the vocabulary, between characters that could be merged."""
 BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀", "<s>", "▁", "\x1f", "1"]
 
 
 def mixed() -> list[str]:
-    """Build a text from pieces of the whole corpus and from characters that vocabularies treat
+    """Build text from pieces of the corpus, and from characters that vocabularies treat
     differently.
     """
     source, stock = random.Random(5), "".join(STOCK).encode("utf-8", "ignore").decode()

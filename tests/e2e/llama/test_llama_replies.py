@@ -1,6 +1,4 @@
-"""Conversations with a real llama.cpp whose replies are cut off, behind a proxy that hides routes;
-and one whose server is restarted with another window.
-"""
+"""Tests conversations with a real llama.cpp: truncated replies, hidden paths and restarts."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ async def test_thirty_turns_with_cut_off_replies_are_counted(
 async def test_a_window_that_a_reply_contradicts_is_looked_up_again(
     models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server is restarted with a larger window during the session."""
+    """The server is restarted with a larger context window during the conversation."""
     options = ("--alias", "tiny", "--context")
     text = some_text(random.Random(3), 1)
     turns = [{"role": ("user", "assistant")[n % 2], "content": text} for n in range(9)]

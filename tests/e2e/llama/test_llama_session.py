@@ -1,4 +1,6 @@
-"""The whole server with a real llama.cpp: the numbers of a session and how many requests it takes."""
+"""Tests the counts of a session with a real llama.cpp, and the number of requests that they
+take.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ async def session(
     more: str = "",
     ignored: tuple[str, ...] = IGNORED,
 ) -> AsyncIterator[Client]:
-    """A client of a server whose user has configured this endpoint for the model `tiny`."""
+    """A client of a server that is configured with this endpoint for the model `tiny`."""
     file = folder / "config.toml"
     switch = "true" if use_endpoint else "false"
     file.write_text(

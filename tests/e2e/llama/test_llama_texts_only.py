@@ -1,4 +1,4 @@
-"""Sessions of 30 turns with a real llama.cpp of which only `/tokenize` can be reached."""
+"""Tests conversations of 30 turns with a real llama.cpp, when only `/tokenize` is available."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ WORDY = (
     "+ (message['content'] or '') + '<|im_end|>\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-"""A template with more text around each message than the formula assumes, and its own system
-prompt.
-"""
+"""A chat template with a default system prompt, and with more markup than our formula assumes."""
 
 
 def some_text(source: random.Random, number: int) -> str:
-    """Return text that alternates between hex, numbers, code and CJK."""
+    """Return text that alternates between hex digits, numbers, code and CJK."""
     kinds = (
         lambda: source.randbytes(source.randint(20, 120)).hex(),
         lambda: ", ".join(str(source.random()) for _ in range(source.randint(5, 30))),
@@ -41,7 +39,7 @@ def some_text(source: random.Random, number: int) -> str:
 
 
 async def _turn_counts(client: Any) -> list[int]:
-    """Return the server's count of each turn's texts, without the template."""
+    """Return the server's count of each turn's text, excluding the template."""
     [conversations] = client.server.services._conversations.values()
     counts = conversations.sessions.conversations.get("s").model_counts().turns
     return [measure.counted for measure in counts.measures]

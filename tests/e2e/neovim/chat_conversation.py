@@ -1,4 +1,4 @@
-"""Conversations with a chat plugin, comparing our numbers with what the model server received."""
+"""Runs conversations in a chat plugin, and compares our counts with the model server's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEATHER = "What is the weather in Lisbon, and is it a good day for a walk by the
 
 
 def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> Any:
-    """Return the server's answer to a request."""
+    """Send a request to our server, and return the result."""
     answer = editor.lua(
         "return require('token_sidecar.server').clients()[1]:request_sync(...)",
         method, params or {"workspace": None}, 60000,
@@ -30,13 +30,12 @@ def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> An
 
 
 def tokens(editor: Editor, session: str) -> int | None:
-    """Return the context usage of a session."""
     known = ask(editor, "context/usage", {"session": session}).get("tokens")
     return None if known is None else int(known)
 
 
 def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what: str) -> int:
-    """Wait until a session's token count satisfies a condition, and return it."""
+    """Wait until a session's token count satisfies a condition, and return the count."""
     seen: list[int | None] = [None]
 
     def look() -> bool:
@@ -49,8 +48,8 @@ def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what
 
 
 def within_one_percent(editor: Editor, session: str, received: Received) -> int:
-    """Wait until the whole pending prompt is counted; the count must be within 1 % of what the
-    vendor received.
+    """Wait until the whole pending prompt has been counted, and check that the count is within 1
+    %.
     """
     messages = received.body["messages"]
     turns = messages[1:] if messages[0]["role"] == "system" else messages
@@ -67,21 +66,18 @@ def within_one_percent(editor: Editor, session: str, received: Received) -> int:
 
 
 def sent_back(received: Received) -> int:
-    """Return the tokens of a request and its reply that the next request carries."""
+    """Return how many tokens of a request and its reply the next request contains."""
     return received.prompt + received.output - received.reasoning
 
 
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
 ) -> None:
-    """Send one prompt that causes a tool call, and check the counts before and after each of the
-    two replies.
+    """Send a prompt that causes a tool call, and check the counts before and after both replies.
 
-    Print a table row for each request: the tokens that the model server received, our count
-    before
-    its reply, the tokens of the next request, our count of them, and the number that the plugin
-    shows. After a
-    tool call, the plugin sends the next request at once.
+    Prints a table with a row for each request: the tokens that the model server received, our count
+    before the reply, the tokens of the next request, our count of the next request, and the number
+    that the plugin displays. After a tool call, the plugin immediately sends the next request.
     """
     editor.lua(plugin.submit, WEATHER.format(part))
     for number in (1, 2):
@@ -97,7 +93,7 @@ def converse(
 
 
 def say(editor: Editor, plugin: ChatPlugin, server: ModelServer, part: int) -> None:
-    """Send one prompt that causes a tool call, and wait until the reply ends."""
+    """Send a prompt that causes a tool call, and wait for the end of the reply."""
     editor.lua(plugin.submit, WEATHER.format(part))
     wait_for(lambda: len(server.received) == 2 * part + 2, "both requests")
     wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")

@@ -1,5 +1,5 @@
-"""Setup and Lua snippets that open each chat plugin against a local model server, type into it and
-read it.
+"""Lua code that opens each chat plugin with a local model server, types prompts and reads the
+results.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ if TYPE_CHECKING:
 WEATHER = '{"city": "Lisbon"}'
 ANSWER = "It is 21 degrees and sunny there, with a light wind from the sea."
 PATIENT = "\nvim.g.token_sidecar_hold_ms = 60000"
-"""Settings that wait for a verdict however slow the machine is."""
+"""Settings that never give up on a slow server."""
 
 
 class ChatPlugin(msgspec.Struct, frozen=True):
-    """A chat plugin under test. Every field except `lua` is a chunk of Lua."""
+    """A chat plugin under test. All fields except `lua` contain Lua code."""
 
     name: str
     lua: str
-    """Code for the init file that sets the runtimepath and defines `_G.setup(url)`."""
+    """Code for init.lua that adds the plugin to the runtimepath, and defines `_G.setup(url)`."""
     open: str
     session: str
     """Return the session's id."""
     submit: str
-    """Type `...` where the plugin's user would type, and submit it."""
+    """Type `...` as a prompt, and submit it."""
     typed: str
-    """Return the text in the plugin's input."""
+    """Return the text in the plugin's input field."""
     display: str
-    """Return the number that the plugin itself shows."""
+    """Return the token count that the plugin itself displays."""
     idle: str
-    """Return whether the reply has ended."""
+    """Return whether the reply is complete."""
     fill: str
-    """Add the given number of messages with the text `...` to the chat, as if they had been
-    exchanged.
-    """
+    """Add messages with the text `...` to the chat, as if they had been sent and received."""
     usage: str = "own chunk"
 
     def answer(self, body: dict[str, Any]) -> Reply:
@@ -56,7 +54,7 @@ class ChatPlugin(msgspec.Struct, frozen=True):
         return Reply("Fine.")
 
     def start(self, editor: Editor, server: ModelServer, before: str = "") -> str:
-        """Set up the plugin, run `before`, open its chat and return the session's id."""
+        """Set up the plugin, run `before`, open the chat, and return the session's id."""
         editor.lua("setup(...)", server.url)
         editor.lua(before)
         editor.lua(self.open)
@@ -64,11 +62,11 @@ class ChatPlugin(msgspec.Struct, frozen=True):
 
 
 class Avante(ChatPlugin, frozen=True):
-    """avante, which ends a task by calling a tool of its own."""
+    """A vendor for avante, which completes a task by calling its own tool."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
-        """Answer each prompt with a tool call, and each tool result with the call that ends the
-        task.
+        """Answer each prompt with a tool call, and each tool result with the call that completes
+        the task.
         """
         if body["messages"][-1]["role"] == "tool":
             return Reply("", (("attempt_completion", '{"result": "It is sunny."}'),), reasoning=40)

@@ -1,4 +1,4 @@
-"""Fixtures for Neovim instances, each with private folders and a check for errors when it closes."""
+"""Fixtures for Neovim with private folders. Closing Neovim fails if it reported errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DESELECTED = pytest.StashKey[int]()
 
 @pytest.fixture
 def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
-    """Return a function that opens a Neovim with extra Lua in its init.lua and extra environment
+    """Return a function that opens Neovim with extra Lua in init.lua and extra environment
     variables.
     """
     editors: list[Editor] = []
@@ -40,7 +40,7 @@ def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    """A Neovim shared by the tests of a module; each test cleans up after itself."""
+    """A Neovim that the tests of a module share. Each test cleans up after itself."""
     editor = Editor(tmp_path_factory.mktemp("shared"))
     yield editor
     editor.close()
@@ -54,7 +54,7 @@ def editor(open_editor: Callable[..., Editor]) -> Editor:
 
 @pytest.fixture
 def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[..., Any]]:
-    """Return a function that opens a Neovim with a chat plugin and a model server for it."""
+    """Return a function that opens Neovim with a chat plugin and a model server."""
     servers: list[ModelServer] = []
 
     def opened(
@@ -75,7 +75,7 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[..., Any]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of chat plugins where the plugins are not available."""
+    """Deselect the tests of chat plugins if the plugins are not available."""
     needing = [item for item in items if item.get_closest_marker("plugins")]
     if not needing or plugins.folder() is not None:
         return
@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Report deselected plugin tests in one line."""
+    """Report in one line how many plugin tests were deselected."""
     number = config.stash.get(DESELECTED, 0)
     if number:
         terminalreporter.write_line(

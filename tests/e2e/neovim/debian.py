@@ -1,4 +1,4 @@
-"""Debian programs that the tests drive, installed on demand if this process may do so."""
+"""Installs Debian programs for the tests if this process has the necessary permissions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import subprocess
 
 
 def ensure(program: str, *packages: str) -> str:
-    """Return the path of a program. Raises RuntimeError with the missing packages if it cannot be
-    installed.
+    """Return the path of a program, installing it if necessary.
+
+    Raises:
+        RuntimeError: The program cannot be installed. The message names the missing packages.
     """
     if found := shutil.which(program):
         return found

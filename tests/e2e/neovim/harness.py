@@ -1,4 +1,4 @@
-"""A real Neovim with private folders, driven through pynvim or in a terminal."""
+"""Runs a real Neovim with private folders, through pynvim or in a terminal."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def wait_for(
 
 
 def answers(address: str) -> bool:
-    """Return whether a process listens on a socket. The socket file exists a moment earlier."""
+    """Return whether a process accepts connections on a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(address) == 0
 
 
 def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process's environment with the folders of Neovim and the server under `folder`."""
+    """Return the environment, with the folders of Neovim and our server below `folder`."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("TOKEN_SIDECAR")}
     for name in ("CONFIG", "DATA", "STATE", "CACHE", "RUNTIME"):
         path = folder / f"xdg-{name.lower()}"
@@ -86,7 +86,7 @@ def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[st
 
 
 class Editor:
-    """A headless Neovim. `close` fails if it wrote to standard error or set `v:errmsg`."""
+    """A headless Neovim. `close` fails if Neovim wrote to stderr or set `v:errmsg`."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Editor:
         self._stderr = folder / "stderr.txt"
         self._socket = tempfile.TemporaryDirectory(
             prefix="nvim-"
-        )  # the path of a socket must be short
+        )  # the path of a socket is limited to about 100 bytes
         address = f"{self._socket.name}/nvim"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -121,7 +121,7 @@ class Editor:
         self._closed = False
 
     def lua(self, code: str, *arguments: object) -> Any:
-        """Run Lua with the arguments `...`, and return its result."""
+        """Run Lua code with the arguments `...`, and return the result."""
         return self._nvim.exec_lua(code, *arguments)
 
     def command(self, line: str) -> None:
@@ -129,60 +129,56 @@ class Editor:
         self._nvim.command(line)
 
     def keys(self, keys: str) -> None:
-        """Type keys. `<Esc>` and similar names stand for keys."""
+        """Type keys, in Vim's notation (`<Esc>`)."""
         self._nvim.input(keys)
 
     def normal(self, keys: str) -> None:
-        """Type keys and return after all of them are processed. `<Esc>` and similar names stand
-        for keys.
-        """
+        """Type keys in Vim's notation (`<Esc>`), and return after Neovim has processed them."""
         self.lua(
             "vim.cmd('normal! ' .. vim.api.nvim_replace_termcodes(..., true, true, true))", keys
         )
 
     def write(self, name: str, text: str | bytes) -> Path:
-        """Write a file of the workspace, and return its path."""
+        """Write a file in the workspace, and return its path."""
         path = self.workspace / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
     def edit(self, name: str, text: str | bytes | None = None) -> None:
-        """Open a file of the workspace, after writing `text` to it if given."""
+        """Open a file in the workspace. If `text` is given, it is written to the file first."""
         if text is not None:
             self.write(name, text)
         self.command(f"edit {self.workspace / name}")
 
     def text(self) -> str:
-        """Return the current buffer's text as a server receives it, with the line ends of its file
-        format.
-        """
+        """Return the current buffer's text as a server receives it, including line endings."""
         return str(self.lua("return vim.lsp._buf_get_full_text(0)"))
 
     def variable(self, name: str) -> Any:
-        """Return a buffer variable of the current buffer, or None."""
+        """Return a variable of the current buffer, or None."""
         return self._nvim.current.buffer.vars.get(name)
 
     def status(self) -> dict[str, Any]:
-        """Return `b:token_sidecar_status_dict`, which is empty before the first update."""
+        """Return `b:token_sidecar_status_dict`. It is empty before the first update."""
         return dict(self.variable("token_sidecar_status_dict") or {})
 
     def tokens(self) -> int | None:
-        """Return the exact count shown for the current buffer, or None if there is none."""
+        """Return the exact count that is displayed for the current buffer, or None."""
         document = self.status().get("document")
         if not document or document["method"] != "exact":
             return None
         return int(document["tokens"])
 
     def wait_tokens(self, expected: int) -> None:
-        """Wait until the current buffer shows exactly this many tokens."""
+        """Wait until this exact count is displayed for the current buffer."""
         wait_for(
             lambda: self.tokens() == expected,
             lambda: f"{expected} tokens; {self.describe()}",
         )
 
     def describe(self) -> str:
-        """Describe the editor's state, to explain in a failure why a number is missing."""
+        """Describe the state of Neovim, for use in a failure message."""
         clients = self.lua("""
           return vim.inspect(vim.tbl_map(function(client)
             return { client.initialized, client.attached_buffers, client:is_stopped() }
@@ -193,11 +189,11 @@ class Editor:
         return f"{self.status()} {self.messages()} {clients} {self.server_pids()} {text!r}\n{tail}"
 
     def messages(self) -> list[str]:
-        """Return the messages passed to `vim.notify`, in order."""
+        """Return the messages of `vim.notify`, oldest first."""
         return list(self.lua("return _G.messages"))
 
     def wait_message(self, part: str, nth: int = 1) -> str:
-        """Wait for the nth message that contains `part`, and return it."""
+        """Wait for the nth message that contains `part`, and return the message."""
 
         def look() -> str | None:
             found = [text for text in self.messages() if part in text]
@@ -206,7 +202,7 @@ class Editor:
         return str(wait_for(look, f"message {nth} with {part!r}, {self.messages()}"))
 
     def count(self, command: str = "TokenSidecar count") -> int:
-        """Run a counting command, and return the number in its only message."""
+        """Run a counting command, and return the number in its message."""
         before = len(self.messages())
         self.command(command)
         wait_for(lambda: len(self.messages()) > before, "the count's message")
@@ -216,7 +212,7 @@ class Editor:
         return int(digits[1].replace(",", ""))
 
     def screen(self) -> list[str]:
-        """Return the rows of the drawn screen."""
+        """Return the lines on the screen."""
         self.command("redraw!")
         return list(
             self.lua("""
@@ -232,7 +228,7 @@ class Editor:
         )
 
     def server_pids(self) -> list[int]:
-        """Return the ids of running processes that Neovim has started."""
+        """Return the process ids of servers that Neovim has started."""
         parent = self.lua("return vim.fn.getpid()")
         out = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False
@@ -240,14 +236,18 @@ class Editor:
         return [int(line) for line in out.stdout.split()]
 
     def close(self) -> None:
-        """Close Neovim. Raises AssertionError if it reported errors. Closing twice is safe."""
+        """Close Neovim. Calling this again has no effect.
+
+        Raises:
+            AssertionError: Neovim reported errors.
+        """
         if self._closed:
             return
         self._closed = True
         errmsg = self.lua("return vim.v.errmsg")
         self._nvim.close()
         assert self._process.stdin is not None
-        self._process.stdin.close()  # an embedded Neovim exits when its channel closes
+        self._process.stdin.close()  # an embedded Neovim exits when its channel is closed
         self._process.wait(WAIT_SECONDS)
         self._socket.cleanup()
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Snapshots of real chat plugins at pinned commits."""
+"""Real chat plugins at pinned commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _archives() -> Path | None:
-    """Return the folder with the plugins' archives, or None."""
+    """Return the folder with the archives of the plugins, or None."""
     named = os.environ.get("TOKEN_SIDECAR_PLUGINS")
     folder = Path(named) if named else ROOT.parent / "shared/plugins"
     return folder if list(folder.glob("*.tar.gz")) else None
@@ -50,9 +50,7 @@ def _clone(name: str, into: Path) -> None:
 
 @functools.cache
 def folder() -> Path | None:
-    """Return a folder that contains each plugin under its name, or None if the archives are
-    missing.
-    """
+    """Return a folder with a subfolder for each plugin, or None if the archives are missing."""
     kept = tempfile.TemporaryDirectory(prefix="plugins-")
     _kept.append(kept)
     into, archives = Path(kept.name), _archives()

@@ -1,4 +1,4 @@
-"""Claude Code and Codex work in the folder of a real Neovim while a user types."""
+"""Tests a real Neovim in a folder where Claude Code and Codex are working."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from tests.e2e.neovim.harness import Editor
 
 OPUS = 1_000_000
-"""The context window of Claude Code's model in the catalogue, in tokens."""
+"""The context window of Claude Code's model in the price list, in tokens."""
 
 
 @pytest.fixture
 def claude(tmp_path: Path) -> ClaudeHome:
     home = ClaudeHome(tmp_path / "home" / ".claude")
     begin_now(home.clock)
-    (home.folder / "projects").mkdir(parents=True)  # polling finds a folder that appears later
+    (home.folder / "projects").mkdir(parents=True)  # new folders are only detected by polling
     return home
 
 
 @pytest.fixture
 def codex(tmp_path: Path, claude: ClaudeHome) -> CodexHome:
     home = CodexHome(tmp_path / "home" / ".codex")
-    home.clock = claude.clock  # the session written last is the newest
+    home.clock = claude.clock  # the most recently written session is the newest
     (home.folder / "sessions").mkdir(parents=True)
     return home
 
 
 def reply(session: Transcript) -> None:
-    """Append a turn whose prompt is 30,000 tokens longer than the one before."""
+    """Append a turn whose prompt has 30,000 tokens more than the previous one."""
     session.user()
     session.cached += 30_000
     session.reply()
 
 
 def share(tokens: int | None, limit: int = OPUS) -> str:
-    """Format a share of the usable window, such as `43 %`."""
+    """Format a percentage of the usable window, such as `43 %`."""
     assert tokens is not None
     return f"{Window(Limit(limit, 'transcript'), 500).percent(tokens)} %"
 
@@ -61,7 +61,7 @@ def wait_status(editor: Editor, part: str) -> str:
 
 
 def is_another(editor: Editor, before: str) -> bool:
-    """Return whether the status shows a different cost."""
+    """Return whether the displayed cost has changed."""
     return str(editor.variable("token_sidecar_status")).split("$")[-1] != before.split("$")[-1]
 
 
@@ -78,7 +78,7 @@ def floating(editor: Editor, command: str) -> list[str]:
 
 
 def listed_sessions(editor: Editor) -> list[str]:
-    """Return what the user's picker shows of the sessions."""
+    """Return the sessions that the user's picker shows."""
     editor.lua("""
       _G.listed = nil
       vim.ui.select = function(rows, options, done)
@@ -90,7 +90,7 @@ def listed_sessions(editor: Editor) -> list[str]:
 
 
 def choose(editor: Editor, row: int) -> None:
-    """Choose a row of the listed sessions, from 1 on."""
+    """Select a session in the picker. Rows are counted from 1."""
     before = len(editor.messages())
     editor.lua("local row = ...; _G.done(_G.rows[row], row)", row)
     wait_for(lambda: len(editor.messages()) > before, "the message about the choice")

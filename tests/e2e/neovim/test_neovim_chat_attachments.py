@@ -1,4 +1,4 @@
-"""What codecompanion sends besides the typed prompt: attached files and buffers, and a changed
+"""Tests what codecompanion sends besides the prompt: attached files and buffers, and a changed
 model.
 """
 
@@ -25,7 +25,7 @@ FILE = """
   require('codecompanion.interactions.chat.slash_commands.builtin.file')
     .new({ Chat = chat, config = command, context = {} })
     :output({ path = ..., relative_path = ... }, { silent = true })"""
-"""Attaches a file as `/file` does for the picked one."""
+"""Attaches a file like `/file`."""
 PROMPT = """
   local lines = vim.api.nvim_buf_get_lines(chat.bufnr, 0, -1, false)
   while #lines > 0 and lines[#lines] == '' do table.remove(lines) end
@@ -34,13 +34,13 @@ PROMPT = """
     first = first - 1
   end
   vim.api.nvim_buf_set_lines(chat.bufnr, first, -1, false, { '', ... })"""
-"""Types a prompt below the header and the attached context."""
+"""Types a prompt below the header and the attachments."""
 SUBMIT = PROMPT + "\nchat:submit()"
 TOO_LONG = "seven words that fill the window up\n" * 25_000
 
 
 def attach(editor: Editor, name: str, text: str) -> None:
-    """Attach a new file of the workspace."""
+    """Attach a new file."""
     editor.lua(FILE, str(editor.write(name, text)))
 
 
@@ -74,7 +74,7 @@ def test_held_prompt_with_another_file_is_judged_again(begin: Callable[..., Any]
 
 
 def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., Any]) -> None:
-    """The user removes the file by deleting its line, which the plugin reads when it sends the
+    """The user removes the file by deleting its line. The plugin notices this when it sends the
     prompt.
     """
     editor, server, session = begin(CODECOMPANION, waits=False)
@@ -97,7 +97,7 @@ def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., A
 
 
 def test_attached_file_without_a_prompt_is_judged(begin: Callable[..., Any]) -> None:
-    """The plugin sends a blank prompt in this case."""
+    """If there is no prompt, the plugin sends a blank one."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     attach(editor, "long.md", TOO_LONG)
     editor.lua("chat:submit()")
@@ -148,7 +148,7 @@ def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None
 
 
 def test_watched_buffer_is_counted_with_its_current_text(begin: Callable[..., Any]) -> None:
-    """The plugin sends a buffer that is attached with `{all}` in full with each prompt."""
+    """With each prompt, the plugin sends the whole buffer that is attached with `{all}`."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     path = str(editor.write("grows.md", "Short.\n"))
     editor.lua(

@@ -1,4 +1,4 @@
-"""Prompts that the guard holds in the real chat plugins, and prompts that cannot be checked."""
+"""Tests which prompts are held in the real chat plugins, and which cannot be checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
 
 
 def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
-    """The plugin takes seconds to parse a megabyte, so it parses a prompt only when it sends it."""
+    """The plugin takes seconds to parse a megabyte, so a prompt must not be parsed before it is
+    sent.
+    """
     editor, server, _ = begin(CODECOMPANION, waits=False)
     editor.lua("""
       local parser = require('codecompanion.interactions.chat.parser')
@@ -100,7 +102,7 @@ def test_a_held_prompt_is_sent_when_submitted_again(
     editor.wait_message("held")
     editor.lua(plugin.submit, huge)
     wait_for(lambda: server.received, "the prompt that was insisted on")
-    # The warning that the context is now full may already have arrived.
+    # The warning about the full context may already have arrived.
     assert len([said for said in editor.messages() if "held" in said]) == 1
 
 
@@ -114,7 +116,7 @@ def test_a_hanging_server_delays_one_prompt_and_is_reported_once(
     for part in range(3):
         say(editor, plugin, server, part)
     assert len(editor.messages()) == 1
-    # The server is now known to hang, so prompts are no longer held.
+    # The plugin has noticed that the server hangs, so it no longer holds prompts.
     at_once = """
       local went = false
       require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
@@ -144,7 +146,7 @@ AT_ONCE = """
   if another and another.initialized then return true end -- it answers
   require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
   return went"""
-"""Returns whether a prompt is sent synchronously while no server can be asked."""
+"""Returns whether a prompt is sent synchronously while there is no server."""
 
 
 @EACH
@@ -162,8 +164,8 @@ def test_prompts_are_sent_while_the_server_is_down(
 def test_waiting_for_a_hanging_server_does_not_block_the_editor(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
-    """A prompt may be held for ten minutes. The editor stays responsive, and the verdict releases
-    the prompt.
+    """Neovim remains responsive while a prompt is held. The prompt is sent after the server has
+    answered.
     """
     editor, server, _ = begin(plugin, waits=False, lua="\nvim.g.token_sidecar_hold_ms = 600000")
     pids = editor.server_pids()
@@ -195,7 +197,7 @@ HOLD_TIMERS = """
     for _, run in ipairs(due) do run() end
     defer(function() _G.has_expired = true end, 200)
   end"""
-"""Expires the timer of a held prompt on demand."""
+"""A function that expires the timer of a held prompt."""
 HUGE = "seven words that fill the window up " * 25_000
 
 
@@ -203,7 +205,7 @@ HUGE = "seven words that fill the window up " * 25_000
 def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
-    """The timer of the first prompt expires while the second one is being checked."""
+    """The timer of the first prompt expires while the second prompt is being checked."""
     editor, server, _ = begin(plugin, waits=False)
     editor.lua(HOLD_TIMERS)
     say(editor, plugin, server, 0)
@@ -263,7 +265,7 @@ def test_prompt_submitted_twice_during_its_check_is_sent_once(
 def test_prompt_edited_during_its_check_is_checked_again(
     begin: Callable[..., Any],
 ) -> None:
-    """codecompanion sends the buffer's current text."""
+    """codecompanion sends the text that is in the buffer at the end of the check."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     pids = editor.server_pids()
     for pid in pids:
@@ -299,7 +301,8 @@ def test_prompt_of_a_chat_closed_during_its_check_is_not_sent(
     assert server.received == []
     said = editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output")
     assert "token_sidecar" not in said
-    editor.errors_expected = plugin is AVANTE  # its own timer does not see the typed input
+    # avante's timer fails because it does not notice input over RPC.
+    editor.errors_expected = plugin is AVANTE
     assert editor.messages() == SAID[plugin.name]
 
 
@@ -311,4 +314,4 @@ JUDGED = """
       return request.type == 'pending' and request.method == 'context/preflight'
     end)
   end)"""
-"""Waits until the server has checked every prompt."""
+"""Waits until the server has checked all prompts."""

@@ -1,4 +1,6 @@
-"""Calls are recorded with the provider of the chat plugin's model, and priced accordingly."""
+"""Tests that calls are recorded with the provider of the chat plugin's model, and priced
+accordingly.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 GROQS = "llama-3.3-70b-versatile"
-"""A model name without its maker: only the plugin knows that Groq serves it."""
+"""A model name without a vendor. Only the plugin knows that Groq hosts this model."""
 INPUT, OUTPUT = Decimal("0.59") / 10**6, Decimal("0.79") / 10**6
-"""Groq's price per token, in USD."""
+"""Groq's prices in USD per token."""
 
 
 def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
-    """Return the plugin configured with a provider under a user-chosen name."""
+    """Return a plugin that is configured with a provider whose name the user has chosen."""
     lua = plugin.lua.replace("gpt-4o", model)
     lua = lua.replace("mine = adapter", f"{name} = adapter").replace("'mine'", f"'{name}'")
     lua = lua.replace("mine = mine", f"{name} = mine")
@@ -40,16 +42,16 @@ def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
 
 
 def exported(editor: Editor) -> list[dict[str, Any]]:
-    """Return all calls in the ledger, as `cost export` writes them."""
+    """Return all calls in the ledger, in the format of `cost export`."""
     env = environment(editor.folder)
-    del env["TOKEN_SIDECAR_CONFIG"]  # without a ledger, the command exits with an error
+    del env["TOKEN_SIDECAR_CONFIG"]  # the command fails if there is no ledger
     command = [str(SERVER), "cost", "export", "--format", "jsonl"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def wait_calls(editor: Editor, number: int) -> None:
-    """Wait until the ledger has this many calls."""
+    """Wait until the ledger contains this number of calls."""
     wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
 
 
@@ -101,6 +103,8 @@ NAMES = [
 def test_an_api_format_is_not_taken_for_a_provider(
     shared: Editor, name: str, url: str, expected: str | None
 ) -> None:
-    """Many servers speak OpenAI's or Anthropic's API and are named after it in settings."""
+    """Many servers implement OpenAI's or Anthropic's API, and settings often name them after the
+    API.
+    """
     found = "return require('token_sidecar.integrations.providers').id(...)"
     assert shared.lua(found, name, url) == expected

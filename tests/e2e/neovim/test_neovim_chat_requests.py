@@ -1,6 +1,4 @@
-"""Further requests of the real chat plugins: inline, with resources, after a compaction, and in
-long chats.
-"""
+"""Tests other requests of the real chat plugins: inline, resources, compaction and long chats."""
 
 from __future__ import annotations
 
@@ -40,25 +38,25 @@ SUMMARY = "Lisbon's weather was asked for; it is sunny."
 
 
 class Inline(ChatPlugin, frozen=True):
-    """A vendor that answers codecompanion's inline assistant, which expects JSON with the place of
-    the code.
+    """Answers codecompanion's inline assistant, which expects JSON that says where to insert the
+    code.
     """
 
     def answer(self, body: dict[str, Any]) -> Reply:  # noqa: ARG002
-        """Answer with code for the buffer."""
+        """Answer with code to insert into the buffer."""
         return Reply(PLACED)
 
 
 class Summarising(Avante, frozen=True):
-    """A vendor that answers avante's summary requests, which carry no tools."""
+    """Answers avante's summary requests, which contain no tools."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
-        """Answer a summary request with a summary, and other requests as usual."""
+        """Answer a request for a summary, or delegate other requests."""
         return super().answer(body) if body.get("tools") else Reply(SUMMARY)
 
 
 def of_class(kind: type[ChatPlugin], plugin: ChatPlugin, **changed: str) -> ChatPlugin:
-    """Return the plugin with another class of vendor."""
+    """Return a copy of the plugin that uses another fake vendor."""
     return kind(**{**msgspec.structs.asdict(plugin), **changed})
 
 
@@ -81,7 +79,7 @@ def test_a_typed_inline_command_is_recorded(begin: Callable[..., Any], open_firs
     if chat:
         assert tokens(editor, chat) == before
     wait_for(lambda: "Atlantic" in editor.text(), "the plugin's own work")
-    editor.errors_expected = True  # E31: the plugin removes mappings that may not exist
+    editor.errors_expected = True  # E31: the plugin removes a mapping that does not exist
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -105,7 +103,9 @@ def test_a_background_request_before_any_other_is_recorded(
 
 
 def test_a_failed_first_request_is_not_billed_to_the_next(begin: Callable[..., Any]) -> None:
-    """The first request precedes our hooks, and the plugin reports no reply when curl fails."""
+    """Our hooks are not installed yet during the first request. If curl fails, the plugin reports
+    no reply.
+    """
     plugin = msgspec.structs.replace(CODECOMPANION, open="", session="return ''")
     editor, server, _ = begin(plugin, waits=False)
     editor.lua("""
@@ -127,7 +127,9 @@ def test_a_failed_first_request_is_not_billed_to_the_next(begin: Callable[..., A
 def test_a_reply_that_arrives_before_the_first_requests_reply_is_recorded_for_its_own_request(
     begin: Callable[..., Any],
 ) -> None:
-    """Two requests use one adapter; the first precedes our hooks."""
+    """Two requests use the same adapter. The first request is sent before our hooks are
+    installed.
+    """
     plugin = of_class(Inline, CODECOMPANION, open="", session="return ''")
     editor, server, _ = begin(plugin)
     editor.lua("""
@@ -147,11 +149,11 @@ def test_a_reply_that_arrives_before_the_first_requests_reply_is_recorded_for_it
     wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 2, "the first's call")
     rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
     assert rows["background"]["promptTokens"] == first.prompt
-    editor.errors_expected = True  # E31, as above
+    editor.errors_expected = True  # E31: the plugin removes a mapping that does not exist
 
 
 def test_copilotchat_resources_are_counted(begin: Callable[..., Any]) -> None:
-    """`#file` and `#buffer` add texts to one prompt that the next prompt does not carry."""
+    """`#file` and `#buffer` add text to the current prompt only."""
     editor, server, session = begin(COPILOTCHAT)
     editor.write("notes.md", "# Notes of the file\n\n" + LINE * 40)
     editor.lua("""
@@ -178,12 +180,14 @@ def test_copilotchat_resources_are_counted(begin: Callable[..., Any]) -> None:
 
 
 def hint(editor: Editor) -> None:
-    """Trigger what avante does when the user starts to type."""
+    """Trigger the events that avante handles when the user starts to type."""
     editor.lua("require('avante').get():show_input_hint()")
 
 
 def test_avante_compaction_is_followed(begin: Callable[..., Any]) -> None:
-    """`/compact` replaces the conversation with a summary, whose own call is also billed."""
+    """`/compact` replaces the conversation with a summary. The call for the summary is also
+    billed.
+    """
     editor, server, session = begin(of_class(Summarising, AVANTE), waits=False)
     for part in range(2):
         say(editor, AVANTE, server, part)
@@ -205,7 +209,7 @@ def test_avante_compaction_is_followed(begin: Callable[..., Any]) -> None:
 
 
 def goes_on(editor: Editor, server: ModelServer, session: str) -> None:
-    """Send one more prompt, and check the counts before and after its replies."""
+    """Send another prompt, and check the counts before and after its replies."""
     server.waits = True
     while not server.arrived.empty():
         server.arrived.get()
@@ -237,7 +241,7 @@ def project(folder: Path, name: str) -> Path:
 
 
 def test_two_avante_projects_are_two_sessions(begin: Callable[..., Any], tmp_path: Path) -> None:
-    """Both projects use the same file name for their chat."""
+    """Both projects store their chat under the same file name."""
     editor, server, first = begin(AVANTE, waits=False)
     say(editor, AVANTE, server, 0)
     right = sent_back(server.received[1])
@@ -288,7 +292,7 @@ def test_an_event_in_a_long_chat_encodes_only_new_messages(
 
 
 def test_avante_builds_its_prompts_once_per_count(begin: Callable[..., Any]) -> None:
-    """avante builds the prompts to count them, which takes milliseconds in a long chat."""
+    """To count prompts, avante must build them, which takes milliseconds in a long chat."""
     before = """
       local llm = require('avante.llm')
       local generate = llm.generate_prompts

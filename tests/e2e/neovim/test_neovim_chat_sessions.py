@@ -1,4 +1,6 @@
-"""Which chat's context is shown, which window applies, and which calls belong to no conversation."""
+"""Tests which chat's context is displayed, which window applies, and how one-off calls are
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 SMALLER = 96_000
-"""A window that differs from gpt-4o's, so it can only come from the plugin."""
+"""Different from gpt-4o's window, so that it can only come from the plugin."""
 
 
 def with_window(plugin: ChatPlugin) -> ChatPlugin:
-    """Return the plugin configured with another context window for the model."""
+    """Return the plugin, configured with another context window for the model."""
     meta = f"{{ ['gpt-4o'] = {{ meta = {{ context_window = {SMALLER} }} }} }}"
     lua = plugin.lua.replace("{ ['gpt-4o'] = {} }", meta).replace("128000", str(SMALLER))
     return msgspec.structs.replace(plugin, lua=lua)
@@ -57,12 +59,12 @@ def test_only_the_held_prompt_is_sent_when_submitted_again(
 
 
 def wait_shown(editor: Editor, session: str) -> None:
-    """Wait until the status shows this session."""
+    """Wait until the status shows the session."""
     wait_for(lambda: (ask(editor, "context/usage")["session"] or {}).get("id") == session, session)
 
 
 def wait_calls(editor: Editor, number: int) -> None:
-    """Wait until the ledger has this many calls."""
+    """Wait until the ledger contains this number of calls."""
     wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
 
 

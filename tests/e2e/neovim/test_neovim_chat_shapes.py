@@ -1,4 +1,4 @@
-"""Chat plugins with an unexpected version or API cause no errors, only a line in :checkhealth."""
+"""Tests that unexpected plugin versions cause no errors, only a line in :checkhealth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANGED = {
 
 
 def health(editor: Editor) -> str:
-    """Return the part of :checkhealth about this plugin."""
+    """Return the output of :checkhealth for this plugin."""
     editor.command("checkhealth token_sidecar")
     lines = "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)"))
     editor.command("bdelete")
@@ -83,7 +83,7 @@ def test_a_reloaded_plugin_is_followed(begin: Callable[..., Any]) -> None:
 
 
 def test_a_request_that_we_cannot_read_is_still_sent(begin: Callable[..., Any]) -> None:
-    """Only our reading fails, not the plugin's own request."""
+    """The plugin's request succeeds even though our code fails to read it."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     editor.lua("require('codecompanion').buf_get_chat = function() error('gone') end")
     editor.lua(CODECOMPANION.submit, WEATHER.format(0))

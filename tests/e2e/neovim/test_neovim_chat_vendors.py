@@ -1,4 +1,6 @@
-"""The real codecompanion with its adapters for Anthropic, OpenAI's Responses API and Gemini."""
+"""Tests the real codecompanion with its adapters for Anthropic, OpenAI's Responses API and
+Gemini.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ pytestmark = pytest.mark.plugins
 
 
 class Vendor(msgspec.Struct, frozen=True):
-    """One of the plugin's adapters."""
+    """The fake vendor for one of the plugin's adapters."""
 
     adapter: str
     path: str
     model: str
     keeps_reasoning: bool = True
-    """Whether the next request carries a reply's reasoning."""
+    """Whether the next request includes the reasoning from a reply."""
 
 
 ANTHROPIC = Vendor("anthropic", "/v1/messages", "claude-sonnet-4-5")
@@ -47,8 +49,8 @@ EACH = pytest.mark.parametrize(
 
 @pytest.fixture
 def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any]]:
-    """Return a function that opens a Neovim with a chat of this adapter and a server that speaks
-    the vendor's API.
+    """Return a function that opens Neovim with a chat and a server that implements the vendor's
+    API.
     """
     with ExitStack() as stack:
 
@@ -70,8 +72,8 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any
 
 
 def say(editor: Editor, server: FakeVendor, vendor: Vendor, part: int) -> int:
-    """Send one prompt that causes a tool call, and return the tokens that the server reported for
-    the next request.
+    """Send a prompt that causes a tool call, and return the next prompt's tokens according to the
+    server.
     """
     server.script.on(WEATHER.format(part), ASK_WEATHER, TELL_WEATHER)
     editor.lua(CODECOMPANION.submit, WEATHER.format(part))
@@ -125,7 +127,7 @@ def test_counts_equal_the_vendors_reported_usage(
 def test_a_pdf_is_counted_as_a_document_and_not_as_base64(
     begin: Callable[[Vendor], Any], vendor: Vendor, tmp_path: Path
 ) -> None:
-    """As text, its 150,000 bytes would be about 100,000 tokens."""
+    """Counted as text, the base64 data of 150,000 bytes would be about 100,000 tokens."""
     editor, server, session = begin(vendor)
     pdf = tmp_path / "paper.pdf"
     pdf.write_bytes(b"%PDF-1.4\n" + random.Random(5).randbytes(150_000))

@@ -1,4 +1,4 @@
-"""The real chat plugins against a local model server that counts what it receives."""
+"""Tests the real chat plugins with a local model server that counts the tokens it receives."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_cleared_chat_is_counted_from_the_start(begin: Callable[..., Any]) -> 
     wait_for(lambda: (tokens(editor, session) or 0) > empty + 40, "the conversation")
     wait_for(lambda: len(server.received) == 2 and editor.lua(CODECOMPANION.idle), "its end")
     editor.lua("chat:clear()")
-    # The first usage report has calibrated the few tokens that the client adds to its texts.
+    # The first usage report has calibrated the number of tokens that the client adds.
     wait_tokens(editor, session, lambda known: abs(known - empty) < 20, str(empty))
 
 
@@ -232,13 +232,13 @@ LUALINE = """
 require('lualine').setup({
   options = { icons_enabled = false, refresh = { statusline = 60000, refresh_time = 60000 } },
   sections = { lualine_x = { 'token_sidecar' } } })"""
-"""lualine's own refresh is set to a minute, so a visible change comes from our event."""
+"""lualine refreshes once per minute here, so an earlier change must come from our event."""
 
 
 def test_no_module_is_loaded_before_a_chat_is_used(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """lualine may load its component and the two modules that read variables for it."""
+    """lualine may load only its component, and the two modules that read the status variables."""
     lua = "\n".join(plugin.lua for plugin in ALL)
     editor = open_editor(lua + "\nvim.o.columns = 80\n" + on_path("lualine.nvim") + LUALINE)
     loaded = editor.lua("""

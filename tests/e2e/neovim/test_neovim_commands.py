@@ -1,4 +1,4 @@
-"""Each subcommand against the real server: what it shows and what it changes."""
+"""Tests each subcommand with the real server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PALETTE = {
     "sessions": "sessions",
     "undofit": "undoFitContext",
 }
-"""Each subcommand, and the equivalent command in VS Code."""
+"""The VS Code command for each subcommand."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def ready(editor: Editor) -> Editor:
 
 
 def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the server's answer to a request that the test sends."""
+    """Send a request to the server, and return the result."""
     answer = editor.lua(
         "return require('token_sidecar.server').clients()[1]:request_sync(...)",
         method, params, 20000,
@@ -154,7 +154,7 @@ def test_model_can_be_chosen_with_the_picker(ready: Editor) -> None:
 
 
 def test_model_can_be_chosen_with_inputlist(ready: Editor) -> None:
-    """Neovim's own list prints every item, so the user first enters a part of the name."""
+    """Neovim's own picker prints all items. The user therefore filters them by name first."""
     ready.lua("""
       vim.ui.input = function(options, entered) _G.prompt = options.prompt; entered(_G.entered) end
       vim.fn.inputlist = function(lines) _G.offered = lines; return 1 end""")
@@ -425,7 +425,7 @@ def test_a_stale_selection_count_is_not_shown_for_another_selection(
       end""")
     editor.keys("gg0vee")
     wait_for(lambda: editor.lua("return _G.deliver ~= nil"), "the answer, which is kept back")
-    # The selection grows, and the answer arrives before the next count is requested.
+    # The selection grows. The next count is requested only after the previous result has arrived.
     shown = editor.lua("""
       _G.released = true
       vim.api.nvim_win_set_cursor(0, { 2, 0 })
@@ -494,7 +494,7 @@ def test_a_name_in_a_message_is_not_interpreted(ready: Editor) -> None:
 
 
 def test_the_subcommands_match_the_palette(editor: Editor) -> None:
-    """VS Code alone has commands for its menu, its installer and the buttons of a list."""
+    """Only VS Code has commands for its menu, its installer and its buttons in lists."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text())
     palette = {each["command"].split(".")[1] for each in manifest["contributes"]["commands"]}
     known = editor.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")
@@ -512,7 +512,7 @@ def test_the_subcommands_match_the_palette(editor: Editor) -> None:
 
 
 def choose(editor: Editor, row: int) -> None:
-    """Make the next picker choose this row."""
+    """Make the next picker select this row."""
     editor.lua(
         """
         local row = ...
@@ -549,7 +549,7 @@ def test_a_fit_plan_is_shown_applied_and_undone(ready: Editor) -> None:
 
 @pytest.fixture
 def second_project(ready: Editor, tmp_path: Path) -> Path:
-    """Open and count a file of another project, besides the project of the current folder."""
+    """Open and count a file in another project."""
     ready.command(f"cd {ready.workspace}")
     path = tmp_path / "second/b.md"
     (path.parent / ".git").mkdir(parents=True)

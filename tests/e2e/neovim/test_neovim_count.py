@@ -1,4 +1,4 @@
-"""A user opens files, types, and reads the count."""
+"""Tests that the count is right after a user opens files and types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inlay hints and code lenses in a real Neovim, which are disabled by default."""
+"""Tests inlay hints and code lenses in a real Neovim. They are disabled by default."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ON = """
 
 
 def labels(tokenizer: str = "o200k_base") -> list[str]:
-    """Return the labels of the sections."""
+    """Return the expected labels of the sections."""
     return [f"{truth(section, tokenizer)} tokens" for section in SECTIONS]
 
 
 def hints(editor: Editor) -> list[str]:
-    """Return the labels of the inlay hints that Neovim shows."""
+    """Return the labels of the displayed inlay hints."""
     found = editor.lua("""
         return vim.tbl_map(function(each) return each.inlay_hint.label end,
           vim.lsp.inlay_hint.get({ bufnr = 0 }))""")

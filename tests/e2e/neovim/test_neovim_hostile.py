@@ -1,4 +1,4 @@
-"""A hostile folder in a real Neovim. Its programs, modules and settings must not run."""
+"""Tests a real Neovim in a hostile folder, whose programs, modules and settings must not be run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Hostile:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Trace:
-    """Trace of the server's processes."""
+    """A trace of the server's processes."""
     return Trace(tmp_path / "trace")
 
 
@@ -39,7 +39,7 @@ def trace(tmp_path: Path) -> Trace:
 def opened(
     repository: Hostile, tmp_path: Path, trace: Trace, request: pytest.FixtureRequest
 ) -> Iterator[Editor]:
-    """A Neovim in the hostile folder, whose subfolders precede the real programs on PATH."""
+    """A Neovim in the hostile folder. PATH starts with subfolders of this folder."""
     programs = tmp_path / "programs"
     programs.mkdir()
     real = {"python3": sys.executable, "token-sidecar": str(SERVER)}[request.param]
@@ -59,7 +59,7 @@ def opened(
 def test_nothing_in_a_hostile_folder_runs(
     opened: Editor, repository: Hostile, trace: Trace
 ) -> None:
-    """The server opens no network connection either."""
+    """The server also opens no network connections."""
     opened.edit("CLAUDE.md")
     opened.wait_tokens(truth(hostile.PROMPT * 2))
     (pid,) = opened.server_pids()
@@ -83,8 +83,8 @@ def test_nothing_in_a_hostile_folder_runs(
 def test_hostile_settings_files_are_reported_without_their_contents(
     repository: Hostile, tmp_path: Path, trace: Trace
 ) -> None:
-    """Settings files that are links, FIFOs, devices or bombs must not stop counting, leak into
-    messages or hang the editor.
+    """Settings files may be links, FIFOs, devices or bombs. Counting and Neovim must keep working,
+    and messages must not reveal the files' contents.
     """
     hostile.add_bad_settings(repository)
     programs = tmp_path / "programs"
@@ -97,7 +97,7 @@ def test_hostile_settings_files_are_reported_without_their_contents(
     for folder in repository.bad():
         editor.edit(f"bad/{folder.name}/CLAUDE.md")
         editor.wait_tokens(truth(hostile.PROMPT))
-    # Each folder with settings is a project root, and Neovim starts a server for each.
+    # Each folder with settings is a project root with its own server.
     assert max(peak_bytes(trace.traced(pid)) for pid in editor.server_pids()) < MOST_BYTES
     seen = "".join([*editor.messages(), *editor.screen(), editor.describe()])
     seen += str(editor.lua("return vim.inspect(vim.diagnostic.get())"))
@@ -112,7 +112,7 @@ def test_hostile_settings_files_are_reported_without_their_contents(
 def test_a_configured_command_is_found_outside_the_folder(
     repository: Hostile, tmp_path: Path
 ) -> None:
-    """The command is given by name and found on PATH, like the default one."""
+    """A command name without a path is searched on PATH, even if the user configured it."""
     env = {
         "TOKEN_SIDECAR_CMD": "token-sidecar serve --log-level ERROR",
         "PATH": f"{repository.path()}:{SERVER.parent}:/usr/bin:/bin",
@@ -128,7 +128,7 @@ def test_a_configured_command_is_found_outside_the_folder(
 def test_the_demo_runs_nothing_from_a_hostile_folder(
     repository: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Covers the environment of `editors/try/neovim.py`, its pip and its search for Neovim."""
+    """Covers pip, the search for Neovim, and the environment of `editors/try/neovim.py`."""
     spec = importlib.util.spec_from_file_location("try_token_sidecar", TRY / "neovim.py")
     assert spec
     assert spec.loader

@@ -1,4 +1,4 @@
-"""The plugin as plugin managers install it: from a clone of the whole repository."""
+"""Tests the plugin as plugin managers install it, which is by cloning the whole repository."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ vim.api.nvim_create_autocmd('VimEnter', { callback = function()
 end })
 """
 WAYS = {
-    # Neovim's own packages.
+    # Neovim's built-in packages.
     "start": ("pack/plugins/start", ""),
     # vim.pack.add() of Neovim 0.12 clones into `opt` and calls `packadd`.
     "packadd": ("pack/core/opt", "vim.cmd.packadd('token-sidecar')"),
@@ -55,7 +55,7 @@ def test_a_clone_of_the_repository_is_a_plugin(way: str, tmp_path: Path) -> None
 
 
 def repository(folder: Path) -> Path:
-    """Return a git repository with the files that Neovim reads, as they are in the work tree."""
+    """Return a git repository with a copy of the files that Neovim reads."""
     made = folder / "repository"
     shutil.copytree(ROOT / "plugin", made / "plugin")
     shutil.copytree(ROOT / "editors/neovim", made / "editors/neovim")

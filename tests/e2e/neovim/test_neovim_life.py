@@ -1,4 +1,6 @@
-"""The server's life cycle: lazy start, restart after a crash, and one message if it is missing."""
+"""Tests the server's life cycle: lazy start, restart after a crash, and the message if it is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Edi
 
 
 def test_startup_reads_one_of_our_files(tmp_path: Path) -> None:
-    """This is with a file to open; `benchmarks/neovim_startup.py` measures the cost of that file."""
+    """`benchmarks/neovim_startup.py` measures the time that this file takes to load."""
     (tmp_path / "a.md").write_text("Hello, world!\n")
     init, log = tmp_path / "init.lua", tmp_path / "startup.log"
     init.write_text(f"vim.opt.runtimepath:prepend('{SHIM}')\n")
@@ -56,8 +58,8 @@ def test_enabling_the_server_by_hand_works(open_editor: Callable[..., Editor]) -
 
 
 def test_a_user_without_a_home_gets_counts(open_editor: Callable[..., Editor]) -> None:
-    """Many containers have no home. The server starts in another folder then, never in the
-    workspace.
+    """Containers often have no home folder. The server then starts in another folder, but never in
+    the workspace.
     """
     editor = open_editor(HOME="/nonexistent")
     editor.edit("a.md", "Hello, world!\n")
@@ -144,7 +146,7 @@ def test_the_fourth_crash_within_three_minutes_is_final(editor: Editor) -> None:
     editor.wait_message(":TokenSidecar restart")
     assert editor.status() == {}
     assert editor.server_pids() == []
-    # Only the user can start it again; opening another file or saving does not.
+    # Opening or saving a file does not start the server again. Only the user can start it.
     editor.edit("b.md", "another\n")
     editor.command("silent write")
     time.sleep(0.5)
@@ -171,7 +173,7 @@ def test_a_user_command_starts_the_server_after_the_last_restart(editor: Editor)
 def test_a_python_interpreter_is_probed_for_the_module_at_once(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """Without the console script on PATH, the plugin asks an interpreter whether it has the
+    """If the command is not on PATH, the plugin checks whether a Python interpreter has the
     module.
     """
     python = tmp_path / "bin" / "python3"
@@ -283,7 +285,7 @@ def test_a_missing_server_causes_one_message(open_editor: Callable[..., Editor])
 def test_a_python_without_the_package_causes_one_message(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """Neither the command nor the module exists; `python3` does, and must not be restarted."""
+    """`python3` exists but has no such module. The plugin must not start it repeatedly."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text("#!/bin/sh\nexit 1\n")
@@ -298,7 +300,9 @@ def test_a_python_without_the_package_causes_one_message(
 def test_a_workspace_folder_named_sidecar_is_not_run(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """As a last resort, `python3 -P -m sidecar` runs the installed package."""
+    """If there is no command, `python3 -P -m sidecar` runs the installed package, not the
+    folder.
+    """
     import sys
 
     programs = tmp_path / "programs"
@@ -316,7 +320,7 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
 def test_the_plain_configuration_of_the_help_works_without_the_plugin(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """Uses the entry under token-sidecar-plain in the help verbatim."""
+    """The code under token-sidecar-plain in the help works unchanged."""
     section = (SHIM / "doc/token-sidecar.txt").read_text().split("*token-sidecar-plain*")[1]
     written = section.split(">lua\n")[1].split("\n<")[0]
     editor = open_editor(

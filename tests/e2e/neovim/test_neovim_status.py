@@ -1,4 +1,4 @@
-"""What a status line, lualine, autocommands and a user see of the status."""
+"""Tests the status in the status line, in lualine and in autocommands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
     editor.wait_tokens(truth(LONG) - truth("one two three four five six seven eight nine ten\n"))
     sent = editor.lua("return vim.json.decode(_G.sent)")
     shown = editor.status()
-    # Neovim's decoder drops null members, so they are put back; nothing else differs.
+    # Neovim's decoder drops null fields, so the test adds them again.
     assert without_nulls(shown) == without_nulls(sent)
     assert shown["document"].keys() >= {"tokens", "method", "percent", "budget", "tooltip"}
     assert shown.keys() == {
@@ -51,7 +51,7 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
 
 
 def test_every_status_part_has_all_its_members(open_editor: Callable[..., Editor]) -> None:
-    """The shim's list must name each member of the schema, including those that are null."""
+    """The plugin's list must contain each field of the schema, including fields that are null."""
     editor = open_editor()
     editor.edit("a.md", LONG)
     editor.wait_tokens(truth(LONG))
@@ -108,7 +108,7 @@ def test_the_autocommand_carries_buffer_and_status(open_editor: Callable[..., Ed
 
 
 def test_lualine_component_reads_and_escapes(editor: Editor) -> None:
-    """lualine loads `lualine.components.NAME` and draws the result of its function."""
+    """lualine loads `lualine.components.NAME`, and displays the result of its function."""
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.lua("vim.b.token_sidecar_status = '12,345 tokens (62 %)'")

@@ -1,4 +1,4 @@
-"""Neovim in a real terminal, and the README's first command, as a user runs it."""
+"""Tests Neovim and the README's first command in a real terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT = (TRY / "prompt.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    """Run editors/try/neovim.py without its installation step."""
+    """Run editors/try/neovim.py, but skip the installation."""
     spec = importlib.util.spec_from_file_location("try_token_sidecar", TRY / "neovim.py")
     assert spec is not None
     assert spec.loader is not None
@@ -37,7 +37,7 @@ def demo() -> ModuleType:
 
 
 def environ_of(pid: str) -> str:
-    """Return a process's environment, which is empty after the process has ended."""
+    """Return the environment of a process, or an empty dict if the process has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -51,7 +51,7 @@ class Terminal:
         self._tmux = [debian.ensure("tmux", "tmux"), "-S", str(folder / "tmux.sock")]
 
     def run(self, *argv: str) -> str:
-        """Run a tmux command and return its output."""
+        """Run a tmux command, and return its output."""
         done = subprocess.run([*self._tmux, *argv], capture_output=True, text=True, check=True)
         return done.stdout
 
@@ -61,11 +61,11 @@ class Terminal:
         self.run("-f", "/dev/null", "new-session", "-d", "-s", "t", *size, *argv)
 
     def type(self, *keys: str) -> None:
-        """Type keys by their tmux names."""
+        """Type keys, in tmux's notation."""
         self.run("send-keys", "-t", "t", *keys)
 
     def wait(self, part: str) -> str:
-        """Wait until the screen contains this text, and return the screen."""
+        """Wait until the screen contains the text, and return the screen."""
 
         def look() -> str | None:
             screen = self.run("capture-pane", "-p", "-t", "t")
@@ -115,7 +115,7 @@ demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
 
 
 def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
-    """Covers budget, fix and undo, reports, model, restart and two folders, as a user sees them."""
+    """Covers budgets, fixes and undo, reports, models, restarts and two folders."""
     line = "Answer in short sentences, and name the file. 日本語\n"
     text = line * 20
     for name, model in (("one", "gpt-5"), ("two", "gpt-4")):
@@ -135,7 +135,7 @@ def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> No
         "env", *variables, str(NVIM), "--clean", "-n", "-u", str(init), str(tmp_path / "one/a.md")
     )
     terminal.wait(f"{truth(text):,} tokens")
-    terminal.wait(f"a.md is {truth(text):,} tokens")  # the diagnostic, next to its line
+    terminal.wait(f"a.md is {truth(text):,} tokens")  # the diagnostic at the end of its line
     terminal.type(":TokenSidecar fit", "Enter")
     assert "Fit to budget: keep the start" in terminal.wait("Fit to budget")
     terminal.type("1", "Enter")
@@ -155,9 +155,8 @@ def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> No
     terminal.wait("of window")
     terminal.type("q", ":TokenSidecar restart", "Enter")
     terminal.type("o", "one more", "Escape")
-    more = (
-        text + "one more\n"
-    )  # fitting and undo may move the cursor; only the sum must be the same
+    # Fitting and undo may move the cursor, so only the total is known.
+    more = text + "one more\n"
     terminal.wait(f"{truth(more):,} tokens")
     terminal.type(":edit! ", str(tmp_path / "two/a.md"), "Enter")
     screen = terminal.wait(f"{truth(text, 'cl100k_base'):,} tokens")

@@ -1,7 +1,7 @@
-"""Draw the pictures of the README and the docs: `python -m tests.e2e.pictures`.
+"""Draws the pictures in the README and the docs: `python -m tests.e2e.pictures`.
 
-Commands run in a real terminal, and Neovim in tmux, on a working day's generated sessions. Each
-screen becomes an SVG in light and in dark colours.
+The sessions of a working day are generated. Commands and Neovim run in a real terminal, and each
+screen becomes two SVG files, one in light and one in dark colours.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "docs" / "images"
 THEMES: dict[str, TerminalTheme] = {"light": DEFAULT_TERMINAL_THEME, "dark": SVG_EXPORT_THEME}
 _FONT_FACE = re.compile(r"@font-face \{.*?\}", re.DOTALL)
-"""A font from the web, which pages do not load for pictures."""
+"""A web font, which browsers do not load for embedded pictures."""
 _STYLE = (
     "<style>.dark{display:none}"
     "@media (prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}</style>"
@@ -51,7 +51,7 @@ vim.o.statusline = " %f%=%{{%v:lua.require'token_sidecar'.winbar()%}} "
 
 
 class Terminal(NamedTuple):
-    """Commands whose output is one picture."""
+    """A picture of commands and their output."""
 
     name: str
     width: int
@@ -59,7 +59,7 @@ class Terminal(NamedTuple):
 
 
 class Editor(NamedTuple):
-    """A screen of Neovim after some keys."""
+    """A picture of Neovim after some keys have been typed."""
 
     name: str
     width: int
@@ -78,7 +78,6 @@ EDITORS = (
 
 
 def main() -> None:
-    """Write all pictures."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         project = home / "parser"
@@ -86,7 +85,7 @@ def main() -> None:
         write_day(home, project)
         env = environment(Path(folder), {"HOME": str(home), "TERM": "xterm-256color"})
         Path(env["TOKEN_SIDECAR_CONFIG"]).touch()
-        del env["XDG_DATA_HOME"]  # opencode keeps its sessions there
+        del env["XDG_DATA_HOME"]  # opencode keeps its sessions in this folder
         subprocess.run([SERVER, "cost"], cwd=project, env=env, check=True, capture_output=True)
         for terminal in TERMINALS:
             outputs = [_run(command, terminal.width, project, env) for command in terminal.commands]
@@ -101,7 +100,7 @@ def main() -> None:
 
 
 def _write_project(project: Path) -> None:
-    """Write a small project with copies of files from this repository."""
+    """Write a small project that contains copies of files from this repository."""
     (project / ".git").mkdir(parents=True)
     for source, target in (("sidecar/text", "src"), ("docs/explanation", "docs")):
         shutil.copytree(
@@ -121,7 +120,7 @@ def _run(command: tuple[str, ...], width: int, folder: Path, env: Mapping[str, s
 def _screen_of_neovim(
     editor: Editor, theme: str, project: Path, env: Mapping[str, str], folder: Path
 ) -> str:
-    """Return Neovim's screen with its colours, after it has typed the keys."""
+    """Return Neovim's screen in colour after typing the keys."""
     init = folder / "init.lua"
     init.write_text(NEOVIM.format(shim=SHIM, theme=theme))
     tmux = [
@@ -153,7 +152,7 @@ def _screen_of_neovim(
 
 
 def _draw(screens: Mapping[str, str], width: int, name: str, title: str) -> None:
-    """Write a picture that is light or dark like the page that shows it."""
+    """Write a light or a dark picture."""
     groups, outer = [], ""
     for theme, screen in screens.items():
         drawn = _svg_of(screen, width, f"{name}-{theme}", THEMES[theme], title)

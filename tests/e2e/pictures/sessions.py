@@ -1,4 +1,4 @@
-"""A working day's sessions of several coding agents, as their files, for pictures and trials."""
+"""Writes the agents' session files of a typical working day, for use in pictures and trials."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _TOOLS = ("Read", "Read", "Bash", "Grep", "Edit")
 
 @dataclass
 class Plan:
-    """A session to write."""
+    """The parameters of a generated session."""
 
     began: timedelta
-    """How long ago the session began."""
+    """The age of the session."""
     ended: timedelta
-    """How long ago its newest call was made."""
+    """The age of the latest call."""
     context: int
-    """Tokens in the context at the end."""
+    """The size of the context after the latest call, in tokens."""
     calls: int
     prompt: str
     """The words of the first prompt."""
@@ -45,12 +45,12 @@ class Plan:
     branch: str = "main"
     model: str = "claude-opus-5"
     system: int = 16_000
-    """Tokens of the system prompt and tools."""
+    """The size of the system prompt and tools, in tokens."""
 
 
 @dataclass
 class Day:
-    """Writes sessions of one project below `home`."""
+    """Writes sessions of a project to the agents' folders in `home`."""
 
     home: Path
     root: Path
@@ -58,14 +58,14 @@ class Day:
     rng: random.Random = field(default_factory=lambda: random.Random(7))
 
     def text(self, tokens: int) -> str:
-        """Return words of about so many tokens."""
+        """Return text of approximately this number of tokens."""
         words: list[str] = []
         while sum(map(len, words)) + len(words) < tokens * _BYTES_PER_TOKEN:
             words.append(self.rng.choice(_WORDS))
         return " ".join(words)
 
     def _steps(self, plan: Plan) -> list[int]:
-        """Return the prompt's size at each call."""
+        """Return the prompt size of each call."""
         growth = (plan.context - plan.system - 600) / max(1, plan.calls)
         sizes, size = [], plan.system + 400.0
         for _ in range(plan.calls):
@@ -79,7 +79,7 @@ class Day:
         clock.now = self.now - plan.began + spread * (call + 1)
 
     def claude(self, plan: Plan, seed: int) -> str:
-        """Write a session of Claude Code. Returns its id."""
+        """Write a session of Claude Code, and return its id."""
         home = ClaudeHome(self.home / ".claude", seed=seed)
         home.clock.now = self.now - plan.began
         session = home.session(self.root)
@@ -124,7 +124,7 @@ class Day:
         return session.id
 
     def codex(self, plan: Plan, seed: int) -> str:
-        """Write a thread of Codex. Returns its id."""
+        """Write a thread of Codex, and return its id."""
         home = CodexHome(self.home / ".codex", seed=seed)
         home.clock.now = self.now - plan.began
         thread = home.thread(self.root)
@@ -157,7 +157,7 @@ class Day:
         return thread.id
 
     def opencode(self, plan: Plan, seed: int) -> str:
-        """Write a session of opencode. Returns its id."""
+        """Write a session of opencode, and return its id."""
         home = OpenHome(self.home / ".local" / "share" / "opencode", seed=seed)
         home.clock.now = self.now - plan.began
         session = home.session(self.root, "first")
@@ -183,7 +183,7 @@ class Day:
 
 
 def write_day(home: Path, root: Path, now: datetime | None = None) -> Day:
-    """Write six sessions of a working day, the newest of them running."""
+    """Write six sessions of a working day. The newest session is still running."""
     day, minute = Day(home, root, now or datetime.now(UTC)), timedelta(minutes=1)
     day.opencode(Plan(310 * minute, 250 * minute, 61_000, 22, "Write the docs",
                       "Document the retry policy", model="claude-sonnet-5"), 11)  # fmt: skip

@@ -1,4 +1,4 @@
-"""A real server next to coding agents that write their session files while it runs."""
+"""Runs a real server while coding agents write their session files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AgentsServer(StdioClient):
-    """A server with one root. Its messages are read until the awaited one arrives."""
+    """A server with one root folder. Messages are read until the expected one arrives."""
 
     def __init__(self, root: Path, command: list[str] = SERVER) -> None:
         super().__init__(command, stderr=subprocess.PIPE)
@@ -27,7 +27,7 @@ class AgentsServer(StdioClient):
         self.notify("initialized", {})
 
     def heard(self, method: str, matches: Callable[[Any], bool]) -> Any:
-        """Return the params of the first such notification that was not returned yet."""
+        """Return the params of the next matching notification."""
         while True:
             for message in self.notifications:
                 if message.get("method") == method and matches(message["params"]):
@@ -36,7 +36,7 @@ class AgentsServer(StdioClient):
             self.notifications.append(self.receive())
 
     def context(self, tokens: int | None) -> Any:
-        """Return the first status that shows a context of this many tokens."""
+        """Return the first status that shows a context of this size."""
 
         def matches(status: Any) -> bool:
             shown = status["context"]
@@ -45,7 +45,7 @@ class AgentsServer(StdioClient):
         return self.heard("status/update", matches)
 
     def cost(self, *, above: float) -> Any:
-        """Return the next status' costs that are higher than this."""
+        """Return the costs in the next status that shows a higher cost than this."""
 
         def matches(status: Any) -> bool:
             return status["cost"] is not None and status["cost"]["costUsd"] > above
@@ -54,5 +54,5 @@ class AgentsServer(StdioClient):
 
 
 def begin_now(clock: Clock) -> None:
-    """Make an agent's generated session start in the current hour."""
+    """Shift an agent's generated session to the current hour."""
     clock.now = datetime.now(UTC) - timedelta(minutes=50)

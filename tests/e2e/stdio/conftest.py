@@ -1,4 +1,4 @@
-"""The real process over stdio, with the capabilities of a real Neovim and a current VS Code."""
+"""Runs the server over stdio, with the capabilities of a real Neovim and a current VS Code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VSCODE = Path(__file__).resolve().parents[2] / "fixtures" / "vscode_initialize.j
 
 
 class RecordingClient(LanguageClient):
-    """A client that keeps every `status/update` and signals its arrival."""
+    """A client that keeps all `status/update` notifications, and signals when one arrives."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,12 +31,12 @@ class RecordingClient(LanguageClient):
 
 
 def make_client() -> RecordingClient:
-    """Create the client that pytest-lsp asks for."""
+    """Create a client for pytest-lsp."""
     return RecordingClient(converter_factory=default_converter)
 
 
 def vscode_capabilities() -> types.ClientCapabilities:
-    """Return the capabilities that a real VS Code 1.139 sent."""
+    """Return the capabilities that VS Code 1.139 announces."""
     params = json.loads(VSCODE.read_text("utf-8"))
     structured: types.ClientCapabilities = default_converter().structure(
         params["capabilities"], types.ClientCapabilities
@@ -55,9 +55,9 @@ PROFILES = {
     params=sorted(PROFILES),
 )
 async def lsp(request: Any, lsp_client: RecordingClient) -> AsyncIterator[None]:
-    """An initialized session, as each editor starts it."""
+    """A session for each editor, initialized with the editor's capabilities."""
     capabilities = PROFILES[request.param]()
-    # these clients do not answer workspace/configuration, so they must not promise it
+    # these clients do not answer workspace/configuration, so they must not announce it
     if capabilities.workspace is not None:
         capabilities.workspace.configuration = False
     result = await lsp_client.initialize_session(

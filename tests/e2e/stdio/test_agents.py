@@ -1,4 +1,4 @@
-"""Claude Code and Codex work in a root while the real server runs."""
+"""Tests a real server in a folder where Claude Code and Codex are working."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_costs_are_right_at_every_step(
         session.user()
         session.reply()
         server.context(claude.truth.context[session.id])
-        # costs are recorded as calls arrive, without a request for them
+        # costs are updated when calls are recorded, without a request from the client
         shown = server.cost(above=shown)["costUsd"]
         (row,) = server.request("cost/detail", {"by": ["session"]})["rows"]
         assert row["costUsd"] == pytest.approx(shown)

@@ -1,4 +1,4 @@
-"""A small run of `tests.fuzz.agent_secrets`: planted secrets stay in the agents' files."""
+"""Runs `tests.fuzz.agent_secrets` briefly. Message text must not leave the agents' files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("tracer", ["strace", "audit"])
 def test_no_planted_secret_is_stored_or_printed(tracer: str) -> None:
-    """Without strace, Python's audit events stand in for it."""
+    """If strace is not available, Python's audit events are used instead."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.agent_secrets", "2"],
         cwd=ROOT,

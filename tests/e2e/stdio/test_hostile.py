@@ -1,6 +1,4 @@
-"""The command line and the server in a hostile repository: which programs they start and where
-they connect.
-"""
+"""Tests which programs are started and which connections are opened in a hostile repository."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ VERBS = [
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
-    """The hostile repository as the current folder, with its subfolders first on PATH."""
+    """A hostile repository as the current folder. PATH starts with its subfolders."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     made = hostile.make(tmp_path)
@@ -57,7 +55,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
-    """The trace must record a datagram, a connection to this machine, and a child process."""
+    """The trace must contain a datagram, a connection to this machine, and a child process."""
     code = (
         "import socket, subprocess\n"
         "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.3', 9))\n"
@@ -74,7 +72,7 @@ def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
 def test_a_subcommand_starts_only_git_in_a_hostile_repository(
     repository: Hostile, trace: Trace, verb: tuple[str, ...]
 ) -> None:
-    """git comes from the system's folders, and no connection is opened."""
+    """git comes from a system folder, and no connections are opened."""
     done = subprocess.run(
         [*trace.prefix, PROGRAM, *verb], capture_output=True, text=True, check=False
     )
@@ -91,7 +89,7 @@ def test_a_subcommand_starts_only_git_in_a_hostile_repository(
 def test_the_server_starts_nothing_in_a_hostile_repository(
     repository: Hostile, trace: Trace
 ) -> None:
-    """The server answers questions about the repository's files and opens no connection."""
+    """The server answers questions about the repository's files without opening a connection."""
     client = StdioClient([*trace.prefix, PROGRAM, "serve"])
     uri = repository.root.as_uri()
     folder = {"uri": uri, "name": "hostile"}
@@ -119,7 +117,7 @@ def test_the_server_starts_nothing_in_a_hostile_repository(
 def test_a_subcommand_survives_hostile_settings(
     repository: Hostile, trace: Trace, verb: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It exits, quotes no file content and opens no connection."""
+    """The command exits, opens no connections, and does not quote the contents of the files."""
     hostile.add_bad_settings(repository)
     monkeypatch.chdir(repository.root / "bad" / name)
     target = ["--workspace", "."] if verb == "doctor" else ["."]
@@ -134,8 +132,8 @@ def test_a_subcommand_survives_hostile_settings(
 
 
 def test_the_server_survives_hostile_settings(repository: Hostile, trace: Trace) -> None:
-    """Every folder is a root. Each request is answered, no content from outside is quoted, and the
-    server exits.
+    """The server answers all requests and exits. Its messages do not quote files outside of the
+    roots.
     """
     hostile.add_bad_settings(repository)
     client = StdioClient([*trace.prefix, PROGRAM, "serve"], stderr=subprocess.PIPE)
@@ -176,11 +174,11 @@ def test_the_server_survives_hostile_settings(repository: Hostile, trace: Trace)
 def test_only_the_users_endpoint_is_contacted(
     repository: Hostile, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The repository also configures an endpoint, which must not be contacted."""
+    """The server does not contact the endpoint that the repository configures."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.5", 0))
         port = listener.getsockname()[1]
-    # Nothing listens there any more, so a refused connection shows an attempt.
+    # Nothing listens on this port, so any attempt to connect is refused and appears in the trace.
     config = tmp_path / "user-config.toml"
     config.write_text(
         "[tokenize]\nuse-endpoint = true\n"
@@ -188,7 +186,7 @@ def test_only_the_users_endpoint_is_contacted(
     )
     client = StdioClient([*trace.prefix, PROGRAM, "serve"])
     client.initialize()
-    # Wait for the probe however slow the machine is, because a count does not wait for a late endpoint.
+    # Wait for the probe, because a count does not wait for a slow endpoint.
     (row,) = client.request("capabilities/probe", {"model": "trap"})
     client.request("tokens/count", {"text": hostile.PROMPT, "model": "trap"})
     client.close()

@@ -1,4 +1,4 @@
-"""A server on a hostile project: it counts, quotes nothing, and exits on request."""
+"""Tests a server in a hostile project: it counts, quotes no file contents, and exits on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = ("link", "fifo", "zero", "mistakes", "bomb", "pattern", "heading")
-ENDS_WITHIN = 20  # seconds; the test fails by never ending
+ENDS_WITHIN = 20  # in seconds; if the server hangs, the test fails at this time
 BUDGET = '[[budget]]\nmax-tokens = 5\nfiles = "{}"\n'
 CONTENT = {
     "mistakes": "planted words\nplanted = 'planted\n" * 5,
@@ -25,7 +25,7 @@ CONTENT = {
     "heading": BUDGET.format("a.md") + 'sections = {"x' + " " * 60_000 + 'y" = 1}\n',
 }
 
-# Blocks a worker forever with a real FIFO, in place of `{held}`.
+# Blocks a worker forever by opening a FIFO instead of `{held}`.
 HELD = """
 import os, sys
 from sidecar.server.features import configuration
@@ -124,16 +124,17 @@ def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
     client = opened(command, root)
     assert client.request("tokens/count", {"text": "hello"})["model"] == "gpt-5"
     client.open("hello", (root / "a.md").as_uri())
-    (root / "fifo").write_bytes(b"")  # the disk responds
+    (root / "fifo").write_bytes(b"")  # the FIFO can now be read
     while client.request("tokens/count", {"text": "hello"})["model"] != "gpt-4":
-        pass  # the test fails by never ending
+        pass  # if the server does not exit, the test hangs and fails
     client.request("shutdown")
     client.notify("exit")
     assert client.process.wait(ENDS_WITHIN) == 0
     client.end_streams()
 
 
-# Reports on stderr what the shutdown waited for. Nothing that a worker does comes before `armed`.
+# Writes to stderr what the shutdown waited for. The deadline must be set before anything else is
+# awaited.
 ENDING = """
 from sidecar.server import stdio
 armed, ended = stdio._end_within, os._exit
@@ -161,9 +162,9 @@ POOLS = {
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_server_exits_while_every_worker_is_blocked(root: Path, pool: str) -> None:
-    """The workers never finish, so an exit at all shows that the server does not wait for them.
+    """The workers never finish. If the server exits, it did not wait for them.
 
-    It exits at a deadline that is set before anything else is awaited, within two seconds.
+    The server exits at a deadline of two seconds, which is set before anything else is awaited.
     """
     os.mkfifo(root / "fifo")
     held = ENDING + POOLS[pool]

@@ -1,4 +1,4 @@
-"""An idle server sleeps. strace counts its wake-ups, and its CPU time is measured."""
+"""Tests that an idle server sleeps, by counting its system calls and measuring its CPU time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from tests.e2e.neovim import debian
 
 MOST_PER_SECOND = 5
 SECONDS = 6
-"""Three ticks of the file watcher, in seconds."""
+"""The time of three ticks of the file watcher, in seconds."""
 WAITS = "clock_nanosleep,epoll_pwait,epoll_wait,futex,nanosleep,poll,ppoll,pselect6,read,select"
 _WAITED = re.compile(r"<\d+\.\d+>$", re.MULTILINE)
-"""A system call that has returned, however short: a wait that does not sleep shows as many calls.
-"""
+"""Matches a system call that has returned. A busy loop makes as many as one that sleeps briefly."""
 MOST_CPU = 0.005
-"""CPU seconds per second, ten times what the benchmark measures."""
+"""The maximum CPU time per second, which is ten times the time in the benchmark."""
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["without agents", "with an agent's sessions"])
@@ -45,7 +44,7 @@ def test_an_idle_server_wakes_up_at_most_five_times_a_second(
     client.request("tokens/count", {"textDocument": {"uri": (project / "a.md").as_uri()}})
     server = child_of(client.process.pid)
     wake_ups, cpu = [], []
-    for _ in range(8):  # work that follows a start may take a while on a busy machine
+    for _ in range(8):  # on a busy machine, the server may still be working after it has started
         time.sleep(SECONDS / 2)
         before, cpu_before = trace.stat().st_size, cpu_seconds(server)
         time.sleep(SECONDS)
@@ -61,12 +60,12 @@ def test_an_idle_server_wakes_up_at_most_five_times_a_second(
 
 
 def child_of(pid: int) -> int:
-    """Return the only child of a process."""
+    """Return the only child process of a process."""
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used in user and system mode."""
+    """Return the user and system CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Other processes see the conversations of a running server, as counts only."""
+"""Tests that other processes see a running server's conversations, but only their counts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(root: Path) -> Iterator[StdioClient]:
 
 
 def say(client: StdioClient, session: str, words: int) -> dict[str, Any]:
-    """Append a turn as a chat plugin does, and return the session's usage."""
+    """Append a turn like a chat plugin, and return the session's usage."""
     turn = {"role": "user", "content": f"{TEXT} " + "word " * words}
     usage: dict[str, Any] = client.request("context/append", {"session": session, "turns": [turn]})
     return usage
@@ -59,7 +59,7 @@ def run(root: Path, *arguments: str) -> str:
 
 
 def shown(root: Path, session: str | None, tokens: int | None) -> dict[str, Any]:
-    """Return what `usage` prints once it shows this session with this size."""
+    """Return the output of `usage` once it shows the session at this size."""
     for _ in range(40):
         usage: dict[str, Any] = json.loads(run(root, "usage", "--json"))
         name = usage["session"] and usage["session"]["id"]

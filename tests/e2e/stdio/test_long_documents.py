@@ -1,4 +1,4 @@
-"""A long document is edited during its first count, and its counts stay exact."""
+"""Tests that counts remain exact when a long document is edited during its first count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tokens(client: StdioClient) -> tuple[int, int]:
 
 def test_edits_during_the_first_count_are_counted() -> None:
     rng = random.Random(7)
-    # each character is one unit of the encoding and lines end alike, so positions are simple
+    # each character is one code unit and all line endings are the same, which simplifies positions
     text = source_text(SIZE).encode("ascii", "replace").decode().replace("\r", "")
     client = opened(text)
     for version in range(2, 42):

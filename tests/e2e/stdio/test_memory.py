@@ -1,6 +1,4 @@
-"""Memory follows the received bytes and the open documents, as the operating system reports it
-(Linux).
-"""
+"""Tests that memory is proportional to received bytes and open documents, as measured by Linux."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from benchmarks.client import SERVER, StdioClient
 from benchmarks.corpus import source_text
 from benchmarks.memory import held
 
-PATIENCE = 60  # seconds
+PATIENCE = 60  # in seconds
 
 
 def counted(client: StdioClient, uri: str, text: str) -> None:
@@ -19,7 +17,7 @@ def counted(client: StdioClient, uri: str, text: str) -> None:
 
 
 def test_closing_long_documents_releases_their_memory() -> None:
-    """Nearly all memory of four documents of 10 MB must be released."""
+    """Almost all memory of four documents of 10 MB must be released."""
     text = source_text(10_000_000)
     client = StdioClient(SERVER)
     client.initialize()
@@ -40,7 +38,7 @@ def test_memory_grows_with_received_bytes_and_not_with_the_announced_length() ->
     client = StdioClient(SERVER)
     client.initialize()
     counted(client, "file:///bench/small", "some words")
-    time.sleep(3)  # windows and prices are loaded
+    time.sleep(3)  # context windows and prices have been loaded
     before = held(client).own
     client.send_raw(b"Content-Length: 200000000\r\n\r\n{")
     time.sleep(0.5)

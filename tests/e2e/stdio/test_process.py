@@ -1,4 +1,6 @@
-"""The process itself: exit codes, garbage on the pipe, a stray print, and no network."""
+"""Tests the process: exit codes, invalid data on stdin, stray output on stdout, and no network
+access.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short run of `tests.fuzz.message_soak`. CONTRIBUTING.md shows how to start the long one."""
+"""Runs `tests.fuzz.message_soak` briefly. CONTRIBUTING.md explains how to run it for longer."""
 
 from __future__ import annotations
 

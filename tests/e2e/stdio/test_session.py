@@ -1,4 +1,6 @@
-"""A whole session in a real process, with the positions of Neovim (utf-8) and of VS Code (utf-16)."""
+"""Tests a whole session in a real process, with Neovim's positions (utf-8) and VS Code's
+(utf-16).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several servers on one folder, as several editors start them, show the same costs."""
+"""Tests that several servers on one folder show the same costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ agents.IDLE_SECONDS = 100_000.0
 sys.argv[1:] = ["serve"]
 start()
 """
-"""A server that never reads all stores while idle, so only its file watcher reports calls."""
+"""A server that does not read all stores when idle, so it depends on its file watcher."""
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_an_agents_call_is_in_the_costs_of_every_server(
 
 
 def together(servers: list[AgentsServer], calls: int) -> None:
-    """Record this many calls in each server at the same time."""
+    """Record calls in all servers at the same time."""
 
     def burst(server: AgentsServer) -> None:
         for _ in range(calls):
@@ -93,7 +93,7 @@ def together(servers: list[AgentsServer], calls: int) -> None:
 
 
 def whole_cost(server: AgentsServer, calls: int) -> float:
-    """Return the cost of the workspace's calls once all of them are in the ledger."""
+    """Return the cost of the workspace's calls once they have all been recorded."""
     while True:
         totals: Any = server.request("cost/detail", {})["totals"]
         if totals["calls"] == calls:
@@ -101,7 +101,7 @@ def whole_cost(server: AgentsServer, calls: int) -> float:
 
 
 def shown_total(server: AgentsServer, total: str) -> None:
-    """Wait until the server shows this sum for the workspace."""
+    """Wait until the server shows this total for the workspace."""
     server.heard(
         "status/update", lambda status: status["cost"] and total in status["cost"]["tooltip"]
     )

@@ -1,4 +1,4 @@
-"""Which modules a server imports before its first exact count."""
+"""Tests which modules a server imports before its first exact count."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sidecar.config.settings import AGENTS, Agents
 if TYPE_CHECKING:
     from pathlib import Path
 
-# This starts half a minute after the server instead of half a second, so the first count comes
-# before it on any machine.
+# Delays this start from half a second to half a minute, so that the first count precedes it on any
+# machine.
 SERVER = """
 import sys
 
@@ -50,16 +50,14 @@ ROOMS = (
 
 @pytest.fixture(autouse=True)
 def nothing_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove all configuration, because most users have none."""
+    """Remove all configuration files."""
     monkeypatch.delenv("TOKEN_SIDECAR_CONFIG")
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
 
 
 def imported(tmp_path: Path, until: str) -> set[str]:
-    """Return the modules that a server has imported when it shows its first count, or its first
-    context.
-    """
+    """Return the modules that a server has imported when it first shows a count or a context."""
     log = tmp_path / "imports"
     with log.open("wb") as stderr:
         client = StdioClient([sys.executable, "-P", "-c", SERVER], stderr)
@@ -84,7 +82,7 @@ def imported(tmp_path: Path, until: str) -> set[str]:
 
 
 def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
-    """Return the modules that have one of these names or are inside them."""
+    """Return the modules that have one of these names or belong to such a package."""
     return sorted(one for one in modules if any(f"{one}.".startswith(f"{n}.") for n in names))
 
 

@@ -1,4 +1,4 @@
-"""Settings where the system cannot watch more files: reported once, and polled every two seconds."""
+"""Tests settings if the system cannot watch more files. They are then polled every two seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.client import SERVER, StdioClient
 if TYPE_CHECKING:
     from pathlib import Path
 
-# in a user namespace the test can set the limit without affecting other processes
+# in a user namespace, the limit can be changed without affecting other processes
 EXHAUSTED = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
 
 

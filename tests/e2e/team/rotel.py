@@ -1,4 +1,4 @@
-"""rotel, a real OpenTelemetry collector, writing to ClickHouse."""
+"""Runs rotel, a real OpenTelemetry collector that writes to ClickHouse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def free_port() -> int:
 
 
 class Rotel:
-    """The collector's process. It keeps its port when it is started again."""
+    """The collector's process. If it is restarted, it uses the same port."""
 
     def __init__(self, store: str, password: str = "") -> None:
         self._store, self._password, self._port = store, password, free_port()
@@ -45,7 +45,7 @@ class Rotel:
         self.starts += 1
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL). Records that it has not written yet are lost."""
+        """Kill the process with SIGKILL. Records that have not been written are lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

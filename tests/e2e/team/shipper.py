@@ -1,6 +1,7 @@
-"""Ships the calls of several users, one after the other, until all queues are empty.
+"""Ships the calls of several users, one user at a time, until all queues are empty.
 
-`python -m tests.e2e.team.shipper FOLDER...`: each folder holds a user's state and configuration.
+Run it as `python -m tests.e2e.team.shipper FOLDER...`. Each folder contains the state and
+configuration of a user.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BATCH = 200
 
 
 def become(user: Path) -> None:
-    """Use a user's own configuration, state and salt."""
+    """Switch to a user's configuration, state and salt."""
     os.environ["TOKEN_SIDECAR_CONFIG"] = str(user / "config.toml")
     os.environ["TOKEN_SIDECAR_STATE"] = str(user / "state")
 

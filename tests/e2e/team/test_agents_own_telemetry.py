@@ -1,4 +1,4 @@
-"""Real agents that export their own telemetry, while token-sidecar ships the same calls."""
+"""Tests agents that export their own telemetry while token-sidecar ships the same calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CALLS = (
 
 
 class ExportingCodex(Codex):
-    """Codex with an `[otel]` exporter."""
+    """Codex, configured with an `[otel]` exporter."""
 
     def configure(self, home: Path, url: str) -> None:
         super().configure(home, url)
@@ -61,7 +61,7 @@ class ExportingCodex(Codex):
 
 
 class ExportingClaudeCode(ClaudeCode):
-    """Claude Code with its own telemetry."""
+    """Claude Code, configured to export its own telemetry."""
 
     def environment(self, url: str) -> dict[str, str]:
         return super().environment(url) | {
@@ -75,12 +75,14 @@ class ExportingClaudeCode(ClaudeCode):
 
 
 class TeamCollector:
-    """Applies the processors of `collector.yaml`, which rotel lacks, and sends the rest to rotel."""
+    """Runs the processors in `collector.yaml`, which rotel does not support, and forwards the
+    results to rotel.
+    """
 
     def __init__(self, target: Rotel) -> None:
         self._target = target
         self.requests: list[ExportLogsServiceRequest] = []
-        """The requests that were sent to rotel."""
+        """The requests that were forwarded to rotel."""
         self.headers: list[dict[str, str]] = []
         processors = yaml.safe_load((SCHEMA.parent / "collector.yaml").read_text())["processors"]
         (drop,) = processors["filter/calls"]["logs"]["log_record"]
@@ -164,7 +166,7 @@ def rotel(store: ClickHouse) -> Iterator[Rotel]:
 def scene(
     request: pytest.FixtureRequest, tmp_path: Path, rotel: Rotel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Scene]:
-    """Yield a scene in which our server ships the calls, and the agent exports them too."""
+    """Yield a scene in which both our server and the agent report the calls."""
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -209,7 +211,7 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
     billed = [call.usage for call in scene.vendor.billed() if call.usage]
     tokens = Counter((use.uncached, use.cache_read, use.cache_write, use.output) for use in billed)
 
-    # Only the agent reports its calls.
+    # Only the agent has reported its calls.
     rows = await_rows(store, lambda rows: len(rows) >= len(billed))
     assert {(row[0], row[1]) for row in rows} == {(scene.agent.name, scene.agent.name)}
     assert Counter(tokens_of(row) for row in rows) == tokens
@@ -217,7 +219,7 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
     resource = store.rows("SELECT DISTINCT user, team FROM llm.calls FINAL")
     assert resource == [["0123456789abcdef", "platform"]]
 
-    # token-sidecar reports them, too.
+    # token-sidecar has reported the calls, too.
     config_file().write_text(f'[ledger]\notel-endpoint = "{rotel.url}"\n')
     done = CliRunner().invoke(cost, ["ship", "--json"])
     assert done.exit_code == 0, done.output
@@ -225,7 +227,7 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
     shipped = await_rows(store, lambda rows: all(row[0] == "token-sidecar" for row in rows))
     check_against_the_ledger(scene, shipped)
 
-    # The agent's reports arrive again, after those of token-sidecar.
+    # The agent's reports arrive again, after those from token-sidecar.
     reports = "SELECT count() FROM otel.otel_logs WHERE ServiceName != 'token-sidecar'"
     before = int(store.rows(reports)[0][0])
     collector.send_again()
@@ -244,7 +246,7 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
 
 
 def check_against_the_ledger(scene: Scene, rows: list[list[str]]) -> None:
-    """Check that the store has each call of the ledger once, to the token and with its exact cost."""
+    """Check that the store contains each call in the ledger once, with equal tokens and costs."""
     calls = scene.sidecar.export_calls()
     writes = ("cacheWriteTokens", "cacheWrite5mTokens", "cacheWrite1hTokens")
     expected = Counter(

@@ -1,4 +1,4 @@
-"""What `contrib/team` deploys: its queries run against the schema, and its files are valid."""
+"""Tests that the files in `contrib/team` are valid, and that their queries match the schema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUERIES = {panel["title"]: panel["targets"][0]["rawSql"] for panel in DASHBOARD[
 
 
 def expand(query: str, since: str, until: str, teams: str) -> str:
-    """What Grafana sends for a query with macros."""
+    """Return a query with Grafana's macros expanded."""
     dates = rf"\1 >= toDate('{since}') AND \1 <= toDate('{until}')"
     times = rf"\1 >= toDateTime('{since}') AND \1 <= toDateTime('{until}') + 86400"
     query = re.sub(r"\$__dateFilter\(([\w.]+)\)", dates, query)
@@ -44,7 +44,7 @@ def expand(query: str, since: str, until: str, teams: str) -> str:
 def report_files(
     store: ClickHouse, identity: Identity, calls: int, usd: str | None, minutes: int
 ) -> None:
-    """Report a repository's CLAUDE.md and the user's own in two workspaces."""
+    """Report a repository's CLAUDE.md and the user's own CLAUDE.md in two workspaces."""
     at = time.time_ns() + minutes * 60_000_000_000
     own = "file:///home/jane/.claude/CLAUDE.md"
     records = [
@@ -204,7 +204,7 @@ def test_the_guides_command_computes_the_hash_of_a_user(monkeypatch: pytest.Monk
 
 
 def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
-    """By the statements of the guide."""
+    """Uses the statements in the guide."""
     part = GUIDE.split("## Delete a user's rows")[1].split("\n## ")[0]
     (script,) = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
     ((user,),) = store.rows("SELECT user FROM llm.daily WHERE team = 'team1' LIMIT 1")
@@ -253,7 +253,9 @@ def test_calls_without_a_session_are_not_one_session(tmp_path: Path) -> None:
 
 
 def test_a_call_that_moves_to_another_month_counts_once(store: ClickHouse) -> None:
-    """Two reports of a call near midnight fall into two partitions, the higher version into either."""
+    """Two reports of a call near midnight are in different partitions. Either may have the higher
+    version.
+    """
     days = ("toDate(at)", "2027-01-31", "2027-02-01")
     for number, versions in enumerate(((1, 2), (2, 1))):
         for at, version in zip(
@@ -318,7 +320,7 @@ def test_compose_is_valid_by_the_compose_specification() -> None:
 
 
 def test_the_dashboard_has_only_keys_that_grafana_knows() -> None:
-    """Grafana's own types read it, and write the same again."""
+    """The dashboard does not change when Grafana's own types read and write it."""
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.cog.plugins import register_default_plugins
     from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -329,7 +331,7 @@ def test_the_dashboard_has_only_keys_that_grafana_knows() -> None:
 
 
 def only_keys_of(value: Any, keys: Any) -> Any:
-    """A value without the defaults that were added to it."""
+    """Return a value without the defaults that Grafana added."""
     if isinstance(keys, dict):
         return {name: only_keys_of(value[name], keys[name]) for name in keys if name in value}
     if isinstance(keys, list):
@@ -338,7 +340,9 @@ def only_keys_of(value: Any, keys: Any) -> Any:
 
 
 def test_pipelines_of_the_collector_use_what_is_declared() -> None:
-    """No package has a schema of the collector's configuration."""
+    """Checks only the names in the collector's configuration, because no package has a schema for
+    it.
+    """
     service = COLLECTOR["service"]
     for pipeline in service["pipelines"].values():
         for kind in ("receivers", "processors", "exporters"):

@@ -1,7 +1,7 @@
-"""Ledgers of many users, a real collector and the real engine, under crashes.
+"""Tests many users' ledgers with a real collector and a real ClickHouse, including crashes.
 
-Shippers and collector are killed at random points. The collector acknowledges records before it
-has written them, so some are lost, and `cost ship --verify` sends them again.
+Shippers and the collector are killed at random times. The collector acknowledges records before it
+has written them, so some records are lost. `cost ship --verify` sends these records again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Totals(NamedTuple):
 
 
 class Team:
-    """The ledgers of a team, each with what its agents' own telemetry reports."""
+    """The ledgers of a team, and the telemetry that the agents report."""
 
     def __init__(self, folder: Path, users: int, calls: int, store: str, collector: str) -> None:
         self.random = random.Random(31)
@@ -72,7 +72,7 @@ class Team:
                 f'[team]\nuser = "{user.name}@example.com"\nteam = "team{number % 3}"\n'
                 f'salt-env = "TEAM_SALT"\nstore = "{store}"\nstore-password-env = "STORE_PASSWORD"\n'
             )
-            # One machine's clock is wrong by days.
+            # The clock of one machine is several days off.
             skew = timedelta(days=3 if number == 0 else 0)
             self.events[user] = [self._event(user.name, n, skew) for n in range(calls)]
             self.record(user, self.events[user])
@@ -82,7 +82,7 @@ class Team:
         agent = pick.choice(list(AGENTS))
         provider, *models = AGENTS[agent]
         session = f"{user}-{agent}-{number // 40}"
-        # The last minutes of the month, too: its reports may fall into two partitions.
+        # Includes the end of a month, because reports of one call may be in two partitions.
         at = START + skew + timedelta(seconds=pick.randrange(DAYS * 86_400))
         if pick.random() < 0.05:
             at = datetime(2026, 10, 31, 23, 59, pick.randrange(60), tzinfo=UTC)
@@ -116,7 +116,9 @@ class Team:
         book.close()
 
     def amend(self, user: Path, share: float) -> None:
-        """Give a share of a user's calls more output, as agents do that write partial counts first."""
+        """Increase the output of some of a user's calls, like agents that write partial counts
+        first.
+        """
         events = self.events[user]
         for index in self.random.sample(range(len(events)), int(len(events) * share)):
             buckets = events[index].buckets
@@ -125,7 +127,9 @@ class Team:
         self.record(user, events)
 
     def telemetry(self, user: Path, share: float) -> list[tuple[str, Record]]:
-        """What the agents themselves report of a share of a user's calls, with other clocks."""
+        """Return the telemetry that agents report for some of a user's calls, with different
+        clocks.
+        """
         reported = (event for event in self.events[user] if event.telemetry_id)
         return [
             (event.agent, self._agents_report(event))
@@ -175,7 +179,7 @@ class Team:
         return Prices()
 
     def totals(self, user: Path) -> Totals:
-        """The totals of a user's ledger."""
+        """Return the totals of a user's ledger."""
         book = CostBook(user / "state")
         calls = prompt = completion = 0
         usd = Decimal(0)
@@ -193,7 +197,7 @@ def hash_of(user: Path) -> str:
 
 
 class Chaos:
-    """Two shippers and a collector that are killed and started again."""
+    """Two shippers and a collector, which are repeatedly killed and restarted."""
 
     def __init__(self, team: Team, collector: Rotel) -> None:
         self.team, self.collector, self.random = team, collector, random.Random(7)
@@ -201,7 +205,7 @@ class Chaos:
         self.kills = 0
 
     def run(self, kills: int, longest_wait: float) -> None:
-        """Kill a process at random points, and amend calls meanwhile."""
+        """Kill a process at random times, and amend calls in the meantime."""
         amended = list(self.team.folders)
         while self.kills < kills:
             for number in range(2):
@@ -212,7 +216,8 @@ class Chaos:
                 self._kill(victim)
             else:
                 self.collector.kill()
-                time.sleep(2 if self.kills == kills // 2 else 0)  # away for a while
+                if self.kills == kills // 2:
+                    time.sleep(2)
                 self.collector.start()
             self.kills += 1
             for _ in range(1 + len(self.team.folders) // kills):
@@ -263,7 +268,9 @@ def post(collector: Rotel, agent: str, records: list[Record]) -> None:
 
 
 def verify(team: Team) -> list[dict[str, Any]]:
-    """Run `cost ship --verify` for each user until the store lacks nothing; the last results."""
+    """Run `cost ship --verify` for each user until no calls are missing, and return the last
+    results.
+    """
     for _ in range(10):
         results = []
         for user in team.folders:
@@ -274,7 +281,7 @@ def verify(team: Team) -> list[dict[str, Any]]:
             results.append(json.loads(done.stdout))
         if not any(result["missing"] or result["accepted"] for result in results):
             return results
-        time.sleep(2)  # the collector writes every 200 ms
+        time.sleep(2)  # the collector writes its records every 200 ms
     raise AssertionError(f"the store still lacks calls: {results}")
 
 
@@ -295,7 +302,7 @@ def collector(store: ClickHouse) -> Iterator[Rotel]:
 
 
 def check(team: Team, store: ClickHouse) -> None:
-    """The store holds each call of the ledgers once, to the token and the cent."""
+    """Check that the store contains each call in the ledgers once, with equal tokens and costs."""
     expected = {hash_of(user): team.totals(user) for user in team.folders}
     sums = "sum(input + cache_read + cache_write), sum(output + reasoning), sum(cost)"
     for query in (
@@ -320,14 +327,14 @@ def run(
     reports = [report for user in team.folders for report in team.telemetry(user, 0.3)]
     for agent in AGENTS:
         records = [record for named, record in reports if named == agent]
-        for start in range(0, len(records) // 2, 1_000):  # before the ledger's
+        for start in range(0, len(records) // 2, 1_000):  # reported before the ledger's calls
             post(collector, agent, records[: len(records) // 2][start : start + 1_000])
     chaos = Chaos(team, collector)
     chaos.run(kills, 1.5)
     collector.await_ready()
     for agent in AGENTS:
         records = [record for named, record in reports if named == agent]
-        for start in range(0, len(records) - len(records) // 2, 1_000):  # and after them
+        for start in range(0, len(records) - len(records) // 2, 1_000):
             post(collector, agent, records[len(records) // 2 :][start : start + 1_000])
     verify(team)
     store.compute_daily()

@@ -1,4 +1,4 @@
-"""Reports over the team's store: the numbers of the ledgers, with users and teams as keys."""
+"""Tests that reports from the team's store match the ledgers, with users and teams as keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 
 
 def events(user: int) -> list[LedgerEvent]:
-    """Calls of five days with listed, reported and unknown prices."""
+    """Return calls from five days with list prices, reported costs and unknown prices."""
     return [
         LedgerEvent(
             at=NOW - timedelta(days=number % 5),
@@ -68,12 +68,12 @@ def events(user: int) -> list[LedgerEvent]:
 
 
 def insert(store: ClickHouse, calls: list[QueuedCall], resource: dict[str, str]) -> None:
-    """Write the records of calls as the collector does."""
+    """Write calls to the store like the collector."""
     insert_records(store, [call.record for call in calls], resource)
 
 
 def insert_records(store: ClickHouse, records: list[Record], resource: dict[str, str]) -> None:
-    """Write records as the collector does."""
+    """Write records to the store like the collector."""
     rows = [
         {
             "Timestamp": f"{record.nanoseconds / 1e9:.3f}",
@@ -90,7 +90,7 @@ def insert_records(store: ClickHouse, records: list[Record], resource: dict[str,
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
-    """The calls of three users in two teams."""
+    """A store with the calls of three users in two teams."""
     folder = tmp_path_factory.mktemp("store")
     store = ClickHouse(folder / "store", PASSWORD)
     for user in range(3):

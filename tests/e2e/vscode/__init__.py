@@ -1,1 +1,1 @@
-"""Tests of a real VS Code: code-server in Chromium, checked from inside its extension host."""
+"""Tests with a real VS Code, which runs in code-server and Chromium."""

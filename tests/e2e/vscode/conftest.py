@@ -1,8 +1,8 @@
-"""Fixtures for one VS Code server and one browser, whose windows the tests share where they can.
+"""Fixtures for VS Code and a browser.
 
-Opening a window costs more than most tests. All modules share `window`, the tests of one module
-share
-`module_window`, and `open_window` serves tests that need their own workspace or start.
+Opening a window takes longer than most tests, so windows are shared where possible: `window` by all
+modules, and `module_window` by the tests of a module. `open_window` is for tests that need their
+own workspace.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 START_SECONDS = 300
-"""A window can take 25 s to open on two busy cores. The first window also waits for the builds."""
+"""Opening a window can take 25 s on a busy machine. The first window also waits for the builds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give these tests more time, and run the tests of the shared window one after another."""
+    """Extend the timeout, and run the tests of the shared window one after another."""
     ours = [index for index, item in enumerate(items) if item.path.parent == HERE]
     shared_first = sorted(
         (items[index] for index in ours), key=lambda item: "window" not in _fixtures(item)
@@ -50,7 +50,7 @@ def _fixtures(item: pytest.Item) -> list[str]:
 
 @pytest.fixture(scope="session")
 def code_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeServer]:
-    """A running VS Code server with our extension and the probe extension."""
+    """A running VS Code server with our extension and a test extension."""
     folder = tmp_path_factory.mktemp("code")
     server = CodeServer(folder, editors_setup.ensure_vscode())
     server.install(build_vsix(), build_probe(folder), build_sample(folder))
@@ -63,7 +63,7 @@ def code_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeServer
 
 @pytest.fixture(scope="session")
 def browser(code_server: CodeServer) -> Iterator[Browser]:
-    """A Chromium with one page."""
+    """A Chromium browser with one page."""
     browser = Browser(code_server.vscode, editors_setup.ensure_chromium())
     yield browser
     browser.stop()
@@ -79,19 +79,19 @@ def _new_window(
 
 _session_window = pytest.fixture(scope="session", name="session_window")(_new_window)
 module_window = pytest.fixture(scope="module")(_new_window)
-"""A window shared by the tests of one module. Call `tidy` before each test."""
+"""A window that the tests of a module share. Call `tidy` before each test."""
 
 
 @pytest.fixture
 def window(session_window: Window) -> Window:
-    """The window shared by all modules, with all editors closed. Each test writes its own files."""
+    """A window that all modules share. All editors are closed. Each test writes its own files."""
     session_window.tidy()
     return session_window
 
 
 @pytest.fixture
 def project_file(window: Window) -> Iterator[Path]:
-    """The path of the shared window's project file, which is removed after the test."""
+    """The path of the project file in the shared window. The file is removed after the test."""
     file = window.root / ".token-sidecar.toml"
     yield file
     file.unlink(missing_ok=True)
@@ -99,9 +99,7 @@ def project_file(window: Window) -> Iterator[Path]:
 
 @pytest.fixture
 def open_window(code_server: CodeServer, browser: Browser, tmp_path: Path) -> Callable[..., Window]:
-    """Return a function that opens a separate window on a folder with given files and user
-    settings.
-    """
+    """Return a function that opens a new window with the given files and user settings."""
 
     def opened(files: dict[str, str] | None = None, **settings: object) -> Window:
         root = tmp_path / "folder"

@@ -1,6 +1,4 @@
-"""A real VS Code for the tests: its server, the browser that shows it, and access to its extension
-host.
-"""
+"""Runs a real VS Code: a server, a browser, and access to the extension host."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 EXTENSION = ROOT / "editors/vscode"
 PATIENCE_S = 60.0
 OPENINGS = 3
-"""VS Code sometimes opens a workspace file without its folders, so opening is retried."""
+"""VS Code sometimes opens a workspace file without its folders. If so, it is opened again."""
 TIDY = """
     const run = vscode.commands.executeCommand;
     await run("workbench.action.closeQuickOpen");
@@ -42,7 +40,7 @@ THEMES = {
     "high-contrast": "Default High Contrast",
     "high-contrast-light": "Default High Contrast Light",
 }
-"""Names of themes by the class that VS Code gives to webviews."""
+"""The names of themes, by the CSS class that VS Code gives to webviews."""
 CONTEXT = "main:has(h1):not(:has(form))"
 REPORT = "main:has(form)"
 """The contents of the context view and of the cost report."""
@@ -70,8 +68,8 @@ SETTINGS = {
 
 @functools.cache
 def build_vsix() -> Path:
-    """Build the extension with `npm ci && npm run package`. `npm ci` runs only if the lock file
-    has changed.
+    """Build the extension with `npm run package`. `npm ci` runs only if the lock file has
+    changed.
     """
     vscode = editors_setup.ensure_vscode()
     lock = EXTENSION / "package-lock.json"
@@ -84,7 +82,9 @@ def build_vsix() -> Path:
 
 
 def build_probe(folder: Path) -> Path:
-    """Build the test-only extension. A .vsix is a zip that contains the extension in a folder."""
+    """Build the test extension. A .vsix file is a zip archive that contains an extension in a
+    folder.
+    """
     vsix = folder / "probe.vsix"
     with zipfile.ZipFile(vsix, "w") as archive:
         for file in (HERE / "probe").iterdir():
@@ -93,7 +93,7 @@ def build_probe(folder: Path) -> Path:
 
 
 def build_sample(folder: Path) -> Path:
-    """Build the sample extension with the commands in its first lines."""
+    """Build the sample extension with the commands in its header."""
     sample = EXTENSION / "sample"
     bundle = _bundle(sample / "extension.ts", folder / "sample.js")
     vsix = folder / "sample.vsix"
@@ -104,7 +104,7 @@ def build_sample(folder: Path) -> Path:
 
 
 def build_page(folder: Path) -> Path:
-    """Build a bundle that exports `LivePage`."""
+    """Build a JavaScript bundle that exports `LivePage`."""
     return _bundle(EXTENSION / "src/page.ts", folder / "page.js")
 
 
@@ -121,8 +121,10 @@ class CodeServer:
     """A VS Code server in its own process group, with both extensions installed."""
 
     def __init__(self, folder: Path, vscode: VSCode, path: str | None = None) -> None:
-        """`path` is the PATH of the login shell. Without it, this environment's programs come
-        first.
+        """Create a server that is not running yet.
+
+        Args:
+            path: PATH in the login shell. By default, PATH of this process.
         """
         self.folder, self.vscode = folder, vscode
         self.path = path or f"{Path(sys.executable).parent}:$PATH"
@@ -162,14 +164,12 @@ class CodeServer:
         wait_for(self._healthy, "code-server to answer")
 
     def configure(self, settings: dict[str, Any]) -> None:
-        """Write the default test settings and these settings.
+        """Write settings in addition to the tests' defaults.
 
-        Ours go into the machine's file, because code-server is a remote window: settings of
-        scope `machine`
-        are only read from there, and an open window watches that file but not the user's. The
-        file is
-        replaced in one step and only if it changed, because VS Code rejects a half-written
-        file.
+        The settings are written to the machine's settings file. code-server is a remote window,
+        which reads settings of scope `machine` only from there, and does not watch the user's file.
+        The file is replaced atomically and only if it has changed, because VS Code rejects an
+        incomplete file.
         """
         ours = {key: value for key, value in settings.items() if key.startswith("tokenSidecar.")}
         others = {key: value for key, value in settings.items() if key not in ours}
@@ -184,11 +184,11 @@ class CodeServer:
             written.replace(file)
 
     def url(self, kind: str, path: Path) -> str:
-        """Return the URL of a folder, or of a workspace file (`kind` is `folder` or `workspace`)."""
+        """Return the URL that opens a folder or a workspace file, depending on `kind`."""
         return f"http://127.0.0.1:{self.port}/?{kind}={quote(str(path))}"
 
     def stop(self) -> None:
-        """Stop the whole process group."""
+        """Stop all processes of the server."""
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
             try:
@@ -221,7 +221,7 @@ class CodeServer:
 
 
 class Browser:
-    """A Chromium with one page, driven by Playwright in a Node process."""
+    """A Chromium browser with one page. Playwright controls it from a Node process."""
 
     def __init__(self, vscode: VSCode, chromium: Path) -> None:
         self.vscode = vscode
@@ -237,7 +237,7 @@ class Browser:
         self._answer()
 
     def run(self, code: str, *args: Any) -> Any:
-        """Run a function body in the driver with `page` and `args`, and return its JSON result."""
+        """Run JavaScript in the Node process with `page` and `args`, and return the JSON result."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"code": code, "args": args}).encode() + b"\n")
         self.process.stdin.flush()
@@ -250,7 +250,7 @@ class Browser:
         return _result(json.loads(line))
 
     def stop(self) -> None:
-        """Close the browser and stop its process group."""
+        """Close the browser, and stop all of its processes."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -263,14 +263,14 @@ class Browser:
 
 
 class Window:
-    """A window of VS Code: its page and its extension host."""
+    """A window of VS Code, consisting of a page and an extension host."""
 
     def __init__(self, server: CodeServer, browser: Browser, root: Path) -> None:
         self.server, self.browser, self.root = server, browser, root
         self.socket = root.parent / "probe.sock"
 
     def open(self, kind: str = "folder") -> None:
-        """Open the folder or workspace file, and wait until its extension host responds."""
+        """Open the folder or workspace file, and wait until the extension host responds."""
         self.browser.window = self
         folders = "return (vscode.workspace.workspaceFolders ?? []).length"
         for _ in range(OPENINGS):
@@ -282,9 +282,7 @@ class Window:
         raise AssertionError("VS Code opened the workspace without its folders")
 
     def tidy(self) -> None:
-        """Open the window unless it is already shown, and close its editors, pickers and
-        notifications.
-        """
+        """Show this window, and close all editors, pickers and notifications."""
         self.server.configure({})
         if self.browser.window is not self:
             self.open()
@@ -292,7 +290,7 @@ class Window:
         self.page("await page.emulateMedia({colorScheme: 'dark'}); await page.mouse.move(400, 300)")
 
     def host(self, code: str, *args: Any) -> Any:
-        """Run a function body in the extension host with `vscode`, `until` and `args`."""
+        """Run JavaScript in the extension host with `vscode`, `until` and `args`."""
         connection = _UnixConnection(self.socket)
         try:
             connection.request("POST", "/", json.dumps({"code": code, "args": args}))
@@ -301,11 +299,13 @@ class Window:
             connection.close()
 
     def page(self, code: str, *args: Any) -> Any:
-        """Run a function body in the browser's driver with `page` and `args`."""
+        """Run JavaScript in the Node process with `page` and `args`."""
         return self.browser.run(code, *args)
 
     def show(self, name: str, text: str | None = None) -> Path:
-        """Open a file of the workspace in the editor, after writing `text` to it if given."""
+        """Open a file of the workspace in the editor. If `text` is given, it is written to the file
+        first.
+        """
         path = (self.root if self.root.is_dir() else self.root.parent) / name
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -318,8 +318,8 @@ class Window:
         self.page("await page.locator('.native-edit-context, textarea.inputarea').first().focus()")
 
     def status(self) -> str | None:
-        """Return the text of the status bar item, or None if it is not shown."""
-        # Read in one step, because the item may disappear between two.
+        """Return the text of the status bar item, or None if the item is hidden."""
+        # Read everything in one step, because the item may disappear between two steps.
         label = self.page(
             "return await page.evaluate((id) => "
             "document.querySelector(`[id='${id}'] a`)?.getAttribute('aria-label') ?? null, args[0])",
@@ -328,7 +328,7 @@ class Window:
         return None if label is None else str(label)
 
     def wait_status(self, text: str) -> str:
-        """Wait until the status bar item shows `text`, alone or followed by further text."""
+        """Wait until the text of the status bar item is `text`, or starts with it."""
         seen: list[str | None] = []
 
         def shown() -> bool:
@@ -342,7 +342,7 @@ class Window:
         return seen[-1] or ""
 
     def themes(self) -> Iterator[str]:
-        """Switch to each theme, and yield its name when webviews use it."""
+        """Switch to each theme in turn, and yield its name once webviews use it."""
         change = "await vscode.workspace.getConfiguration().update(args[0], args[1], true)"
         classes = """
             for (const frame of page.frames())
@@ -357,7 +357,7 @@ class Window:
             yield name
 
     def frame_text(self, selector: str) -> str:
-        """Return the text of an element in a webview, or "" if it is not shown."""
+        """Return the text of an element in a webview, or "" if the element is not displayed."""
         code = """
             for (const frame of page.frames()) {
                 if (!(await frame.locator(args[0]).count().catch(() => 0))) continue;
@@ -368,11 +368,11 @@ class Window:
         return str(self.page(code, selector))
 
     def context(self) -> str:
-        """Return the text of the context view, or "" if it is not shown."""
+        """Return the text of the context view, or "" if the view is hidden."""
         return self.frame_text(CONTEXT)
 
     def sessions(self) -> list[str]:
-        """Return the rows of the tree of sessions, each on one line."""
+        """Return the rows in the tree of sessions."""
         rows = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Sessions$/i})})"
         code = f"return await {rows}.locator('.monaco-list-row').allInnerTexts()"
         return [str(text).replace("\n", " ") for text in self.page(code)]
@@ -384,7 +384,7 @@ class Window:
         self.page("await page.screenshot({path: args[0]})", str(path))
 
     def ask(self, method: str, **params: Any) -> Any:
-        """Send a request of the protocol as another extension would."""
+        """Send a protocol request through the API for other extensions."""
         code = """
             const ours = vscode.extensions.getExtension("token-sidecar.token-sidecar");
             return await ours.exports.request(args[0], args[1]);
@@ -392,7 +392,7 @@ class Window:
         return self.host(code, method, params)
 
     def messages(self) -> list[str]:
-        """Return the notifications that the page shows."""
+        """Return the notifications on the page."""
         find = "page.locator('.notification-list-item-message').allInnerTexts()"
         return [str(text) for text in self.page(f"return await {find}")]
 
@@ -402,7 +402,7 @@ class Window:
         self.page(f"await page.locator('{button}', {{hasText: args[0]}}).first().click()", name)
 
     def server_pid(self) -> int | None:
-        """Return the process id of the server that this window's extension host started."""
+        """Return the process id of the server that this window started."""
         host = int(self.host("return process.pid"))
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -437,7 +437,11 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def wait_for(test: Any, what: Any, seconds: float = PATIENCE_S) -> None:
-    """Poll until `test()` is true. Raises AssertionError with `what` on timeout."""
+    """Wait until `test()` is true.
+
+    Raises:
+        AssertionError: A timeout occurred. The message includes `what`.
+    """
     end = time.monotonic() + seconds
     while not test():
         assert time.monotonic() < end, f"waited in vain for {what() if callable(what) else what}"

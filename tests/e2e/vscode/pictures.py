@@ -1,6 +1,6 @@
-"""Draws the pictures of the documentation: `python -m tests.e2e.vscode.pictures`.
+"""Draws the pictures in the documentation: `python -m tests.e2e.vscode.pictures`.
 
-A real VS Code shows generated sessions of a fortnight, in a light and a dark theme.
+A real VS Code displays two weeks of generated sessions in a light and a dark theme.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Prefer small functions, plain names and early returns. Errors say what to do nex
 
 
 def write_sessions(home: Path, root: Path) -> None:
-    """Write sessions of Claude Code and Codex, the last of which is still running."""
+    """Write sessions of Claude Code and Codex. The last session is still running."""
     claude, codex = ClaudeHome(home / ".claude", seed=7), CodexHome(home / ".codex", seed=7)
     now = datetime.now(UTC)
     for number, title in enumerate(TITLES):
@@ -72,7 +72,6 @@ def write_sessions(home: Path, root: Path) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Write the pictures."""
     server = CodeServer(folder, editors_setup.ensure_vscode())
     server.install(build_vsix(), build_probe(folder))
     root = folder / "work" / "parser"
@@ -94,7 +93,7 @@ def draw(folder: Path) -> None:
         wait_for(lambda: "What comes next" in window.context(), window.context)
         window.host(run, "notifications.clearAll")
         for theme in itertools.islice(window.themes(), 2):
-            window.page("await page.waitForTimeout(1500)")  # for the colours of all parts
+            window.page("await page.waitForTimeout(1500)")  # shows the colours of all parts
             picture = IMAGES / f"vscode-{theme}.png"
             window.page("await page.screenshot({path: args[0]})", str(picture))
             sys.stdout.write(f"{picture}\n")

@@ -1,4 +1,4 @@
-"""Claude Code and Codex work in the folder of a real VS Code while a user types."""
+"""Tests a real VS Code in a folder where Claude Code and Codex are working."""
 
 from __future__ import annotations
 
@@ -37,18 +37,16 @@ SEEDS = itertools.count(1)
 
 
 class Agents:
-    """The agents' folders in the home of the VS Code server, and the expected numbers."""
+    """The agents' folders in the home folder of the VS Code server, and the expected numbers."""
 
     def __init__(self, server: CodeServer) -> None:
-        # ids are drawn from the seed, and the server's ledger outlives a test
+        # ids are based on the seed, and the server's ledger is kept between tests
         self.claude = ClaudeHome(server.home / ".claude", seed=next(SEEDS))
         self.codex = CodexHome(server.home / ".codex", seed=next(SEEDS))
         begin_now(self.claude.clock)
 
     def cost(self, session: Transcript | None = None) -> Decimal:
-        """Return the expected cost in USD of Claude's calls, or of one session, from the price
-        list.
-        """
+        """Return the expected cost in USD of all of Claude's calls or of one session."""
         prices = Prices()
         costs = [
             prices.price(
@@ -76,7 +74,7 @@ def installed_agents(code_server: CodeServer) -> Agents:
 
 @pytest.fixture
 def agents(installed_agents: Agents) -> Agents:
-    """The agents, whose next sessions are newer than those of earlier tests."""
+    """The agents. Their next sessions are newer than those of earlier tests."""
     clocks = installed_agents.claude.clock, installed_agents.codex.clock
     latest = max(clock.now for clock in clocks)
     for clock in clocks:
@@ -85,19 +83,19 @@ def agents(installed_agents: Agents) -> Agents:
 
 
 def reply(session: Transcript, more: int = 30_000) -> None:
-    """Append a turn whose prompt is this many tokens longer than the one before."""
+    """Append a turn whose prompt is longer than the previous prompt by this number of tokens."""
     session.user()
     session.cached += more
     session.reply()
 
 
 def share(window: Window, session: str, tokens: int | None) -> str:
-    """Format a session's share of its usable window, such as `43 %`."""
+    """Format a percentage of the usable window, such as `43 %`."""
     rows: list[dict[str, Any]] = []
 
     def has_window() -> bool:
         listed = window.ask("context/sessions", all=True)
-        # a session has no window until its first reply was read
+        # the window of a session is unknown until its first reply has been read
         rows[:] = [row for row in listed if row["id"] == session and row["limit"]]
         return bool(rows)
 
@@ -108,7 +106,7 @@ def share(window: Window, session: str, tokens: int | None) -> str:
 
 
 def wait_shown(window: Window, text: str) -> None:
-    """Wait until the status bar item ends with a text."""
+    """Wait until the text of the status bar item ends with this text."""
     wait_for(
         lambda: (window.status() or "").endswith(text),
         lambda: f"{text!r} in the status bar: {window.status()!r}",
@@ -116,7 +114,7 @@ def wait_shown(window: Window, text: str) -> None:
 
 
 def wait_row(window: Window, *parts: str) -> None:
-    """Wait until one row of the tree of sessions contains all of these texts."""
+    """Wait until a row in the tree of sessions contains all of these texts."""
 
     def is_there() -> bool:
         return any(all(part in text for part in parts) for text in window.sessions())
@@ -139,7 +137,7 @@ def type_words(window: Window, words: str) -> None:
 
 @pytest.fixture
 def working(module_window: Window) -> Window:
-    """A window with a document and a context view that is tall enough for its rows."""
+    """A window with a document, and a context view that is tall enough for its rows."""
     window = module_window
     window.tidy()
     window.show("notes.md", "# Notes\n")
@@ -149,7 +147,7 @@ def working(module_window: Window) -> Window:
 
 
 def share_of(window: Window, codex: CodexHome, thread: str) -> Callable[[], str]:
-    """Return the current share of the thread's window."""
+    """Return the percentage of the thread's window that is used."""
 
     def now() -> str:
         tokens, limit = codex.truth.context[thread], codex.truth.window[thread]
@@ -242,7 +240,7 @@ def test_sessions_are_sorted_and_reported(working: Window, agents: Agents) -> No
     window.page("await page.locator('.quick-input-list-entry', {hasText: 'Context'}).click()")
 
     def shares() -> list[int]:
-        # The text of a row is its label, which ends in a time, and its description.
+        # The text of a row consists of its label, which ends with a time, and its description.
         return [int(re.findall(r":\d\d(\d+) %", row)[0]) for row in window.sessions()]
 
     wait_for(lambda: shares() == sorted(shares(), reverse=True), lambda: str(window.sessions()))
@@ -262,7 +260,7 @@ def test_only_ended_sessions_are_hidden(working: Window, agents: Agents) -> None
     reply(idle, 10_000)
 
     def listed() -> list[str]:
-        # A row's text contains its age, which changes while the test runs.
+        # A row contains an age, which changes during the test.
         return sorted(re.sub(r"just now|\d+ (min|h) ago", "", row) for row in window.sessions())
 
     wait_row(window, "3 days ago", "$")

@@ -1,6 +1,4 @@
-"""The extension's API for other extensions, used by the sample extension, and the session
-commands.
-"""
+"""Tests the extension's API with the sample extension, and the session commands."""
 
 from __future__ import annotations
 
@@ -40,15 +38,15 @@ REPLY = {
 
 @pytest.fixture
 def notes(window: Window) -> Window:
-    """A window with a counted document."""
+    """A window with a document that has been counted."""
     window.show("notes.md", "Hello, world!\n")
     window.wait_status("4 tokens")
     return window
 
 
 def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
-    """The sample extension is built as its header says. It sends requests and hears of each status
-    change.
+    """The sample extension is built with the commands in its header. It sends requests and is
+    notified of status changes.
     """
     outside = str(notes.root.parent / "outside.md")
     Path(outside).write_text("Not of this folder\n")
@@ -56,7 +54,7 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
     before = notes.ask("cost/detail")["totals"]["calls"]
     notes.host(LISTEN)
     assert notes.host(SAMPLE + "return await sample.send(args[0]);", "Does it fit?") == "ok"
-    # an id is billed once, and all windows share one ledger
+    # ids are recorded only once, and all windows share one ledger
     reply = REPLY | {"id": f"chatcmpl-{uuid4()}"}
     notes.host(SAMPLE + "return await sample.received(args[0]);", reply)
     shown = SAMPLE + "return sample.tokens();"
@@ -66,13 +64,12 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
         return f"1,234, not {notes.host(shown)}; heard {heard}; {usage}; {notes.messages()}"
 
     wait_for(lambda: notes.host(shown) == 1234, missed)
-    notes.host(OPEN_OUTSIDE, outside)  # as VS Code sometimes opens its settings
+    notes.host(OPEN_OUTSIDE, outside)  # VS Code sometimes shows its settings editor like this
     assert notes.host(shown) == 1234, missed()
     assert notes.ask("cost/detail")["totals"]["calls"] == before + 1
 
 
 def test_a_plan_for_a_context_that_fits_reports_that(notes: Window) -> None:
-    """The message says that there is nothing to remove."""
     turns: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
     notes.ask("context/append", session="s", turns=turns)
     plan = notes.host("return await vscode.commands.executeCommand('tokenSidecar.fitContext');")

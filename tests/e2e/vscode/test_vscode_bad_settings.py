@@ -1,5 +1,5 @@
-"""Folders whose settings files are links, FIFOs, devices, bombs or hostile patterns, in a real VS
-Code.
+"""Tests a real VS Code with settings files that are links, FIFOs, devices, bombs or hostile
+patterns.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def repository(tmp_path: Path) -> Hostile:
 def test_hostile_settings_files_are_reported_without_their_contents(
     code_server: CodeServer, browser: Browser, repository: Hostile, tmp_path: Path
 ) -> None:
-    """Documents are still counted while typing, no file content is quoted, and no connection is
-    opened.
-    """
+    """Documents are still counted, file contents are not quoted, and no connections are opened."""
     trace = Trace(tmp_path / "trace")
     program = tmp_path / "programs/token-sidecar"
     program.parent.mkdir()

@@ -1,4 +1,4 @@
-"""A budget in a real VS Code: exceeded, shown as a diagnostic, fixed and undone."""
+"""Tests an exceeded budget in a real VS Code: the diagnostic, the fix and undo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ O200K = Reference("o200k_base")
 
 
 def diagnostics(window: Window) -> list[dict[str, Any]]:
-    """Return our diagnostics for the active document."""
+    """Return the diagnostics that our server reports for the active document."""
     code = """
         const { uri } = vscode.window.activeTextEditor.document;
         return vscode.languages.getDiagnostics(uri)
@@ -32,12 +32,14 @@ def diagnostics(window: Window) -> list[dict[str, Any]]:
 
 
 def text_of(window: Window) -> str:
-    """Return the active document's text as the client sees it."""
+    """Return the active document's text, with the same line endings."""
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
 
 
 def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Path) -> None:
-    """A warning marks the end of the budget. The fix shortens the text, and one undo restores it."""
+    """A warning marks the end of the budget. The fix shortens the text, and one undo restores the
+    text.
+    """
     assert BUDGET < O200K.count_whole(TEXT) < 2 * BUDGET + 30
     project_file.write_text(CONFIGURATION)
     window.show("AGENTS.md", TEXT[:60])
@@ -47,7 +49,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     window.page("await page.keyboard.press('Control+End')")
     window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
     wait_for(lambda: text_of(window) == TEXT, "the text to be there")
-    # while the editor is still typing, the text is first close to its budget
+    # while VS Code is typing, the text first reaches the warning level
     wait_for(
         lambda: [found["code"] for found in diagnostics(window)] == ["budget-exceeded"],
         "the diagnostic of the whole text",
@@ -74,7 +76,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
 
 
 def test_fit_without_a_budget_asks_for_a_size(window: Window) -> None:
-    """With no exceeded budget, the command asks the user for a size."""
+    """If no budget is exceeded, the command asks the user for a size."""
     window.show("plain.md", TEXT)
     window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
     window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")

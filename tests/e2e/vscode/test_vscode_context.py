@@ -1,4 +1,4 @@
-"""A conversation in a real VS Code: context view, cost report, choice of a model, and reset."""
+"""Tests a conversation in a real VS Code: context view, cost report, model picker and reset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USAGE = {"input_tokens": 12_345, "output_tokens": 678}
 
 @pytest.fixture
 def talking(module_window: Window) -> Iterator[Window]:
-    """A window with a conversation that has reported usage."""
+    """A window with a conversation whose usage has been reported."""
     window = module_window
     window.tidy()
     window.show("notes.md", TEXT)
@@ -41,7 +41,7 @@ def talking(module_window: Window) -> Iterator[Window]:
 
 
 def test_the_context_view_shows_the_rows_of_context_usage(talking: Window) -> None:
-    """A reset empties the view."""
+    """Resetting the conversation clears the view."""
     usage = talking.ask("context/usage")
     assert usage["tokens"] == 12_345 + 678
     talking.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
@@ -58,7 +58,7 @@ def test_the_context_view_shows_the_rows_of_context_usage(talking: Window) -> No
 
 
 def test_a_warning_is_shown_in_the_language_status(talking: Window) -> None:
-    """The server's warnings do not pop up; they are shown in the language status."""
+    """Warnings from the server do not appear as notifications, but in the language status."""
     turns = [{"role": "user", "content": "a long story " * 400}]
     talking.ask("context/set", session="s2", limit=1000)
     talking.ask("context/append", session="s2", turns=turns)
@@ -72,7 +72,7 @@ def test_a_warning_is_shown_in_the_language_status(talking: Window) -> None:
 
 
 def test_a_selected_model_counts_at_once(talking: Window) -> None:
-    """The picker writes no file."""
+    """The picker does not change any file."""
     talking.host("void vscode.commands.executeCommand('tokenSidecar.selectModel')")
     talking.page("await page.locator('.quick-input-list-entry').first().waitFor()")
     talking.page("await page.keyboard.type('gpt-4')")
@@ -87,7 +87,7 @@ def test_a_selected_model_counts_at_once(talking: Window) -> None:
 
 
 def test_probe_reports_that_endpoints_are_disabled(talking: Window) -> None:
-    """Without endpoints, no request is sent, and the command says so."""
+    """If there are no endpoints, the command sends no requests and reports this."""
     found = talking.host(
         "return await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     )
@@ -97,7 +97,7 @@ def test_probe_reports_that_endpoints_are_disabled(talking: Window) -> None:
 
 
 def test_a_fit_plan_is_applied_and_undone(talking: Window) -> None:
-    """The dialog shows the plan, and undo restores the removed messages."""
+    """A dialog shows the plan. Undo restores the removed messages."""
     turns = [
         {"role": role, "content": f"{number} " + "words that fill the window " * 40}
         for number in range(10)
@@ -121,7 +121,7 @@ def test_a_fit_plan_is_applied_and_undone(talking: Window) -> None:
 
 
 def test_probe_explains_why_a_server_does_not_count(open_window: OpenWindow) -> None:
-    """The list shows each endpoint's reason and the next step."""
+    """The list shows the reason for each endpoint, and the next step."""
     settings = {
         "tokenSidecar.model": "qwen-x",
         "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],

@@ -1,4 +1,4 @@
-"""Live exact counts in a real VS Code, typed on the page and read in the extension host."""
+"""Tests exact counts in a real VS Code while text is typed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ MIXED = "# 計画 🚀\r\n\r\nnaïve café — 東京都 👩‍👩‍👧\r\n/
 
 
 def exact(text: str) -> str:
-    """Return the status bar's text for the exact count of a text."""
+    """Return the text that the status bar shows for an exact count."""
     return f"{O200K.count_whole(text):,} tokens"
 
 
 def count(window: Window) -> Any:
-    """Return what the palette's count command returns for the active document and its selection."""
+    """Run the count command, and return the counts of the active document and the selection."""
     return window.host("return await vscode.commands.executeCommand('tokenSidecar.count')")
 
 
 def text_of(window: Window) -> str:
-    """Return the active document's text as the client sees it."""
+    """Return the active document's text, with the same line endings."""
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
 
 
 def wait_selected(window: Window, tokens: int) -> None:
-    """Wait until the status shows the selection's count, next to the document's."""
+    """Wait until the status shows the counts of the selection and the document."""
     selected = f" tokens, {tokens} selected"
     wait_for(lambda: selected in (window.status() or ""), f"{selected!r} in the status bar")
 
 
 def select(window: Window, *ranges: tuple[int, int, int, int]) -> list[str]:
-    """Select ranges of (line, character, line, character) in UTF-16 units, and return their texts."""
+    """Select ranges, and return their text. Positions are line and character, in UTF-16 code
+    units.
+    """
     code = """
         const editor = vscode.window.activeTextEditor;
         editor.selections = args[0].map((each) => new vscode.Selection(...each));
@@ -46,7 +48,7 @@ def select(window: Window, *ranges: tuple[int, int, int, int]) -> list[str]:
 
 
 def test_typing_shows_the_exact_count(window: Window) -> None:
-    """The text is typed on the page, and the status bar item ends up at the reference count."""
+    """Text is typed on the page. The status bar finally shows the reference count."""
     window.show("typed.md", "")
     window.focus()
     text = "Review the diff, then answer in one paragraph."
@@ -59,7 +61,7 @@ def test_typing_shows_the_exact_count(window: Window) -> None:
 
 
 def test_edits_after_wide_characters_are_applied_at_the_right_place(window: Window) -> None:
-    """The text contains CJK characters, emoji and CRLF line ends."""
+    """The document contains CJK characters, emoji and CRLF line endings."""
     window.show("mixed.md", MIXED)
     window.wait_status(exact(MIXED))
     edits = """
@@ -103,7 +105,7 @@ def test_an_untitled_document_is_counted(window: Window) -> None:
 
 
 def test_a_selection_is_counted_next_to_the_document(window: Window) -> None:
-    """Both the status bar and the command report the selection's count."""
+    """Both the status bar and the command show the selection's count."""
     window.show("selected.md", MIXED)
     window.wait_status(exact(MIXED))
     (chosen,) = select(window, (0, 2, 2, 8))
@@ -118,7 +120,7 @@ def test_a_selection_is_counted_next_to_the_document(window: Window) -> None:
 
 
 def test_a_selection_is_recounted_for_a_new_model(window: Window) -> None:
-    """The recount needs no key press."""
+    """The recount does not wait for a key press."""
     cl100k = Reference("cl100k_base")
     window.show("models.md", MIXED)
     window.wait_status(exact(MIXED))
@@ -134,7 +136,7 @@ def test_a_selection_is_recounted_for_a_new_model(window: Window) -> None:
 
 
 def test_several_selections_are_summed(window: Window) -> None:
-    """Each cursor's selection is counted separately."""
+    """The selections of several cursors are added up."""
     window.show("several.md", "alpha beta\ngamma delta\n")
     chosen = select(window, (0, 0, 0, 5), (1, 0, 1, 11))
     assert chosen == ["alpha", "gamma delta"]
@@ -143,7 +145,7 @@ def test_several_selections_are_summed(window: Window) -> None:
 
 
 def test_a_large_document_is_counted_exactly(window: Window) -> None:
-    """An edit of the document of one megabyte is counted right after."""
+    """The document has one megabyte, and is counted again after an edit."""
     text = "The quick brown 狐 jumps over 13 lazy dogs.\n" * 20_000
     window.show("large.md", text)
     window.wait_status(exact(text))

@@ -1,4 +1,4 @@
-"""Inlay hints and code lenses in a real VS Code."""
+"""Tests inlay hints and code lenses in a real VS Code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENSES = "page.locator('.codelens-decoration').allInnerTexts()"
 
 
 def hints(window: Window) -> list[str]:
-    """Return the labels of the active document's inlay hints."""
+    """Return the labels of the inlay hints in the active document."""
     code = """
         const { document } = vscode.window.activeTextEditor;
         const all = new vscode.Range(0, 0, document.lineCount, 0);
@@ -31,12 +31,12 @@ def hints(window: Window) -> list[str]:
 
 
 def lenses(window: Window) -> list[str]:
-    """Return the texts of the lenses on the page."""
+    """Return the text of each code lens on the page."""
     return [str(text) for text in window.page(f"return await {LENSES}")]
 
 
 def outline(window: Window) -> list[str]:
-    """Return the details that the outline shows next to each name."""
+    """Return the details that the outline displays after each name."""
     code = """
         const { uri } = vscode.window.activeTextEditor.document;
         const found = await vscode.commands.executeCommand(
@@ -47,13 +47,13 @@ def outline(window: Window) -> list[str]:
 
 
 def drawn(window: Window) -> str:
-    """Return the text that the editor shows, including hints."""
+    """Return the text that the editor displays, including hints."""
     lines = window.page("return await page.locator('.view-lines').innerText()")
     return str(lines).replace("\xa0", " ")
 
 
 def test_hints_lenses_and_outline_show_the_tokens_of_sections(window: Window) -> None:
-    """They disappear when they are disabled."""
+    """Hints, lenses and counts in the outline disappear when they are disabled."""
     window.server.configure({"tokenSidecar.inlayHints": True, "tokenSidecar.codeLens": True})
     window.show("hinted.md", TEXT)
     expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]
@@ -67,7 +67,6 @@ def test_hints_lenses_and_outline_show_the_tokens_of_sections(window: Window) ->
 
 
 def test_hints_and_lenses_are_disabled_by_default(window: Window) -> None:
-    """Without settings, there are no hints, no lenses and no counts in the outline."""
     window.show("plain.md", TEXT)
     window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
     assert hints(window) == []
@@ -76,7 +75,7 @@ def test_hints_and_lenses_are_disabled_by_default(window: Window) -> None:
 
 
 def test_a_project_file_can_enable_hints(window: Window, project_file: Path) -> None:
-    """The project's file enables hints and the outline without user settings."""
+    """The project's settings file enables hints and the outline. The user has no settings."""
     project_file.write_text("inlay-hints = true\n")
     window.show("project.md", TEXT)
     expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]

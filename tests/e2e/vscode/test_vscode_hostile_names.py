@@ -1,6 +1,4 @@
-"""A repository with Markdown in its model name and headings. VS Code must show it as text and load
-nothing.
-"""
+"""Tests Markdown in model names and headings. VS Code must display it as text, and load nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """A server on loopback that only counts its connections."""
+    """A local server that only counts its connections."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -86,6 +84,6 @@ def test_an_image_in_a_name_is_never_fetched(
 
 
 def _holds_nothing_active(window: Window) -> None:
-    """Check that a hover contains no image, link or icon."""
+    """Check that a hover contains no images, links or icons."""
     active = ".monaco-hover :is(img, table a, table .codicon)"
     assert window.page(f"return await page.locator('{active}').count()") == 0

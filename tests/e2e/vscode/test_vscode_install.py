@@ -1,4 +1,6 @@
-"""Installing the server with one click, from the wheel in the extension, in a hostile folder."""
+"""Tests the one-click installation of the server in a hostile folder, from the wheel in the
+extension.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 TEXT = "No server yet.\n"
 COUNT = f"{truth(TEXT)} tokens"
 INSTALL_SECONDS = 600.0
-"""pip downloads about thirty wheels and compiles their modules."""
+"""pip downloads about 30 packages and compiles their modules."""
 INSTALLED = """
 import importlib.metadata as m, json, re
 print(json.dumps({re.sub("[-_.]+", "-", each.metadata["Name"]).lower(): each.version
@@ -43,7 +45,7 @@ print(json.dumps({re.sub("[-_.]+", "-", each.metadata["Name"]).lower(): each.ver
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Hostile:
-    """A hostile folder with a file to count."""
+    """A hostile folder with a document."""
     made = hostile.make(tmp_path / "ws")
     (made.root / "a.md").write_text(TEXT)
     return made
@@ -51,7 +53,9 @@ def repository(tmp_path: Path) -> Hostile:
 
 @pytest.fixture
 def bare(browser: Browser, tmp_path: Path, repository: Hostile) -> Iterator[Window]:
-    """A window on the hostile folder. Its PATH has that folder, then a Python 3.11, and no server."""
+    """A window on the hostile folder, which is first on PATH. There is a Python 3.11, but no
+    server.
+    """
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").symlink_to(Path(sys.executable).resolve())
@@ -73,7 +77,9 @@ def bare(browser: Browser, tmp_path: Path, repository: Hostile) -> Iterator[Wind
 def test_the_server_is_installed_safely_in_a_hostile_folder(
     bare: Window, repository: Hostile, tmp_path: Path
 ) -> None:
-    """The button of the message creates an environment and installs the server, which then counts."""
+    """A button in the notification creates an environment and installs the server. The document is
+    then counted.
+    """
     bare.show("a.md")
     wait_for(lambda: bare.messages() != [], "the message")
     (message,) = bare.messages()
@@ -97,7 +103,7 @@ def test_the_server_is_installed_safely_in_a_hostile_folder(
     bare.wait_status(f"{truth(hostile.PROMPT * 2)} tokens")
     assert os.readlink(f"/proc/{bare.server_pid()}/cwd") == str(tmp_path / "home")
     assert repository.fired() == set()
-    # with a long path, pip writes a script that starts Python
+    # if the path is long, pip writes a shell script that starts Python
     own = [str(program.with_name(name)) for name in ("token-sidecar.real", "python")]
     assert trace.programs() in (own, own[:1])
     assert trace.addresses() == set()
@@ -110,7 +116,7 @@ def program_of(pid: int | None) -> Path:
 
 
 def check_versions(python: Path) -> None:
-    """Check that the installed versions are those of the hashed requirements."""
+    """Check that the installed versions match the hashed requirements."""
     ask = [str(python), "-I", "-c", INSTALLED]
     installed = json.loads(subprocess.run(ask, capture_output=True, check=True).stdout)
     lines = (EXTENSION / "requirements.txt").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The server's life cycle in a real VS Code: found, restarted, killed, missing, and reconfigured."""
+"""Tests the server's life cycle in a real VS Code: start, restart, crash and new settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDED = "exited unexpectedly"
 
 
 def kill(window: Window) -> int:
-    """Kill the server's process, and return its id."""
+    """Kill the server, and return its process id."""
     pid = window.server_pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -32,7 +32,7 @@ def kill(window: Window) -> int:
 
 
 def wait_new_server(window: Window, before: int) -> None:
-    """Wait until another server process runs and has counted."""
+    """Wait until a new server process has counted the document."""
     wait_for(lambda: window.server_pid() not in (None, before), "another server process")
     window.wait_status(O200K)
 
@@ -44,8 +44,8 @@ def clear_messages(window: Window) -> None:
 
 
 def test_a_killed_server_is_restarted_three_times(open_window: OpenWindow) -> None:
-    """Each crash causes one message and one restart. After the fourth, the server stays stopped
-    and a message offers the next step.
+    """Each crash causes one message and one restart. After the fourth crash, the server is not
+    restarted, and a message offers the next step.
     """
     window = open_window({"a.md": TEXT})
     window.show("a.md")
@@ -72,7 +72,7 @@ def test_a_killed_server_is_restarted_three_times(open_window: OpenWindow) -> No
 
 
 def test_the_restart_command_starts_a_new_server(window: Window) -> None:
-    """The old process exits normally, and the new one shows the counts again."""
+    """The old process exits normally. The new process counts the document again."""
     window.show("restart.md", TEXT)
     window.wait_status(O200K)
     pid = window.server_pid()
@@ -83,7 +83,7 @@ def test_the_restart_command_starts_a_new_server(window: Window) -> None:
 
 
 def test_the_chosen_model_outlives_the_server(window: Window) -> None:
-    """The choice holds for the VS Code session, not only for one server process."""
+    """The selected model is kept for the VS Code session, across restarts of the server."""
     window.show("chosen.md", TEXT)
     window.wait_status(O200K)
     select = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
@@ -103,7 +103,7 @@ def test_the_chosen_model_outlives_the_server(window: Window) -> None:
 def test_a_missing_server_is_reported_with_a_way_out(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
-    """A path without a program causes one clear message. Correcting the path starts the server."""
+    """If the path is wrong, there is one clear message. Correcting the path starts the server."""
     missing = str(tmp_path / "nowhere/token-sidecar")
     window = open_window({"a.md": TEXT}, tokenSidecar__server__path=missing)
     window.show("a.md")
@@ -128,9 +128,7 @@ def test_a_program_that_exits_at_once_is_started_once(window: Window) -> None:
 
 
 def test_settings_apply_at_once(open_window: OpenWindow) -> None:
-    """The settings' model takes precedence over the project's. Without it, the project's model is
-    used.
-    """
+    """The model in the user's settings takes precedence over the project's model."""
     project = '[[budget]]\nfiles = "none"\nmax-tokens = 1\n'
     files = {"a.md": TEXT, ".token-sidecar.toml": f'model = "gpt-4"\n{project}'}
     window = open_window(files)

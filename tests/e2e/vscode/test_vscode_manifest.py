@@ -1,4 +1,4 @@
-"""The extension's manifest against the server's settings and the project's rules."""
+"""Tests the extension's manifest against the server's settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ COMMANDS = [
 
 
 def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
-    """Return the settings' dotted camelCase keys with their defaults. A list of tables is one key."""
+    """Return the dotted camelCase keys of all settings with their defaults. A list of tables is one
+    key.
+    """
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(table):
         key = prefix + to_camel_case(field.encode_name)
@@ -54,11 +56,11 @@ def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
 
 
 def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
-    """The manifest declares no settings that the server does not know."""
+    """The manifest also contains no settings that the server does not know."""
     shown = {key: value["default"] for key, value in DECLARED.items() if "server." not in key}
     known = leaves(Settings)
     assert set(shown) == set(known)
-    # the settings editor has no field for a string that may be null
+    # the settings editor does not support strings that can be null
     assert {key: value or None for key, value in shown.items()} == {
         key: value or None for key, value in known.items()
     }
@@ -66,7 +68,7 @@ def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
 
 @pytest.mark.parametrize("key", DECLARED)
 def test_every_setting_has_a_scope_and_a_description(key: str) -> None:
-    """Only the user may set what starts programs or opens connections."""
+    """Settings that start programs or open connections can be set only by the user."""
     setting = DECLARED[key]
     trusted = key.split(".")[0] in TRUSTED_KEYS | {"server"}
     assert setting["scope"] in ({"machine"} if trusted else {"resource", "window"})
@@ -84,7 +86,9 @@ def test_the_commands_of_the_protocol_are_in_the_palette() -> None:
 
 
 def test_the_manifest_names_the_publisher_and_its_limits() -> None:
-    """Covers publisher, name, version, and support for untrusted and virtual workspaces."""
+    """Covers the publisher, name and version, and the support for untrusted and virtual
+    workspaces.
+    """
     assert (MANIFEST["publisher"], MANIFEST["name"]) == ("token-sidecar", "token-sidecar")
     project = (EXTENSION.parents[1] / "pyproject.toml").read_text()
     assert f'version = "{MANIFEST["version"]}"' in project

@@ -1,4 +1,4 @@
-"""The MCP server that the extension offers to agents in VS Code."""
+"""Tests the MCP server that the extension provides to agents in VS Code."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_agents_in_vscode_can_call_the_tools(window: Window) -> None:
     names = window.host(START, "count_tokens")
     assert len(names) == 1
     text = "Tokens that an agent asks for.\n"
-    # VS Code passes on only the data of an answer that has text and data.
+    # If a result contains both text and structured content, VS Code passes on only the latter.
     answer = json.loads(window.host(CALL, {"text": text}))
     assert (answer["tokens"], answer["method"]) == (truth(text), "exact")

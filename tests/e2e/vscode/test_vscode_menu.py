@@ -1,4 +1,4 @@
-"""The menu that opens on a click on the count in a real VS Code."""
+"""Tests the menu that opens when the user clicks on the count."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ ROWS = "page.locator('.quick-input-widget .quick-input-list-row')"
 
 
 def exact(name: str) -> str:
-    """Return the exact count of a text as it is shown."""
+    """Return the text that the menu shows for an exact count."""
     return f"{Reference(name).count_whole(TEXT):,} tokens"
 
 
 def rows(window: Window) -> list[str]:
-    """Return the rows of the quick pick."""
+    """Return the rows of the menu."""
     return [str(row) for row in window.page(f"return await {ROWS}.allInnerTexts()")]
 
 
 def shows(window: Window, start: str) -> bool:
-    """Return whether a row of the quick pick starts with a text."""
+    """Return whether a row of the menu starts with this text."""
     return any(row.startswith(start) for row in rows(window))
 
 
 @pytest.fixture
 def plan(window: Window) -> Window:
-    """The window with a counted document."""
+    """The window with a document that has been counted."""
     window.show("plan.md", TEXT)
     window.wait_status(exact("o200k_base"))
     return window
 
 
 def test_a_click_on_the_count_opens_the_menu(plan: Window) -> None:
-    """The menu's first entry shows the count."""
+    """The first entry of the menu shows the count."""
     plan.page("await page.locator(`[id='${args[0]}'] a`).click()", STATUS_ITEM)
     wait_for(lambda: len(rows(plan)) >= 9, "the menu")
     plan.screenshot("menu")
@@ -58,7 +58,7 @@ def test_a_click_on_the_count_opens_the_menu(plan: Window) -> None:
 
 
 def test_the_tooltip_explains_how_the_text_was_counted(plan: Window) -> None:
-    """The tooltip's table is rendered as a table."""
+    """The tooltip displays a table."""
     plan.page("await page.mouse.move(400, 300)")
     plan.page("await page.locator(`[id='${args[0]}'] a`).hover()", STATUS_ITEM)
     plan.page("await page.locator('.monaco-hover table').first().waitFor()")
@@ -70,7 +70,7 @@ def test_the_tooltip_explains_how_the_text_was_counted(plan: Window) -> None:
 
 
 def test_compared_models_are_listed_with_their_counts(plan: Window) -> None:
-    """Each model's count uses its own tokenizer."""
+    """The count for each model is based on the model's own tokenizer."""
     compare = "vscode.commands.executeCommand('tokenSidecar.compareModels')"
     plan.host(f"globalThis.compared = {compare}")
     wait_for(lambda: len(rows(plan)) > 3, "the models")
@@ -96,7 +96,7 @@ def test_the_language_status_shows_that_the_server_runs(plan: Window) -> None:
 
 
 def test_the_token_map_shows_where_the_tokens_are(plan: Window) -> None:
-    """The page is that of the command line; it runs no scripts."""
+    """The webview shows the same page as the command line, and runs no scripts."""
     plan.show("docs/long.md", TEXT * 40)
     plan.host("await vscode.commands.executeCommand('tokenSidecar.tokenMap')")
     wait_for(lambda: "docs/long.md" in plan.frame_text(MAP), "the map")

@@ -1,4 +1,4 @@
-"""The cost report in a real VS Code: its numbers, its choices, every theme and width."""
+"""Tests the cost report in a real VS Code: numbers, options, themes and widths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAYLOADS = (
     "</table></main><a href=javascript:alert(1)>a</a>",
 )
 ADDED = "body :is(img, iframe, a:not([download]), [onerror], [onclick], [onload]), main script"
-"""Elements that could only come from a name."""
+"""HTML elements that could only be created by a malicious name."""
 HOSTILE = "<img src=x onerror=alert(1)> & <b>"
 TITLE = "h1:has-text('Cost of')"
 _IN_REPORT = """
@@ -52,11 +52,11 @@ _COUNT_REQUESTS = """
     };
 """
 LATEST_SECONDS = 1
-"""How long after news a visible report is requested again."""
+"""The delay after which a visible report is updated, in seconds."""
 
 
 def in_report(window: Window, body: str, *args: Any) -> Any:
-    """Run a function body with the report's `frame`; None while there is no report."""
+    """Run JavaScript in the `frame` of the report, or return None if there is no report."""
     return window.page(_IN_REPORT.replace("BODY", body), *args)
 
 
@@ -103,7 +103,9 @@ def test_the_report_is_live_and_follows_the_choices(window: Window) -> None:
 
 
 def test_the_cells_of_the_report_are_the_numbers_of_cost_detail(window: Window) -> None:
-    """An empty report says how calls are recorded, and an unpriced call is not shown as free."""
+    """An empty report explains how calls are recorded. An unpriced call is not displayed as
+    free.
+    """
     show(window)
     assert HOW_RECORDED in text(window)
     assert HOW_RECORDED in window.ask("cost/detail")["text"]
@@ -128,7 +130,7 @@ def test_the_cells_of_the_report_are_the_numbers_of_cost_detail(window: Window) 
 
 
 def cells(window: Window) -> list[list[str]]:
-    """Return the cells of the report's table by model."""
+    """Return the table cells in the report, by model."""
     code = """
         const rows = frame.locator("table[aria-label='Cost by model'] tbody tr");
         return await rows.evaluateAll((all) =>
@@ -138,7 +140,7 @@ def cells(window: Window) -> list[list[str]]:
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
-    """Return the expected cells of a row of `cost/detail`."""
+    """Return the expected table cells for a row of `cost/detail`."""
     read, write = row["cacheReadTokens"], row["cacheWriteTokens"]
     numbers = (row["promptTokens"] - read - write, write, read, row["completionTokens"])
     cost = "unpriced" if row["costUsd"] is None else usd_text(row["costUsd"])
@@ -177,7 +179,7 @@ def test_a_hidden_or_closed_report_requests_nothing(window: Window) -> None:
 
 
 def assert_quiet(window: Window, model: str) -> None:
-    """Record a call of a model, and check that the report is not requested after the news."""
+    """Record a call, and check that the report is not updated."""
     before = requests(window)
     window.ask("cost/record", model=model, usage=USAGE)
     time.sleep(3 * LATEST_SECONDS)
@@ -232,7 +234,7 @@ _LIVE_PAGE = """
 
 @pytest.fixture
 def live_page(module_window: Window, tmp_path: Path) -> Window:
-    """A window whose extension host has `live`: a page with requests that the test answers."""
+    """A window with a `live` page in the extension host. The test answers the page's requests."""
     window = module_window
     window.tidy()
     window.host(_LIVE_PAGE, build_page(tmp_path).read_text())
@@ -241,7 +243,7 @@ def live_page(module_window: Window, tmp_path: Path) -> Window:
 
 
 def test_a_slow_reply_does_not_replace_a_newer_page(live_page: Window) -> None:
-    """A failed update keeps the page and says so until the next update."""
+    """If an update fails, the page stays and shows an error until the next update."""
     live_page.host("""
         const { page, requests } = live;
         const slow = page.show({ name: "slow" });

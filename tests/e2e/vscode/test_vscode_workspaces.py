@@ -1,4 +1,4 @@
-"""Workspaces of a real VS Code: untrusted ones, several folders, and the status settings."""
+"""Tests workspaces in a real VS Code: untrusted, with several folders, and with status settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CL100K = f"{Reference('cl100k_base').count_whole(TEXT):,} tokens"
 def test_an_untrusted_workspace_is_counted_but_starts_nothing(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
-    """Its own model is used, but its settings start no program and open no connection."""
+    """The workspace's model is used, but its settings cannot start programs or open connections."""
     marker = tmp_path / "ran"
     evil = tmp_path / "folder/evil"
     settings = {
@@ -61,7 +61,7 @@ def test_an_untrusted_workspace_is_counted_but_starts_nothing(
 def test_each_folder_of_a_workspace_has_its_own_configuration(
     code_server: CodeServer, browser: Browser, tmp_path: Path
 ) -> None:
-    """One server counts the documents of all folders."""
+    """One server counts the documents in all folders."""
     for name, model in (("new", "gpt-5"), ("old", "gpt-4")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.md").write_bytes(TEXT.encode())
@@ -84,9 +84,9 @@ def test_each_folder_of_a_workspace_has_its_own_configuration(
 def test_a_file_outside_the_folder_has_its_own_conversation(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
-    """The view and the commands follow the active document's workspace."""
+    """The context view and the commands apply to the workspace of the active document."""
     outside = tmp_path / "outside.md"
-    # twice the text, so its number shows which conversation is displayed
+    # twice as long, so that the size shows which conversation is displayed
     outside.write_bytes(2 * TEXT.encode())
     twice = [Reference(name).count_whole(2 * TEXT) for name in ("o200k_base", "cl100k_base")]
     window = open_window({"a.md": TEXT})
@@ -109,7 +109,7 @@ def test_a_file_outside_the_folder_has_its_own_conversation(
 
 
 def test_the_status_can_be_hidden_and_its_parts_chosen(open_window: OpenWindow) -> None:
-    """The status shows tokens, percent or both."""
+    """The status can show tokens, percent or both."""
     budget = '[[budget]]\nfiles = "a.md"\nmax-tokens = 1000\n'
     window = open_window({"a.md": TEXT, ".token-sidecar.toml": budget})
     update = "vscode.workspace.getConfiguration('tokenSidecar').update(args[0], args[1], true)"

@@ -1,17 +1,14 @@
-"""Measure the latency of typing 1,000 keys into a 1 MB file in a real VS Code, next to an idle
+"""Measures the latency of typing 1,000 keys into a 1 MB file in a real VS Code, compared to an idle
 language server.
 
     python -m tests.e2e.vscode.typing_latency [RUNS [BYTES]]
 
-With BYTES, a file of that size is opened when the first of 300 keys is typed into a file of 10
-KB. Both
-sides then include VS Code's own cost of opening it.
+If BYTES is given, 300 keys are typed into a 10 KB file, and a file of BYTES is opened at the first
+key. The time that VS Code takes to open this file is included for both servers.
 
-Each run opens a new window, types at full speed, and measures from each key to the frame after
-its
-paint. Runs with token-sidecar and with a server that does nothing alternate. The median run's
-p99 of
-each is printed with their ratio, and the final count is checked to be exact.
+Each run opens a new window, types at full speed, and measures the time from each key event to the
+next painted frame. Runs with token-sidecar alternate with runs of the idle server. The p99 of each
+server's median run and the ratio between the two are printed. The final count must be exact.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ from tests.e2e.vscode.harness import (
 
 RUNS = 5
 MOST = 1.25
-"""The largest acceptable ratio to an idle server's latency."""
+"""The maximum acceptable ratio to the latency with an idle server."""
 KEYS = 1000
 LINE = "The quick brown fox jumps over the lazy dog, then rests.\n"
 TEXT = LINE * (1_000_000 // len(LINE))
@@ -43,7 +40,7 @@ WARM_UP = "The first keys pay for what an editor loads on demand. " * 2
 SMALL, BESIDE_KEYS = TEXT[: len(LINE) * 180], 300
 TYPED = ("Count what is typed here, key by key. " * 40)[:KEYS]
 
-# From a key's event to the task after the next frame's paint.
+# Measures from the key event until after the next frame has been painted.
 LISTEN = """
     await page.evaluate(() => {
         window.latencies = [];
@@ -59,7 +56,7 @@ LISTEN = """
 """
 
 
-# this returns at once, and the keys arrive in the meantime
+# this call returns immediately, and the keys are typed in the meantime
 OPEN_BESIDE = """
     const beside = { viewColumn: vscode.ViewColumn.Two, preserveFocus: true };
     void vscode.window.showTextDocument(vscode.Uri.file(args[0]), beside);
@@ -70,7 +67,7 @@ IS_OPEN = "return vscode.workspace.textDocuments.some((each) => each.uri.fsPath 
 def run(
     code_server: CodeServer, browser: Browser, folder: Path, program: Path | None, beside: int = 0
 ) -> float:
-    """Return the p99 of one run in milliseconds. With our own server, the final count is checked
+    """Return the p99 of a run in milliseconds. With token-sidecar, the final count is checked
     too.
     """
     folder.mkdir(parents=True)
@@ -107,14 +104,16 @@ def _open_beside(window: Window, folder: Path, size: int) -> Path:
 
 
 def _type(window: Window, text: str, before: str) -> None:
-    """Type at full speed, and wait until the extension host has received everything."""
+    """Type at full speed, and wait until the extension host has received all keys."""
     window.page("await page.keyboard.type(args[0])", text)
     arrived = "return vscode.window.activeTextEditor.document.getText().length === args[0]"
     wait_for(lambda: window.host(arrived, len(text + before)), "all keys to arrive")
 
 
 def main() -> int:
-    """Alternate the runs and print the results. Returns 1 if the ratio is too high."""
+    """Alternate runs with both servers, and print the results. Return 1 if the ratio is too
+    high.
+    """
     runs, beside = [*map(int, sys.argv[1:]), *(RUNS, 0)[len(sys.argv) - 1 :]][:2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -130,7 +129,7 @@ def main() -> int:
         try:
             for turn in range(runs):
                 pair = (("idle server", idle), ("token-sidecar", None))
-                # a run influences the next one, so the order alternates
+                # a run influences the next one, so runs alternate
                 for kind, program in pair[:: -1 if turn % 2 else 1]:
                     place = folder / f"{turn}-{program is None}" / "folder"
                     results[kind].append(run(code_server, browser, place, program, beside))
