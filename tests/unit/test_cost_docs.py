@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
-from sidecar.cli.cost import cost
 from sidecar.config.load import load
-from sidecar.config.paths import config_file, state_dir
+from sidecar.config.paths import config_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 
@@ -29,7 +27,6 @@ BLOCK = re.compile(
     r"^<!-- (request (?P<method>\S+)|result) -->\n```json\n(?P<body>.*?)^```", re.M | re.S
 )
 TOML = re.compile(r"^```toml\n(.*?)^```", re.M | re.S)
-CONSOLE = re.compile(r"^\$ token-sidecar cost ?(.*)$", re.M)
 
 
 @pytest.fixture(autouse=True)
@@ -58,35 +55,8 @@ def test_examples_give_the_documented_results(tmp_path: Path) -> None:
     assert compared == 3
 
 
-def test_the_report_is_printed_as_the_page_shows_it() -> None:
-    book = CostBook(state_dir())
-    sonnet = {"input_tokens": 2350, "cache_read_input_tokens": 48_000, "output_tokens": 758}
-    for _ in range(12):
-        book.record(
-            CostRecordParams(model="claude-sonnet-4-5", usage=sonnet, estimated_tokens=43_000)
-        )
-    local = {"tokens_evaluated": 4130, "tokens_predicted": 300}
-    for _ in range(3):
-        book.record(CostRecordParams(model="qwen3-8b", provider="llamacpp", usage=local))
-    book.close()
-    assert f"$ token-sidecar cost\n{CliRunner().invoke(cost).output}```" in HOW_TO
-
-
 @pytest.mark.parametrize("toml", TOML.findall(REFERENCE + HOW_TO))
 def test_the_configurations_are_valid(toml: str) -> None:
     config_file().write_text(toml)
     assert tomllib.loads(toml)
     assert load(None).problems == ()
-
-
-@pytest.mark.parametrize("line", CONSOLE.findall(HOW_TO))
-def test_the_commands_are_understood(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if "update-prices" in line:
-        line += " --url http://127.0.0.1:9/"  # tests do not use the internet
-    arguments = line.partition("|")[0].partition(">")[0].split()
-    result = CliRunner().invoke(cost, arguments)
-    assert result.exit_code == (2 if "update-prices" in line else 0), result.output
-    assert "Usage:" not in result.output
