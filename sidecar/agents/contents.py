@@ -3,7 +3,8 @@
 A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes
 of the parts since the last compaction, and `split` scales these sizes to the exact number of
 tokens. The system prompt and the tool definitions are not stored. Their size is estimated from
-the tokens of the first prompt that the stored messages do not account for.
+the tokens of the first prompt that the stored messages do not account for. For agents that store
+only the size of the newest prompt, `system_prompt_size` counts the messages approximately.
 
 `first_prompt` returns the start of the first prompt. It is used if `agents.labels` is enabled.
 """
@@ -133,6 +134,25 @@ class ContextContents:
         return sorted((one for one in shares if one.tokens), key=lambda one: -one.tokens)
 
 
+def system_prompt_size(tokens: int, parts: Iterable[Part]) -> PromptSize:
+    """Estimate the size of the system prompt and the tool definitions.
+
+    Args:
+        tokens: The size of a context that consists of them and `parts`.
+        parts: The parts of the context.
+    """
+    return PromptSize(max(1, tokens - sum(map(_estimate_tokens, parts))), has_all_before=True)
+
+
+def _estimate_tokens(part: Part) -> int:
+    from sidecar.counting.estimators import heuristic_tokens, heuristic_units
+
+    if part.kind == "attachment" and not part.json:
+        return round(_ATTACHMENT_BYTES / _BYTES_PER_TOKEN)
+    text = bytes(part.json).replace(b"\\n", b"\n").replace(b'\\"', b'"')
+    return heuristic_tokens(heuristic_units(text.decode("utf-8", "replace")))
+
+
 class Block(Record):
     """A block of a message. It has the fields of every supported vendor format."""
 
@@ -143,6 +163,7 @@ class Block(Record):
     amp_tool_use_id: str | None = msgspec.field(default=None, name="toolUseID")
     text: msgspec.Raw = msgspec.Raw(b"")
     thinking: msgspec.Raw = msgspec.Raw(b"")
+    think: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
     arguments: msgspec.Raw = msgspec.Raw(b"")
     content: msgspec.Raw = msgspec.Raw(b"")
@@ -175,11 +196,11 @@ def message_parts(
         elif block.type == "tool_result":
             called = block.tool_use_id or block.amp_tool_use_id or ""
             yield Part("result", bytes(block.content) or block.run, tools.get(called, ""))
-        elif block.type in ("image", "document", "file"):
+        elif block.type in ("image", "image_url", "document", "file"):
             yield Part("attachment")
         else:
             yield Part(kind, block.text)
-            yield Part(kind, block.thinking)
+            yield Part(kind, bytes(block.thinking) or block.think)
 
 
 class _FunctionCall(Record):

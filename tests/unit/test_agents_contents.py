@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome, usage
+from benchmarks.agents.copilot import CodeHome, Traces
 from benchmarks.agents.copilot_cli import CliHome
-from benchmarks.agents.databases import GooseStore, ZedStore
+from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.contents import ContextContents, Part, PromptSize
@@ -407,6 +408,97 @@ def write_copilot(folder: Path, root: Path, script: Script) -> tuple[str, str]:
     return str(folder / "session-store.db"), session
 
 
+def write_copilot_chat(folder: Path, root: Path, script: Script) -> tuple[str, str]:
+    """Write turns of three calls. Only the prompt of the newest call of a turn is stored."""
+    chat = CodeHome(folder).session(root)
+    summaries: list[dict[str, Any]] = []
+    for compacted in (True, False):
+        steps = draw_steps(script, 12)
+        for start in range(0, len(steps), 3):
+            request, rounds, results = chat.begin(), [], {}
+            request["message"]["text"] = steps[start].user
+            for step in steps[start : start + 3]:
+                name = chat.clock.id()
+                call = {"id": name, "name": step.tool, "arguments": json.dumps({"q": step.query})}
+                rounds.append({"id": name, "response": step.text, "toolCalls": [call]})
+                results[name] = {"content": [{"value": step.result}]}
+            last = steps[start + 2].prompt, 9
+            request["promptTokens"] = last[0]
+            chat.end(request, last, toolCallRounds=rounds, toolCallResults=results,
+                     summaries=summaries)  # fmt: skip
+            chat.save()
+        if compacted:
+            script.tokens = Counter({"System prompt and tools": SYSTEM})
+            # Stored by the next turn, it replaces everything up to the named round.
+            summary = {"toolCallRoundId": rounds[-1]["id"], "text": script.text(SUMMARY, 300)}
+            summaries = [summary]
+    return str(chat.path), chat.id
+
+
+def write_kimi_cli(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    lines: list[Any] = [{"role": "_system_prompt", "content": "You are Kimi. " * 99}]
+    summary = "<system>Previous context has been compacted. Here is the compaction output:</system>"
+    content = [
+        {"type": "text", "text": summary},
+        {"type": "text", "text": script.text(SUMMARY, 300)},
+    ]
+    lines += [{"role": "user", "content": content}, {"role": "_usage", "token_count": 7}]
+    for step in draw_steps(script):
+        if step.user:
+            lines.append({"role": "user", "content": step.user})
+        lines.append({"role": "_usage", "token_count": step.prompt})
+        function = {"name": step.tool, "arguments": json.dumps({"query": step.query})}
+        lines.append(
+            {
+                "role": "assistant",
+                "content": [{"type": "think", "think": step.text}],
+                "tool_calls": [{"type": "function", "id": "c", "function": function}],
+            }
+        )
+        lines.append({"role": "_usage", "token_count": step.prompt + 9})
+        lines.append({"role": "tool", "content": step.result, "tool_call_id": "c"})
+    write_lines(folder / "s" / "context.jsonl", lines)
+    return write_lines(folder / "s" / "wire.jsonl", []), "s"
+
+
+def write_crush(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
+    """Write a session whose only token count is that of its newest call."""
+    store = CrushStore(folder / ".crush" / "crush.db")
+
+    def message(name: str, role: str, *parts: tuple[str, dict[str, Any]]) -> None:
+        store.clock.tick()
+        data = json.dumps([{"type": kind, "data": fields} for kind, fields in parts])
+        at = int(store.clock.now.timestamp())
+        store.put("messages", id=name, session_id="s", role=role, parts=data, created_at=at)
+
+    message("old", "user", ("text", {"text": "words " * 9_000}))
+    message("sum", "assistant", ("text", {"text": script.text(SUMMARY, 300)}))
+    steps = draw_steps(script)
+    for number, step in enumerate(steps):
+        if step.user:
+            message(f"u{number}", "user", ("text", {"text": step.user}))
+        call = {"id": "c", "name": step.tool, "input": json.dumps({"query": step.query})}
+        result = {"tool_call_id": "c", "name": step.tool, "content": step.result}
+        text = ("text", {"text": step.text})
+        message(f"a{number}", "assistant", text, ("tool_call", call), ("finish", {}))
+        message(f"t{number}", "tool", ("tool_result", result))
+    reply = script.count(steps[-1].text) + script.count(steps[-1].query)
+    store.put("sessions", id="s", prompt_tokens=steps[-1].prompt, completion_tokens=reply,
+              summary_message_id="sum", updated_at=1, created_at=1)  # fmt: skip
+    store.db.close()
+    return str(store.path), "s"
+
+
+def write_older_goose(folder: Path, root: Path, script: Script) -> tuple[str, str]:
+    path, session = write_goose(folder, root, script)
+    store = GooseStore(Path(path))
+    prompt = store.db.execute("SELECT max(input_tokens) FROM usage_ledger").fetchone()[0]
+    store.db.execute("DROP TABLE usage_ledger")
+    store.put("sessions", id=session, input_tokens=prompt, output_tokens=120)
+    store.db.close()
+    return path, session
+
+
 def read_parts(agent: str, path: str, session: str, tokens: int) -> dict[str, int]:
     contents, _ = read_contents(agent, path, session)
     return {part.label: part.tokens for part in split_contents(contents, tokens)}
@@ -430,6 +522,10 @@ def read_parts(agent: str, path: str, session: str, tokens: int) -> dict[str, in
         ("zed", write_zed),
         ("goose", write_goose),
         ("copilot-cli", write_copilot),
+        ("copilot-chat", write_copilot_chat),
+        ("kimi-cli", write_kimi_cli),
+        ("crush", write_crush),
+        ("goose", write_older_goose),
     ],
 )
 def test_each_share_is_within_five_points_and_the_sum_exact(
@@ -446,6 +542,34 @@ def test_each_share_is_within_five_points_and_the_sum_exact(
             100 * tokens[label] / script.total for tokens in (Counter(parts), script.tokens)
         )
         assert abs(share - real) <= POINTS, (label, parts, script.tokens)
+
+
+def test_copilot_chats_contents_come_from_the_chat_session_of_each_store(tmp_path: Path) -> None:
+    """The debug log and the traces contain numbers only."""
+    root = tmp_path / "project"
+    root.mkdir()
+    home = CodeHome(tmp_path / "home")
+    chat = home.session(root)
+    chat.turn()
+    log = chat.debug_log()
+    log.begin()
+    traces = Traces(home)
+    paths = (str(chat.path), str(log.folder / "main.jsonl"), str(traces.path))
+    found = [read_parts("copilot-chat", path, chat.id, 20_000) for path in paths]
+    traces.db.close()
+    assert found[0] == found[1] == found[2]
+    assert found[0]["Assistant messages"] > 0
+    assert read_parts("copilot-chat", str(traces.path), "unknown", 20_000) == {}
+
+
+def test_copilot_chats_running_turn_shows_the_reply_so_far(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    chat = CodeHome(tmp_path / "home").session(root)
+    chat.call(chat.begin())
+    chat.save()
+    parts = read_parts("copilot-chat", str(chat.path), chat.id, 20_000)
+    assert set(parts) == {"System prompt and tools", "User messages", "Assistant messages"}
 
 
 def test_contents_are_unknown_without_a_call() -> None:

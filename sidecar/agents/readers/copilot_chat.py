@@ -7,9 +7,10 @@ call is read from the traces if available, otherwise from the debug log or else 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,13 +23,14 @@ from sidecar.agents.file_reading import LONGEST_LINE, open_quietly
 from sidecar.agents.finding import database_store, list_folder, store_from_path
 from sidecar.agents.places import editor_folders
 from sidecar.agents.readers import copilot_spans as spans
-from sidecar.agents.readers.copilot_requests import AGENT, Chat, calls_of
+from sidecar.agents.readers.copilot_requests import AGENT, Chat, ContentChat, calls_of
 from sidecar.agents.stores import (
     NOT_VISIBLE,
     Lines,
     SessionState,
     StartOverError,
     read_lines,
+    read_records,
     reader_state,
 )
 from sidecar.agents.vscode import Storage, is_server, local_path, own_window, storage, storages
@@ -36,6 +38,7 @@ from sidecar.agents.vscode import Storage, is_server, local_path, own_window, st
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from sidecar.agents.contents import ContentEntry
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -47,6 +50,8 @@ _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
 """The ranks of the types of stores. If several stores contain a session, the highest is used."""
 _TITLE = ("customTitle",)
+
+AnyChat = TypeVar("AnyChat", bound=Chat)
 
 
 class CopilotChat(StoreReader):
@@ -89,6 +94,20 @@ class CopilotChat(StoreReader):
         if store.path.endswith(".json"):
             return decode_file(store.path, Chat).custom_title
         return _title_of_line(store.path, title_at)
+
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+        """Yield the parts of a session. They are in the chat session, whichever store was read."""
+        chat_path = _chat_of(path, session)
+        if chat_path is None:
+            return
+        if chat_path.endswith(".json"):
+            chat = decode_file(chat_path, ContentChat)
+        else:
+            chat = ContentChat()
+            for one in read_records(chat_path, mutations.entry):
+                with suppress(msgspec.DecodeError):
+                    chat = _apply_line(chat, one)
+        yield from chat.entries()
 
 
 @lru_cache(maxsize=256)
@@ -219,14 +238,14 @@ def _changed_turns(chat: Chat, one: mutations.Mutation, before: set[int], known:
     return set(range(start, len(chat.requests or ())))
 
 
-def _apply_line(chat: Chat, one: mutations.Mutation) -> Chat:
+def _apply_line(chat: AnyChat, one: mutations.Mutation) -> AnyChat:
     """Apply a line to a chat session, and return the resulting session.
 
     Raises:
         msgspec.DecodeError: A value has the wrong type.
     """
     if one.kind == mutations.INITIAL:
-        return typed.decode(one.value, Chat)
+        return typed.decode(one.value, type(chat))
     mutations.apply(chat, one)
     return chat
 
@@ -323,6 +342,17 @@ def _session_of(path: str) -> str:
 
 def _log_of(chat: str) -> Path:
     return _storage_of(chat) / _EXTENSION / _LOGS / Path(chat).stem / _MAIN
+
+
+def _chat_of(path: str, session: str) -> str | None:
+    """Return the path of a session's chat session, given any of its stores."""
+    kind = _kind_of_file(path)
+    if kind == _CHAT:
+        return path
+    traced = _project_with_session(Path(path).parents[2], session).path if kind == _TRACE else None
+    folder = Path(traced) if traced is not None else _storage_of(path)
+    names = (str(folder / _CHATS / f"{session}{suffix}") for suffix in _SUFFIXES)
+    return next(filter(os.path.isabs, filter(os.path.exists, names)), None)
 
 
 def _user_of(path: str) -> Path | None:

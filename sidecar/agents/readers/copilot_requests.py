@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import (
     CamelRecord,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 AGENT = "copilot-chat"
 PROVIDER = "github-copilot"
 _COMPLETE, _SEALED = 1, (1, 2, 3)
+_NO_SUMMARY = (b"null", b'""', b"")
 _VENDORS = {"gemini": "google", "xai": "x-ai", "copilot": PROVIDER, "copilotcli": PROVIDER}
 
 
@@ -68,6 +70,7 @@ class CallTotals(CamelRecord):
 class _Summary(CamelRecord):
     tool_call_round_id: str | None = None
     outcome: str | None = None
+    text: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def worked(self) -> bool:
@@ -85,14 +88,14 @@ class _Metadata(CamelRecord):
     resolved_model: str | None = None
     summary: _Summary | None = None
     summaries: list[_Summary] | None = None
-    tool_call_rounds: list[_Round] | None = None
+    tool_call_rounds: Sequence[_Round] | None = None
     compacted: bool = msgspec.field(default=False, name="-compacted")
 
     def __post_init__(self) -> None:
         rounds, self.tool_call_rounds = self.tool_call_rounds or [], None
         summaries = (self.summary, *(self.summaries or []))
         made = [one.tool_call_round_id for one in summaries if one and one.worked]
-        made += [one.id for one in rounds if bytes(one.summary) not in (b"null", b'""')]
+        made += [one.id for one in rounds if bytes(one.summary) not in _NO_SUMMARY]
         newest = rounds[-1].id if rounds else None
         self.summary = self.summaries = None
         self.compacted = self.compacted or (bool(made) and (newest is None or newest in made))
@@ -251,6 +254,111 @@ class Chat(CamelRecord):
             elif one.prompt or one.output or not one.is_live:
                 track = track.call(CallSize(one.prompt, one.last_output, one.model))
         return track
+
+
+class _ToolCall(Record):
+    id: str | None = None
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ContentRound(_Round, rename="camel"):
+    """A reply of the model, with its tool calls."""
+
+    response: msgspec.Raw = msgspec.Raw(b"")
+    thinking: msgspec.Raw = msgspec.Raw(b"")
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _ContentMetadata(_Metadata):
+    rendered_user_message: msgspec.Raw = msgspec.Raw(b"")
+    tool_call_rounds: Sequence[_ContentRound] | None = None
+    tool_call_results: dict[str, msgspec.Raw] | None = None
+
+    def __post_init__(self) -> None:
+        kept = self.tool_call_rounds, self.summary, self.summaries
+        super().__post_init__()
+        self.tool_call_rounds, self.summary, self.summaries = kept
+
+
+class _ContentResult(_Result):
+    metadata: _ContentMetadata | None = None
+
+
+class _Prompt(Record):
+    text: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ResponsePart(Record):
+    kind: str | None = None
+    value: msgspec.Raw = msgspec.Raw(b"")
+
+
+class ContentTurn(CopilotTurn):
+    """A turn with its messages, whose text is not decoded."""
+
+    message: _Prompt | None = None
+    response: list[_ResponsePart] | None = None
+    result: _ContentResult | None = None
+
+    @property
+    def summaries(self) -> dict[str, msgspec.Raw]:
+        """The summaries that the turn made, by the id of the last round that each one replaces."""
+        made = (self._metadata.summary, *(self._metadata.summaries or ()))
+        return {one.tool_call_round_id or "": one.text for one in made if one and one.worked}
+
+    def entries(self, summaries: dict[str, msgspec.Raw]) -> Iterator[ContentEntry]:
+        """Yield the parts of the turn in order.
+
+        Args:
+            summaries: The summaries of all turns.
+        """
+        prompt = (self.message or _Prompt()).text
+        yield Part("user", prompt)
+        # The rendered message contains the prompt, instructions, and the attached files.
+        if around := bytes(self._metadata.rendered_user_message)[len(bytes(prompt)) :]:
+            yield Part("attachment", around)
+        rounds = self._metadata.tool_call_rounds or (self._shown_reply(),)
+        for one in rounds:
+            if one is rounds[-1]:
+                yield PromptSize(self.prompt, has_all_before=True)
+            yield from self._parts_of_round(one)
+            text = summaries.get(one.id or "", one.summary)
+            if bytes(text) not in _NO_SUMMARY:
+                yield Compaction()
+                yield Part("summary", text)
+        if self.compacted:
+            yield Compaction()
+
+    @property
+    def _metadata(self) -> _ContentMetadata:
+        return (self.result.metadata if self.result else None) or _ContentMetadata()
+
+    def _parts_of_round(self, one: _ContentRound) -> Iterator[Part]:
+        results = self._metadata.tool_call_results or {}
+        yield Part("assistant", one.response)
+        yield Part("assistant", one.thinking)
+        for call in one.tool_calls or ():
+            yield Part("call", call.arguments, call.name or "")
+            if (result := results.get(call.id or "")) is not None:
+                yield Part("result", result, call.name or "")
+
+    def _shown_reply(self) -> _ContentRound:
+        """Return the reply as VS Code shows it, for a turn that is running or has no rounds."""
+        texts = (bytes(one.value) for one in self.response or () if one.kind is None)
+        return _ContentRound(response=msgspec.Raw(b"".join(texts)))
+
+
+class ContentChat(Chat):
+    """A chat session with its messages."""
+
+    requests: list[ContentTurn | None] | None = None  # type: ignore[assignment]
+
+    def entries(self) -> Iterator[ContentEntry]:
+        turns = [one for one in self.requests or () if one is not None]
+        summaries = {name: text for one in turns for name, text in one.summaries.items()}
+        for one in turns:
+            yield from one.entries(summaries)
 
 
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:

@@ -13,12 +13,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.contents import ContentEntry, ContentKind, Part, system_prompt_size
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
     column_text,
     column_tokens,
     columns,
+    read_only,
     rows,
 )
 from sidecar.agents.events import CallFinished, CallSize
@@ -114,8 +119,65 @@ class Crush(OneDatabase):
                 cost_usd=Decimal(repr(cost)),
             )
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+        """Yield the parts of a session since its summary, after an estimate of the system prompt.
+
+        Only the size of the newest prompt is stored.
+        """
+        with read_only(path) as connection:
+            row = next(rows(connection, self.table, "id = ?", session), None) or {}
+            order = "session_id = ? ORDER BY created_at, rowid"
+            messages = [*rows(connection, "messages", order, session)]
+        summary = row.get("summary_message_id")
+        start = next((n for n, one in enumerate(messages) if summary and one["id"] == summary), 0)
+        parts, counted = list[Part](), 0
+        for message in messages[start:]:
+            is_reply = message.get("role") == "assistant"
+            kind: ContentKind = "assistant" if is_reply else "user"
+            if summary and message["id"] == summary:
+                kind = "summary"
+            parts += _content_parts(str(message.get("parts") or "[]"), kind)
+            counted = len(parts) if is_reply else counted
+        tokens = column_tokens(row.get("prompt_tokens"))
+        if tokens:
+            tokens += column_tokens(row.get("completion_tokens"))
+            yield system_prompt_size(tokens, parts[:counted])
+        yield from parts
+
 
 READER = Crush()
+
+
+class _PartData(Record):
+    name: str | None = None
+    text: msgspec.Raw = msgspec.Raw(b"")
+    thinking: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+    content: msgspec.Raw = msgspec.Raw(b"")
+    command: msgspec.Raw = msgspec.Raw(b"")
+    output: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Part(Record):
+    type: str | None = None
+    data: _PartData = msgspec.field(default_factory=_PartData)
+
+
+_parts = typed.decoder(list[_Part])
+
+
+def _content_parts(message: str, kind: ContentKind) -> Iterator[Part]:
+    for part in _parts(message.encode()):
+        data = part.data
+        if part.type == "tool_call":
+            yield Part("call", data.input, data.name or "")
+        elif part.type == "tool_result":
+            yield Part("result", data.content, data.name or "")
+        elif part.type in ("binary", "image_url"):
+            yield Part("attachment")
+        else:
+            for text in (data.text, data.thinking, data.command, data.output):
+                yield Part(kind, text)
 
 
 def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:

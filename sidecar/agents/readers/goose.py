@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
+from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize, system_prompt_size
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -113,18 +113,27 @@ class Goose(OneDatabase):
         return session
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session. Prompt sizes are available only if there is a ledger."""
+        """Yield the parts of a session, with the sizes of its prompts.
+
+        Without a ledger, the size of the system prompt is estimated from that of the context.
+        """
         with read_only(path) as connection:
-            table = "usage_ledger"
-            requests = [*rows(connection, table, "session_id = ? ORDER BY id", session)]
+            requests = [*rows(connection, _LEDGER, "session_id = ? ORDER BY id", session)]
             calls = (_call_of_request({"id": session, "updated_at": 0}, one) for one in requests)
             sizes = iter([one.usage.prompt_tokens for one in calls if one])
-            tools = dict[str, str]()
+            tools, entries, counted = dict[str, str](), list[ContentEntry](), 0
             for row in rows(connection, "messages", "session_id = ? ORDER BY id", session):
                 kind: ContentKind = "assistant" if row.get("role") == "assistant" else "user"
                 if kind == "assistant" and (size := next(sizes, None)) is not None:
-                    yield PromptSize(size, has_all_before=True)
-                yield from _content_parts(str(row.get("content_json") or "[]"), kind, tools)
+                    entries.append(PromptSize(size, has_all_before=True))
+                entries += _content_parts(str(row.get("content_json") or "[]"), kind, tools)
+                counted = len(entries) if kind == "assistant" else counted
+            totals = next(rows(connection, self.table, "id = ?", session), None)
+        newest = self._make_session(session, totals).track.newest if totals else None
+        if newest is not None and not requests:
+            known = (one for one in entries[:counted] if isinstance(one, Part))
+            yield system_prompt_size(newest.prompt + newest.output, known)
+        yield from entries
 
 
 READER = Goose()

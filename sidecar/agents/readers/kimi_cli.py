@@ -1,6 +1,7 @@
 """Reads Kimi CLI's `sessions/<md5 of the folder>/<session>/wire.jsonl`.
 
-The size of the context is in its status updates.
+The size of the context is in its status updates. Its messages are in `context.jsonl`, which Kimi
+CLI starts anew after a compaction.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.contents import ContentEntry, Part, PromptSize, message_parts
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -23,7 +25,7 @@ from sidecar.agents.events import (
 )
 from sidecar.agents.fields import Record, TokenCount, time_from_ms, try_decode_file
 from sidecar.agents.finding import FileStores
-from sidecar.agents.stores import Lines, SessionState, read_lines
+from sidecar.agents.stores import Lines, SessionState, read_lines, read_records
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 AGENT = "kimi-cli"
 PROVIDER = "moonshotai"
+_HEAD = 200
 _COMPACTIONS = ("CompactionBegin", "CompactionEnd")
 
 
@@ -93,8 +96,55 @@ class KimiCli(FileStores):
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_lines(store, state, partial(_Wire.of, Path(store.path).parent))
 
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        tools, before = dict[str, str](), 0
+        for line in read_records(str(Path(path).with_name("context.jsonl")), _context_line):
+            if before and line.role == "assistant":
+                yield PromptSize(before, has_all_before=True)
+            # Other counts include the reply, or are estimates after a compaction.
+            before = line.token_count or 0
+            yield from _parts_of_line(line, tools)
+
 
 READER = KimiCli()
+
+_COMPACTED = b"Previous context has been compacted"
+"""The beginning of the message that contains the summary."""
+
+
+class _Function(Record):
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolCall(Record):
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _ContextLine(Record):
+    role: str | None = None
+    token_count: TokenCount = None
+    content: msgspec.Raw = msgspec.Raw(b'""')
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+_context_line = typed.decoder(_ContextLine)
+
+
+def _parts_of_line(line: _ContextLine, tools: dict[str, str]) -> Iterator[Part]:
+    if line.role == "tool":
+        yield Part("result", line.content, tools.get(line.tool_call_id or "", ""))
+    elif line.role == "user":
+        is_summary = _COMPACTED in bytes(line.content)[:_HEAD]
+        yield from message_parts(line.content, "summary" if is_summary else "user", tools)
+    elif line.role == "assistant":
+        yield from message_parts(line.content, "assistant", tools)
+        for call in line.tool_calls or ():
+            function = call.function or _Function()
+            tools[call.id or ""] = function.name or ""
+            yield Part("call", function.arguments, function.name or "")
 
 
 class _Wire(msgspec.Struct):
