@@ -24,7 +24,7 @@ from benchmarks.page import PERCENT, figure
 from benchmarks.texts import CHINESE, JAPANESE, KOREAN
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
-from sidecar.context.occupancy import occupancy
+from sidecar.context.usage import occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
-from sidecar.context.occupancy import occupancy
+from sidecar.context.usage import occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage

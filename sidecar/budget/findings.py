@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.budget.rules import DEFAULT_WARN_AT, Rule
+from sidecar.budget.rules import (
+    DEFAULT_WARN_AT,
+    FindingSeverity,
+    Rule,
+    percent_of,
+    severity_of,
+)
 from sidecar.config.settings import Truncation
 from sidecar.counting.count import Measure, Method, band_text, number_text, tokens_text
 from sidecar.text.outline import (
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
 
 
-FindingSeverity = Literal["information", "warning", "error"]
 Code = Literal["budget-near", "budget-exceeded"]
 ScopeKind = Literal["file", "section", "region"]
 
@@ -146,27 +150,6 @@ def make_finding(
         files=other.files,
         truncation=(rule and rule.budget.truncation) or "start",
     )
-
-
-def severity_of(
-    tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
-) -> FindingSeverity | None:
-    """Return the severity of a finding, or None if `warn_at` is not reached.
-
-    The severity is `information` up to the budget, `warning` above it, and `error` from twice
-    the budget.
-    """
-    if tokens >= 2 * budget:
-        return "error"
-    if tokens > budget:
-        return "warning"
-    # A floating-point product can be slightly too large: 0.07 * 100 is more than 7.
-    return "information" if tokens >= math.ceil(warn_at * budget - 1e-9) else None
-
-
-def percent_of(tokens: int, budget: int) -> int:
-    """Return how much of a budget is used, as a whole percentage rounded down."""
-    return 100 * tokens // max(1, budget)
 
 
 def finding_message(

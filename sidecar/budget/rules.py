@@ -1,14 +1,18 @@
-"""Finds the configured rules and the presets that apply to a file."""
+"""Finds the rules and presets that apply to a file, and decides the severity of a finding."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Literal
 
 import msgspec
 
 from sidecar.config.settings import Budget, Settings
 from sidecar.text.globs import PathGlobs
+
+FindingSeverity = Literal["information", "warning", "error"]
 
 DEFAULT_WARN_AT = 0.9
 
@@ -31,6 +35,27 @@ The limits follow the documentation of the tools. A line counts as 12 tokens:
 - *.prompt.md and .prompty: no documented limit. The budget is half of a small model's 8,192
   tokens.
 """
+
+
+def severity_of(
+    tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
+) -> FindingSeverity | None:
+    """Return the severity of a finding, or None if `warn_at` is not reached.
+
+    The severity is `information` up to the budget, `warning` above it, and `error` from twice
+    the budget.
+    """
+    if tokens >= 2 * budget:
+        return "error"
+    if tokens > budget:
+        return "warning"
+    # A floating-point product can be slightly too large: 0.07 * 100 is more than 7.
+    return "information" if tokens >= math.ceil(warn_at * budget - 1e-9) else None
+
+
+def percent_of(tokens: int, budget: int) -> int:
+    """Return how much of a budget is used, as a whole percentage rounded down."""
+    return 100 * tokens // max(1, budget)
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -175,7 +175,7 @@ def _describe_files(
 ) -> list[dict[str, Any]]:
     import msgspec
 
-    from sidecar.context.usable_window import NamedLimits
+    from sidecar.context.occupancy import NamedLimits
     from sidecar.workspace.state import State
     from sidecar.workspace.windows import Windows, load_window_and_price
 

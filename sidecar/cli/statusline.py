@@ -105,9 +105,9 @@ def _ledger_texts(settings: Settings, agent: str, ends_at: datetime | None = Non
 
 
 def _context_text(sent: StatuslineInput, settings: Context) -> str:
-    from sidecar.context.occupancy import in_window
+    from sidecar.context.occupancy import Window, resolve_limit
     from sidecar.context.protocol import ContextUsage
-    from sidecar.context.usable_window import Window, resolve_limit
+    from sidecar.context.usage import in_window
     from sidecar.context.view import short_text
 
     tokens, limit, share = sent.tokens, sent.limit, sent.used_percentage

@@ -1,314 +1,125 @@
-"""Computes the size of a context, and warns when it crosses a threshold (`context.warn-at`).
-
-The status, `context/usage`, pruning, preflight and reports all use this size.
-"""
+"""Computes how full a context window is: its usable part, percent and severity."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import msgspec
 
-from sidecar.context.counter import (
-    Calibration,
-    factor_of,
-    has_samples,
-    measure_of,
-    sums_of,
-    with_hidden_tokens,
-    with_reply_markup,
-)
-from sidecar.context.protocol import (
-    Breakdown,
-    CalibrationInfo,
-    ContextPart,
-    ContextUsage,
-    SessionInfo,
-)
-from sidecar.context.usable_window import level, severity
-from sidecar.counting.count import number_text
-from sidecar.messages.turns import is_assistant, parts
-from sidecar.text.printable import percent_text, printable
+LimitSource = Literal["request", "transcript", "endpoint", "catalogue", "settings", "default"]
+Severity = Literal["ok", "warning", "error"]
 
-if TYPE_CHECKING:
-    from sidecar.context.conversation import Conversation
-    from sidecar.context.protocol import Alternative
-    from sidecar.context.usable_window import Window
-    from sidecar.counting.count import Measure
+DEFAULT_LIMIT = 16_384
+DEFAULT_RESERVE = 500
 
 
-LARGEST_SHOWN = 5
-_TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
-"""Sample text whose error band is used for requests whose texts are not stored."""
-UNSEEN = "the client's system prompt and tools are not included until usage is reported"
-_APART = ("logs", "config", "time")
+class Limit(msgspec.Struct, frozen=True):
+    """The size of a context window in tokens, and where it comes from."""
+
+    tokens: int
+    source: LimitSource
+    prompt: int | None = None
+    """The maximum prompt size in tokens, if it is smaller than the window."""
 
 
-def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return the size of the next request before the user adds to it.
+class NamedLimits(msgspec.Struct, frozen=True):
+    """Context window sizes in tokens, as reported by clients, agents and endpoints."""
 
-    This is the size of the last reported prompt, its reply and all later turns, excluding
-    reasoning that is not sent back. Without reported usage, everything is counted.
-    """
-    total, kind = conversation.total(), conversation.newest_kind()
-    measure = measure_of(total, conversation.counter.tokenizer, calibration, kind)
-    return (
-        with_reply_markup(measure)
-        if conversation.has_reported_usage
-        else with_hidden_tokens(measure, calibration)
-    )
+    request: int | None = None
+    """The size that the client set for its session."""
+    transcript: int | None = None
+    """The size that the agent wrote to its files or passed to its status line command."""
+    endpoint: int | None = None
+    """The size reported by the model's server."""
 
 
-def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return an estimate of the next request's size that ignores reported usage."""
-    return with_hidden_tokens(
-        measure_of(
-            conversation.count_without_reports(), conversation.counter.tokenizer, calibration
-        ),
-        calibration,
-    )
+class Window(msgspec.Struct, frozen=True):
+    """A context window and the part of it that is reserved for the reply."""
+
+    limit: Limit
+    reserve: int = DEFAULT_RESERVE
+
+    @property
+    def usable(self) -> int:
+        """The tokens that a prompt can use; at least 1."""
+        return usable(self.limit.tokens, self.reserve)
+
+    def percent(self, tokens: int) -> int:
+        """Return how much of the usable window is used, as a whole percentage from 0 to 100."""
+        return percent(tokens, self.limit.tokens, self.reserve)
+
+    def over(self, tokens: int) -> bool:
+        """Return whether `tokens` exceeds the usable window or the maximum prompt size."""
+        return tokens > self.prompt_limit
+
+    def available(self, tokens: int) -> int:
+        """Return the free tokens of the usable window; negative if it is exceeded."""
+        return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
+
+    @property
+    def prompt_limit(self) -> int:
+        """The maximum prompt size in tokens."""
+        return min(self.usable, self.limit.prompt or self.usable)
 
 
-def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
-    """Return the estimated size of the last prompt, or None if there are no turns."""
-    if conversation.is_empty or not conversation.turns:
-        return None
-    last = len(conversation.turns) - 1
-    upto = last if is_assistant(conversation.turns[last]) else None
-    own = measure_of(
-        conversation.count_without_reports(upto), conversation.counter.tokenizer, calibration
-    )
-    return with_hidden_tokens(own, calibration).tokens
+def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
+    """Return how many tokens of a window a prompt can use. At most a quarter is reserved."""
+    return max(1, limit - min(reserve, limit // 4))
 
 
-def context_usage(
-    conversation: Conversation,
-    window: Window,
+def percent(tokens: int, limit: int, reserve: int = DEFAULT_RESERVE) -> int:
+    """Return how much of the usable window is used, as a whole percentage of at most 100."""
+    return min(100, 100 * tokens // usable(limit, reserve))
+
+
+def resolve_limit(
     *,
-    warn_at: tuple[float, ...] = (0.8, 0.95),
-    calibration: Calibration | None = None,
-    cost_usd: float | None = None,
-) -> ContextUsage:
-    """Return how full a context is. The numbers are None for an empty conversation."""
-    if conversation.is_empty and conversation.assembled:
-        return _assembled_usage(conversation, window, warn_at)
-    known = not conversation.is_empty
-    at = max(conversation.updated_at, conversation.assembled_at)
-    measure = occupancy(conversation, calibration) if known else None
-    tokens = measure.tokens if measure else None
-    found = ContextUsage(
-        tokens=tokens,
-        method=measure.method if measure else None,
-        error_percent=measure.error_percent if measure else None,
-        model=conversation.model,
-        session=SessionInfo.of(conversation.id, conversation.source, at),
-        breakdown=None if tokens is None else breakdown(conversation, tokens, calibration),
-        largest=[] if tokens is None else largest(conversation, tokens, calibration),
-        turns=len(conversation.turns),
-        compacted=conversation.compacted,
-        calibration=calibration_info(calibration),
-        cost_usd=cost_usd,
-        note=UNSEEN if known and _has_unseen(conversation, measure, calibration) else None,
-    )
-    return in_window(found, window, warn_at, conversation.reported_tokens)
+    request: int | None = None,
+    transcript: int | None = None,
+    endpoint: int | None = None,
+    catalogue: int | None = None,
+    setting: int | None = None,
+    prompt: int | None = None,
+) -> Limit:
+    """Return the first known window size, in the order of the arguments.
 
-
-def _has_unseen(
-    conversation: Conversation, measure: Measure | None, calibration: Calibration | None
-) -> bool:
-    """Return whether the client may send a system prompt or tools that it has not reported."""
-    if (
-        conversation.has_reported_usage
-        or not conversation.turns
-        or conversation.system
-        or conversation.tools
-    ):
-        return False
-    is_guess = measure is not None and measure.method in ("calibrated", "estimate")
-    return is_guess and (calibration is None or calibration.hidden is None)
-
-
-def _assembled_usage(
-    conversation: Conversation, window: Window, warn_at: tuple[float, ...]
-) -> ContextUsage:
-    parts, counted = conversation.assembled, conversation.counter.text(_TYPICAL)
-    found = ContextUsage(
-        tokens=sum(parts.values()),
-        method=counted.method,
-        error_percent=counted.error_percent,
-        model=conversation.model,
-        session=SessionInfo.of(conversation.id, conversation.source, conversation.assembled_at),
-        breakdown=Breakdown(
-            system=parts["prefix"] + parts["mandates"],
-            tools=0,
-            sections=parts["context"],
-            turns=parts["user"],
-            overhead=0,
-            logs=parts["logs"],
-        ),
-        largest=[ContextPart(label=name, tokens=size) for name, size in parts.items() if size],
-        turns=0,
-        compacted=False,
-    )
-    return in_window(found, window, warn_at)
-
-
-def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
-    """Return a calibration's figures for clients, or None before the first report."""
-    if not has_samples(calibration):
-        return None
-    return CalibrationInfo(
-        factor=calibration.factor,
-        samples=calibration.samples,
-        error_percent=calibration.error_percent,
-    )
-
-
-def breakdown(
-    conversation: Conversation, tokens: int, calibration: Calibration | None
-) -> Breakdown:
-    """Return the size of the context by category, in tokens.
-
-    If the reported size exceeds the sum of all parts, the difference is overhead. If it is
-    smaller, the client no longer sends all turns, and the categories are reduced, last category
-    first, until they add up to the reported size.
-    """
-    factor = factor_of(calibration)
-    counts = conversation.model_counts().turns
-    system = (
-        _tokens(conversation.system.measure(conversation.counter), factor)
-        if conversation.system
-        else 0
-    )
-    tools = (
-        _tokens(conversation.tools.measure(conversation.counter), factor)
-        if conversation.tools
-        else 0
-    )
-    named = [_tokens_of_part(conversation, name, factor) for name in _APART]
-    sections = conversation.section_sums().tokens(factor) - sum(named)
-    turns = counts.between(0).tokens(factor)
-    left = tokens
-    shares = []
-    for part in (system, tools, sections, turns, *named):
-        shares.append(min(part, left))
-        left -= shares[-1]
-    return Breakdown(
-        system=shares[0],
-        tools=shares[1],
-        sections=shares[2],
-        turns=shares[3],
-        overhead=left,
-        **dict(zip(_APART, shares[4:], strict=True)),
-    )
-
-
-def _tokens_of_part(conversation: Conversation, name: str, factor: float) -> int:
-    found = [one for one in conversation.sections if one.name.lower() == name]
-    return sum(one.sums(conversation.counter).tokens(factor) for one in found)
-
-
-def largest(
-    conversation: Conversation, tokens: int, calibration: Calibration | None
-) -> list[ContextPart]:
-    """Return the largest parts of a context, largest first. Turns are numbered from 0."""
-    factor = factor_of(calibration)
-    counter = conversation.counter
-    found = [
-        ContextPart(label=label, tokens=_tokens(part.measure(counter), factor))
-        for label, part in (("system prompt", conversation.system), ("tools", conversation.tools))
-        if part is not None
-    ]
-    found += [
-        ContextPart(label=f"section {section.name}", tokens=section.sums(counter).tokens(factor))
-        for section in conversation.sections
-    ]
-    counts = conversation.model_counts().turns
-    found += [
-        ContextPart(label=_turn_label(conversation, index), tokens=_tokens(counts[index], factor))
-        for index, _ in counts.largest()
-    ]
-    fitting = [part for part in found if 0 < part.tokens <= tokens]
-    return sorted(fitting, key=lambda part: -part.tokens)[:LARGEST_SHOWN]
-
-
-def _turn_label(conversation: Conversation, index: int) -> str:
-    turn = conversation.turns[index]
-    names = [part.name for part in parts(turn) if part.name]
-    return f"turn {index} ({turn.role}{': ' + ', '.join(names[:3]) if names else ''})"
-
-
-def _tokens(measure: Measure, factor: float) -> int:
-    return sums_of(measure).tokens(factor)
-
-
-def in_window(
-    found: ContextUsage, window: Window, warn_at: tuple[float, ...], reported: int | None = None
-) -> ContextUsage:
-    """Return a context usage with all fields that depend on the window filled in.
+    If `setting` is smaller, it is returned instead. All sizes are in tokens.
 
     Args:
-        found: The usage.
-        window: The context window.
-        warn_at: The thresholds, as shares of the usable window.
-        reported: The last size that a vendor or agent reported, in tokens. If it exceeds an
-            assumed window, the window is unknown, and so are the numbers that depend on it.
+        request: The size that the client set.
+        transcript: The size that the agent wrote to its files.
+        endpoint: The size reported by the model's server.
+        catalogue: The size in the model catalogue.
+        setting: The setting `context.limit` or the variable `CONTEXT_MAX_TOKENS`.
+        prompt: The largest prompt that the vendor accepts. Ignored for sizes from clients and
+            servers.
     """
-    if window.limit.source == "default" and (reported or 0) > window.limit.tokens:
-        return found
-    tokens = found.tokens
-    return msgspec.structs.replace(
-        found,
-        limit=window.limit.tokens,
-        limit_source=window.limit.source,
-        reserve=window.reserve,
-        usable=window.usable,
-        available=None if tokens is None else window.available(tokens),
-        percent=None if tokens is None else window.percent(tokens),
-        over=None if tokens is None else window.over(tokens),
-        should_prune=None if tokens is None else should_prune(tokens, window, warn_at),
-        severity=severity(tokens, window.usable, warn_at),
+    ranked: tuple[tuple[int | None, LimitSource], ...] = (
+        (request, "request"),
+        (transcript, "transcript"),
+        (endpoint, "endpoint"),
+        (catalogue, "catalogue"),
     )
+    known = next((Limit(tokens, source) for tokens, source in ranked if tokens), None)
+    if setting and (known is None or setting < known.tokens):
+        known = Limit(setting, "settings")
+    if known is None:
+        return Limit(DEFAULT_LIMIT, "default")
+    if prompt and known.source not in ("request", "endpoint") and prompt < known.tokens:
+        return Limit(known.tokens, known.source, prompt)
+    return known
 
 
-def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Return whether the last threshold is exceeded or, without thresholds, the usable window."""
-    return tokens > window.usable * max(warn_at, default=1.0)
+def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
+    """Return how many thresholds are reached. Thresholds are fractions of the usable window."""
+    return sum(tokens >= usable * share for share in warn_at)
 
 
-def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
-    """Return how many thresholds are reached, and whether that is more than `before`."""
-    if usage.tokens is None or usage.usable is None:
-        return 0, False
-    now = level(usage.tokens, usage.usable, warn_at)
-    return now, now > before
-
-
-def budget_message(
-    usage: ContextUsage,
-    alternatives: Sequence[Alternative] = (),
-    heaviest: Sequence[tuple[str, int]] = (),
-) -> str:
-    """Return the text of a `budget` warning. It suggests remedies if the window is exceeded."""
-    tokens = number_text(usage.tokens or 0, usage.method or "estimate")
-    room = f"{usage.usable or 0:,} tokens"
-    model = "" if usage.model is None else f", {usage.model}"
-    text = f"Context {percent_text(usage.percent or 0)} full: {tokens} of {room}{model}."
-    if not usage.over:
-        return text
-    return " ".join([text, *fallback_texts(alternatives, heaviest)])
-
-
-def fallback_texts(
-    alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
-) -> list[str]:
-    """Return sentences that suggest other models, and name the largest tool schemas."""
-    sentences = []
-    if alternatives:
-        names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])
-        sentences.append(f"Models with enough room: {names}.")
-    if heaviest:
-        tools = ", ".join(f"{name} ({tokens:,})" for name, tokens in heaviest)
-        sentences.append(f"Largest tool schemas: {tools}.")
-    return [printable(sentence) for sentence in sentences]
+def severity(tokens: int | None, usable: int | None, warn_at: Sequence[float]) -> Severity:
+    """Return `error` from the last threshold, `warning` from the first, and `ok` below that."""
+    if tokens is None or not usable or not warn_at:
+        return "ok"
+    if tokens >= usable * max(warn_at):
+        return "error"
+    return "warning" if tokens >= usable * min(warn_at) else "ok"

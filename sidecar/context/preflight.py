@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.context.counter import Calibration, Sums, measure_of, sums_of, with_hidden_tokens
-from sidecar.context.occupancy import fallback_texts, should_prune
+from sidecar.context.occupancy import Window, usable
 from sidecar.context.protocol import Alternative, PreflightResult, Reason, Verdict
 from sidecar.context.sections import largest_tools
-from sidecar.context.usable_window import Window, usable
+from sidecar.context.usage import fallback_texts, should_prune
 from sidecar.messages.turns import Turn, parts
 from sidecar.models.catalogue import prompt_limit_of
 from sidecar.text.printable import printable

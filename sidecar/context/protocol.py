@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.config.settings import Truncation
-from sidecar.context.usable_window import LimitSource, Severity
+from sidecar.context.occupancy import LimitSource, Severity
 from sidecar.counting.count import Method
 from sidecar.messages.replies import ReplyFormat
 from sidecar.messages.turns import Turn

@@ -36,8 +36,8 @@ from sidecar.messages.turns import (
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
+    from sidecar.context.occupancy import Window
     from sidecar.context.protocol import FitParams
-    from sidecar.context.usable_window import Window
 
 
 logger = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ import msgspec
 
 from sidecar.context.counter import MARKS, Sums
 from sidecar.context.model_counts import Sample, UsageUpdate
-from sidecar.context.occupancy import calibration_info
+from sidecar.context.occupancy import Window, usable
 from sidecar.context.protocol import CleanCall, Dropped, ResponseResult
 from sidecar.context.pruning import make_plan
 from sidecar.context.sections import ToolSet
-from sidecar.context.usable_window import Window, usable
+from sidecar.context.usage import calibration_info
 from sidecar.messages.tool_schemas import ToolSchema, read_tools
 
 if TYPE_CHECKING:

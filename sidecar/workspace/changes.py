@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import msgspec
 
 from sidecar.context.conversation import Conversation, apply_set, apply_text_counts
-from sidecar.context.occupancy import budget_message, estimated_prompt
 from sidecar.context.preflight import combine_verdicts, models_that_fit, preflight
 from sidecar.context.protocol import (
     Alternative,
@@ -27,6 +26,7 @@ from sidecar.context.protocol import (
 from sidecar.context.pruning import fit
 from sidecar.context.response import ReplyOutcome, WarningKind, apply_reply
 from sidecar.context.sections import RestoredPart, ToolSet, largest_tools
+from sidecar.context.usage import budget_message, estimated_prompt
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
 from sidecar.models import catalogue, families
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from sidecar.context import protocol as p
     from sidecar.context.counter import Counter
     from sidecar.context.model_counts import Sample
+    from sidecar.context.occupancy import Window
     from sidecar.context.protocol import ContextUsage
-    from sidecar.context.usable_window import Window
     from sidecar.cost.caps import CostVerdict
     from sidecar.counting.calibration import ConversationCalibration
     from sidecar.endpoints.outcome import Capability

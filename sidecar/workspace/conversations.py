@@ -24,9 +24,9 @@ import msgspec
 
 from sidecar.context.conversation import Conversation, uncounted_texts
 from sidecar.context.counter import Counter
-from sidecar.context.occupancy import budget_message, crossed
 from sidecar.context.persist import restore, save
 from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
+from sidecar.context.usage import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage

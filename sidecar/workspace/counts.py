@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from sidecar.config.settings import Settings
-    from sidecar.context.usable_window import NamedLimits
+    from sidecar.context.occupancy import NamedLimits
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.outcome import MissKind
     from sidecar.endpoints.registry import Endpoints

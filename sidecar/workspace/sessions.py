@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.context.occupancy import budget_message, crossed, in_window
+from sidecar.context.occupancy import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.context.protocol import ContextUsage, ContextWarning, SessionInfo, SessionRow
-from sidecar.context.usable_window import Limit, NamedLimits, Window, level, resolve_limit, severity
+from sidecar.context.usage import budget_message, crossed, in_window
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Method
 from sidecar.errors import BadParamsError
@@ -263,7 +263,7 @@ class SessionRegistry:
         conversation = self.conversations.get(session_id)
         if conversation is None:
             return None
-        from sidecar.context.occupancy import sent_estimate
+        from sidecar.context.usage import sent_estimate
 
         return sent_estimate(conversation, self.calibration_of(conversation))
 
@@ -404,7 +404,7 @@ class SessionRegistry:
                 grade = severity(session.usage.tokens, session.usage.usable, warn_at)
                 return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
             return self._agent_usage(session, cost, warn_at)
-        from sidecar.context.occupancy import context_usage
+        from sidecar.context.usage import context_usage
 
         return context_usage(
             session,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.config.settings import Settings
-    from sidecar.context.usable_window import Severity
+    from sidecar.context.occupancy import Severity
     from sidecar.cost.book import Cancelled, CostBook, Progress
     from sidecar.cost.caps import CostVerdict
     from sidecar.cost.prompt_file_costs import CallGroup

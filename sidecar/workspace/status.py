@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.findings import percent_of, severity_of
+from sidecar.budget.rules import percent_of, severity_of
+from sidecar.context.occupancy import Severity
 from sidecar.context.protocol import ViewRow
-from sidecar.context.usable_window import Severity
 from sidecar.context.view import (
     UNKNOWN,
     rows_markdown,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.context.usable_window import Limit, NamedLimits, Window, resolve_limit
+from sidecar.context.occupancy import Limit, NamedLimits, Window, resolve_limit
 from sidecar.counting.count import Count, Measure
 from sidecar.models import catalogue
 from sidecar.models.names import matches

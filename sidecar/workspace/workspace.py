@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from sidecar.budget.rules import Rules
 from sidecar.config.options import Loaded
 from sidecar.config.settings import Settings
-from sidecar.context.usable_window import NamedLimits
+from sidecar.context.occupancy import NamedLimits
 from sidecar.errors import BadParamsError
 from sidecar.operating_system import IS_WINDOWS, windows_path
 from sidecar.workspace.spending import Costs

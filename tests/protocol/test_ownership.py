@@ -20,7 +20,7 @@ import pytest
 
 import sidecar
 from benchmarks.agents.claude import ClaudeHome
-from sidecar.context.occupancy import context_usage
+from sidecar.context.usage import context_usage
 from sidecar.cost.ledger import MemoryLedger
 from sidecar.endpoints.registry import Endpoints
 from sidecar.text.document import TextDocument
@@ -266,7 +266,7 @@ async def test_append_uses_two_workers_and_computes_the_context_once(
         return real(pool, work, *args)
 
     monkeypatch.setattr(loop, "run_in_executor", watched)
-    monkeypatch.setattr("sidecar.context.occupancy.context_usage", _noting(derived))
+    monkeypatch.setattr("sidecar.context.usage.context_usage", _noting(derived))
     for _ in range(3):
         hops.clear()
         derived.clear()

@@ -10,8 +10,8 @@ import msgspec
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
+from sidecar.context.occupancy import Limit, Window
 from sidecar.context.pruning import apply_plan, fit, make_plan
-from sidecar.context.usable_window import Limit, Window
 from sidecar.counting.count import Measure, Method
 from sidecar.messages.turns import Turn
 

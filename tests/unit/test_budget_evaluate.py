@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.budget.counter import TextCounter, excess_start
-from sidecar.budget.findings import RestOfGroup, evaluate, severity_of
-from sidecar.budget.rules import Rule, Rules
+from sidecar.budget.findings import RestOfGroup, evaluate
+from sidecar.budget.rules import Rule, Rules, severity_of
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import VOCABULARIES, Purpose, engine, load_ranks
 from sidecar.counting.tokenizer_interface import Tokenizer

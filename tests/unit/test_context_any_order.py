@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.persist import from_json, restore, save, to_json
 from sidecar.context.sections import Section, TextSource
+from sidecar.context.usage import context_usage, occupancy
 from sidecar.messages.usage import Usage
 from tests.fuzz.conversations import SHAPES, build, moves
 from tests.unit.context_fakes import FakeCalibration, FakeCounter, Planner, window

@@ -10,11 +10,11 @@ import pytest
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import MARKS, Counter, Sums, measure_of
-from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
+from sidecar.context.occupancy import Limit, Window
 from sidecar.context.persist import restore, save
 from sidecar.context.preflight import count_request
 from sidecar.context.protocol import PreflightParams
-from sidecar.context.usable_window import Limit, Window
+from sidecar.context.usage import UNSEEN, context_usage, occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import kind_of

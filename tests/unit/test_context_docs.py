@@ -12,10 +12,10 @@ import msgspec
 from sidecar.context import protocol as wire
 from sidecar.context.conversation import Conversation, apply_set
 from sidecar.context.counter import Counter
-from sidecar.context.occupancy import context_usage
+from sidecar.context.occupancy import Window, resolve_limit
 from sidecar.context.pruning import fit
 from sidecar.context.response import apply_reply
-from sidecar.context.usable_window import Window, resolve_limit
+from sidecar.context.usage import context_usage
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
 from sidecar.workspace.sessions import DEFAULT_ID

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.occupancy import occupancy
+from sidecar.context.usage import occupancy
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from tests.fuzz.conversations import Case, cases, check

@@ -10,8 +10,8 @@ import pytest
 from sidecar.context.assemble import PRESETS, render
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
-from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.sections import Section, TextSource
+from sidecar.context.usage import context_usage, occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count import Measure
 from sidecar.counting.message_tokens import count_messages

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from sidecar.context import pruning as plans_module
-from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.protocol import FitParams
 from sidecar.context.pruning import apply_plan, make_plan
 from sidecar.context.summary import HEAD, summarise
+from sidecar.context.usage import context_usage, occupancy
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn
 from sidecar.messages.usage import Usage

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.occupancy import occupancy
+from sidecar.context.usage import occupancy
 from sidecar.messages.usage import normalise_usage
 from tests.unit.context_fakes import FakeCounter, calls, message_size, output, reply, user
 

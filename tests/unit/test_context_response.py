@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.context.occupancy import occupancy
+from sidecar.context.occupancy import Limit, LimitSource, Window
 from sidecar.context.response import (
     ReplyOutcome,
     apply_reply,
     exhausted_limit,
     usable_calls,
 )
-from sidecar.context.usable_window import Limit, LimitSource, Window
+from sidecar.context.usage import occupancy
 from sidecar.messages.replies import read_reply
 from sidecar.messages.tool_schemas import read_tools
 from tests.unit import messages_vendor_forms as forms

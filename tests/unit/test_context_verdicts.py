@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sidecar.context.conversation import Conversation
-from sidecar.context.occupancy import budget_message, context_usage, crossed, occupancy
+from sidecar.context.occupancy import level, severity
 from sidecar.context.preflight import combine_verdicts, models_that_fit, preflight
 from sidecar.context.protocol import (
     Alternative,
@@ -19,7 +19,7 @@ from sidecar.context.protocol import (
     Reason,
 )
 from sidecar.context.sections import largest_tools
-from sidecar.context.usable_window import level, severity
+from sidecar.context.usage import budget_message, context_usage, crossed, occupancy
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue

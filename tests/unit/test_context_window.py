@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
-from sidecar.context.occupancy import context_usage
-from sidecar.context.usable_window import Limit, Window, percent, resolve_limit, usable
+from sidecar.context.occupancy import Limit, Window, percent, resolve_limit, usable
+from sidecar.context.usage import context_usage
 from sidecar.context.view import context_rows, short_text
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sidecar.context.occupancy import Window, resolve_limit
 from sidecar.context.preflight import models_that_fit, preflight
 from sidecar.context.protocol import Alternative, PreflightParams
-from sidecar.context.usable_window import Window, resolve_limit
 from sidecar.models import catalogue
 from sidecar.models.catalogue import prompt_limit_of, usual_window, window_of
 from sidecar.models.limits import max_output_of, published_window

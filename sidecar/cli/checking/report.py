@@ -8,7 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from sidecar import __version__
-from sidecar.budget.findings import DOCUMENTATION, Code, Finding, FindingSeverity
+from sidecar.budget.findings import DOCUMENTATION, Code, Finding
+from sidecar.budget.rules import FindingSeverity
 from sidecar.counting.count import Method, number_text, tokens_text
 from sidecar.text.printable import counted, json_text, printable, printable_lines
 from sidecar.workspace.views import NO_BUDGETS

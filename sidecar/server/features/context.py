@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from sidecar.context.occupancy import calibration_info
 from sidecar.context.protocol import ContextUsage, SessionRow
+from sidecar.context.usage import calibration_info
 from sidecar.errors import BadParamsError
 from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
 from sidecar.server.protocol import create_request_commitment

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.budget.findings import Finding
     from sidecar.budget.fixes import TextEdit
     from sidecar.config.options import Problem
-    from sidecar.context.usable_window import Severity
+    from sidecar.context.occupancy import Severity
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.budgets import Subject
     from sidecar.workspace.fixing import FixTarget, Proposal

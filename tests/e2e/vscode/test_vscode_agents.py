@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.agents.claude import MODEL, ClaudeHome
 from benchmarks.agents.codex import CodexHome
-from sidecar.context.usable_window import Limit
-from sidecar.context.usable_window import Window as ModelWindow
+from sidecar.context.occupancy import Limit
+from sidecar.context.occupancy import Window as ModelWindow
 from sidecar.cost.events import Buckets
 from sidecar.cost.prices import Prices
 from sidecar.text.printable import usd_text
