@@ -92,7 +92,7 @@ class Reading:
         }
         shown: dict[str, int | None] = {}
         for root in sorted((self.home / "work").iterdir()):
-            shown |= {one.id: one.occupancy.tokens for one in self.sessions(root)}
+            shown |= {one.id: one.tokens for one in self.sessions(root)}
         assert shown == {name: size for truth in truths for name, size in truth.context.items()}
 
 

@@ -32,6 +32,8 @@ Quality = Literal["exact", "lower bound", "estimate"]
 
 Category = Literal["main", "subagent", "summary"]
 
+SessionState = Literal["running", "idle", "ended"]
+
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
@@ -55,26 +57,14 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
         return cls(usage.prompt_tokens, usage.output_tokens, model, window)
 
 
-class Occupancy(msgspec.Struct, frozen=True, gc=False):
-    """How full a context window is. `note` explains why the size is unknown or inexact."""
-
-    tokens: int | None = None
-    limit: int | None = None
-    """The context window in tokens, as reported by the agent."""
-    quality: Quality = "exact"
-    error_percent: float = 0.0
-    """The margin of error of `tokens` in percent (±), or 0 if the number is exact."""
-    compacted: bool = False
-    note: str | None = None
-
-
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A coding agent's session as shown to the user."""
+    """A coding agent's session as shown to the user. Its messages are not available."""
 
     id: str
     source: str
-    path: str
-    cwd: str | None
+    path: str = ""
+    """The path of the store."""
+    cwd: str | None = None
     """The agent's working directory, if known."""
     updated_at: datetime
     model: str | None = None
@@ -85,7 +75,15 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     began_at: datetime | None = None
     first_prompt: str | None = None
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
-    occupancy: Occupancy = Occupancy()
+    tokens: int | None = None
+    limit: int | None = None
+    """The context window in tokens, as reported by the agent."""
+    quality: Quality = "exact"
+    error_percent: float = 0.0
+    """The margin of error of `tokens` in percent (±), or 0 if the number is exact."""
+    note: str | None = None
+    """Why the size is unknown or inexact."""
+    compacted: bool = False
     parent: str | None = None
     """The session from which this session was forked."""
     active: bool | None = None
@@ -94,7 +92,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     """If several stores contain the session, the entry with the highest rank is used."""
 
-    def state(self, now: datetime) -> Literal["running", "idle", "ended"]:
+    def state(self, now: datetime) -> SessionState:
         """Return whether the session is running, idle or ended, based on its last line."""
         age = now - self.updated_at
         if self.ended or age > _ENDED_AFTER:

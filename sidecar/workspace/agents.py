@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
+import msgspec
+
 from sidecar.agents.events import Store
 from sidecar.agents.registry import Sources
-from sidecar.workspace.claude_statusline import SavedWindow, load, with_window
-from sidecar.workspace.sessions import RECENT, CountedSession
+from sidecar.workspace.claude_statusline import load, with_saved_window
+from sidecar.workspace.sessions import RECENT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from sidecar.agents.events import StoredSession
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
-    from sidecar.counting.count import Method
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.spending import Spending
@@ -244,14 +245,14 @@ class AgentSessions:
         *,
         since: datetime | None,
         billed: Collection[str] = (),
-    ) -> tuple[list[CountedSession], bool]:
+    ) -> tuple[list[StoredSession], bool]:
         """Read a workspace's sessions. If the ledger fails, keep them in memory instead.
 
         Returns:
             The sessions, and whether any calls were recorded or changed.
         """
         folder, spending = self._state.folder, self._shared.spending(workspace)
-        work = partial(_read_and_count, sources, folder, spending, read, since, frozenset(billed))
+        work = partial(_read_and_list, sources, folder, spending, read, since, frozenset(billed))
         found = await self._run(work)
         if found is not None:
             return found
@@ -291,14 +292,14 @@ class AgentSessions:
         return recorded
 
 
-def _read_and_count(
+def _read_and_list(
     sources: Sources,
     folder: Path,
     spending: Spending,
     read: Callable[[SessionReader], None],
     since: datetime | None,
     billed: Collection[str],
-) -> tuple[list[CountedSession], bool] | None:
+) -> tuple[list[StoredSession], bool] | None:
     """Return the sessions and whether any calls were recorded, or None if the ledger fails."""
     if not sources.readers:
         return [], False  # avoids loading the ledger
@@ -307,9 +308,7 @@ def _read_and_count(
     try:
         reading = SessionReader(sources, spending.book, billed)
         read(reading)
-        return convert_sessions(
-            reading.sessions(since), load(folder).sessions
-        ), reading.has_new_costs
+        return _sessions_with_windows(reading, since, folder), reading.has_new_costs
     except LedgerError as error:
         _log.info("agents' sessions cannot be saved: %s", error)
         return None
@@ -321,50 +320,20 @@ def _read_into_memory(
     memory: MemoryLedger,
     read: Callable[[SessionReader], None],
     since: datetime | None,
-) -> list[CountedSession]:
+) -> list[StoredSession]:
     reading = SessionReader(sources, memory)
     read(reading)
-    return convert_sessions(reading.sessions(since), load(folder).sessions, note=NOT_KEPT)
+    return [
+        msgspec.structs.replace(one, note=one.note or NOT_KEPT)
+        for one in _sessions_with_windows(reading, since, folder)
+    ]
+
+
+def _sessions_with_windows(
+    reading: SessionReader, since: datetime | None, folder: Path
+) -> list[StoredSession]:
+    saved = load(folder)
+    return [with_saved_window(one, saved) for one in reading.sessions(since)]
 
 
 NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"
-
-
-def convert_sessions(
-    sessions: Iterable[StoredSession], windows: Mapping[str, SavedWindow], note: str | None = None
-) -> list[CountedSession]:
-    """Convert stored sessions to counted sessions.
-
-    Args:
-        sessions: The stored sessions.
-        windows: The context windows from Claude Code's status line, by session ID.
-        note: A note to attach to every session.
-    """
-    now = datetime.now(UTC)
-    return [_convert_session(session, now, windows.get(session.id), note) for session in sessions]
-
-
-def _convert_session(
-    session: StoredSession, now: datetime, statusline: SavedWindow | None, note: str | None
-) -> CountedSession:
-    size = session.occupancy if statusline is None else with_window(session.occupancy, statusline)
-    method: Method = "exact" if size.quality == "exact" else "estimate"
-    return CountedSession(
-        id=session.id,
-        source=session.source,
-        updated_at=session.updated_at,
-        title=session.title,
-        branch=session.branch,
-        began_at=session.began_at,
-        first_prompt=session.first_prompt,
-        model=session.model,
-        tokens=size.tokens,
-        quality=method,
-        error_percent=size.error_percent,
-        limit=size.limit,
-        note=size.note or note,
-        state=session.state(now),
-        parent=session.parent,
-        compacted=size.compacted,
-        path=session.path,
-    )

@@ -19,7 +19,7 @@ from sidecar.messages.usage import MOST_TOKENS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.agents.events import Occupancy, ReportedLimit
+    from sidecar.agents.events import ReportedLimit, StoredSession
 
 FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64
@@ -184,6 +184,7 @@ def save(folder: Path, sent: StatuslineInput) -> None:
     write(folder / FILE_NAME, msgspec.json.encode(SavedFile(newest, limits)))
 
 
-def with_window(size: Occupancy, saved: SavedWindow) -> Occupancy:
-    """Return the session's size with the saved context window, if there is one."""
-    return size if saved.limit is None else msgspec.structs.replace(size, limit=saved.limit)
+def with_saved_window(session: StoredSession, saved: SavedFile) -> StoredSession:
+    """Return the session with its saved context window, if there is one."""
+    window = saved.sessions.get(session.id) or SavedWindow()
+    return msgspec.structs.replace(session, limit=window.limit or session.limit)

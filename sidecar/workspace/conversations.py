@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
+from sidecar.agents.events import StoredSession
 from sidecar.context.conversation import Conversation, uncounted_texts
 from sidecar.context.counter import Counter
 from sidecar.context.persist import restore, save
@@ -40,7 +41,7 @@ from sidecar.workspace.changes import (
     Recount,
 )
 from sidecar.workspace.documents import Documents, FollowedText, Snapshot
-from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO, CountedSession
+from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO
 from sidecar.workspace.views import NO_CONTEXT
 from sidecar.workspace.workspace import Event
 
@@ -295,7 +296,7 @@ class Conversations:
         async with self._lock(session_id or self.sessions.id_to_change(None)):
             pass
         session = self.sessions.find(session_id)
-        if isinstance(session, CountedSession):
+        if isinstance(session, StoredSession):
             model = model or session.model or self.workspace.model
             await self.look_up_window(model)
             return await self._make_draft_of_size(session, model)
@@ -304,7 +305,7 @@ class Conversations:
         await self.look_up_window(model)
         return await self._make_draft(name, session, model)
 
-    async def _make_draft_of_size(self, session: CountedSession, model: str) -> Draft:
+    async def _make_draft_of_size(self, session: StoredSession, model: str) -> Draft:
         conversation = Conversation(session.id, self.counter(model))
         conversation.limit = session.limit if model == session.model else None
         size = session.tokens or 0
@@ -315,7 +316,7 @@ class Conversations:
 
     # -- queries ----------------------------------------------------------------------------
 
-    async def find_counted(self, session_id: str | None) -> Conversation | CountedSession | None:
+    async def find_counted(self, session_id: str | None) -> Conversation | StoredSession | None:
         """Return a session with up-to-date counts."""
         await self.restore()
         session = self.sessions.find(session_id)
@@ -361,7 +362,7 @@ class Conversations:
         if session is None:
             missing = "this workspace has no such session" if session_id else NO_CONTEXT
             raise BadParamsError(missing)
-        if isinstance(session, CountedSession):
+        if isinstance(session, StoredSession):
             raise RequestError(
                 "noText",
                 "this session belongs to a coding agent, so only its token counts are known",

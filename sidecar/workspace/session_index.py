@@ -25,7 +25,6 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.events import (
     CallFinished,
-    Occupancy,
     SessionSnapshot,
     Store,
     StoredSession,
@@ -302,12 +301,11 @@ class SessionIndex:
                 continue
             agents.add(session.source)
             reader = by_agent[session.source]
-            limit = session.occupancy.limit or reader.window(places, session)
-            size = msgspec.structs.replace(session.occupancy, limit=limit)
+            limit = session.limit or reader.window(places, session)
             title = next(filter(None, (_read_title(reader, row) for row in rows)), None)
             prompt = _first_prompt(rows) if with_prompts and title is None else None
             shown.append(
-                msgspec.structs.replace(session, occupancy=size, title=title, first_prompt=prompt)
+                msgspec.structs.replace(session, limit=limit, title=title, first_prompt=prompt)
             )
         return shown
 
@@ -543,14 +541,12 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
         cwd=best.session.folder,
         updated_at=_updated_at(best),
         model=first("model"),
-        occupancy=Occupancy(
-            tokens=size.tokens,
-            limit=size.window or first("window"),
-            quality=size.quality,
-            error_percent=size.error_percent,
-            compacted=size.compacted,
-            note=size.note,
-        ),
+        tokens=size.tokens,
+        limit=size.window or first("window"),
+        quality=size.quality,
+        error_percent=size.error_percent,
+        compacted=size.compacted,
+        note=size.note,
         branch=first("branch"),
         began_at=None if began_at is None else datetime.fromtimestamp(began_at / 1000, UTC),
         parent=best.session.parent,

@@ -10,15 +10,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from sidecar.agents.events import SessionState, StoredSession
 from sidecar.context.occupancy import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.context.protocol import ContextUsage, ContextWarning, SessionInfo, SessionRow
 from sidecar.context.usage import budget_message, crossed, in_window
 from sidecar.counting.calibration import ConversationCalibration
-from sidecar.counting.count import Method
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import is_generated_id
 from sidecar.text.printable import message as printable
@@ -27,8 +27,11 @@ from sidecar.workspace.workspace import ContextState, Event, Workspace
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
+    from sidecar.counting.count import Method
     from sidecar.workspace.documents import FollowedSection
     from sidecar.workspace.shared import SharedServices
+
+Session: TypeAlias = "Conversation | StoredSession"
 
 DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
@@ -46,61 +49,17 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 """The update time of sessions that must never be chosen as the newest session."""
 
 
-def _conversation_label(session_id: str, updated_at: datetime) -> str:
-    if is_generated_id(session_id):
-        return f"conversation · {_local_time(updated_at)}"
-    return session_id
+class RemoteConversation(StoredSession, frozen=True, kw_only=True):
+    """A conversation of another server, which has computed its usage."""
+
+    usage: ContextUsage
+
+    def state(self, now: datetime) -> SessionState:  # noqa: ARG002 - replies are not timed
+        return "idle"
 
 
-def _local_time(at: datetime) -> str:
-    at = at.astimezone()
-    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%d %b %H:%M}"
-
-
-class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session without messages. It belongs to an agent or to another server."""
-
-    id: str
-    source: str
-    """The agent's name, or `PROTOCOL`."""
-    updated_at: datetime
-    title: str | None = None
-    branch: str | None = None
-    began_at: datetime | None = None
-    first_prompt: str | None = None
-    """The user's first prompt, if the settings allow it to be shown."""
-    model: str | None = None
-    tokens: int | None = None
-    quality: Method = "exact"
-    """How the token count was obtained."""
-    error_percent: float = 0.0
-    """Margin of error (±%) of the token count."""
-    limit: int | None = None
-    """The context window in tokens, if the agent reports it."""
-    note: str | None = None
-    """A note for the user, such as why the token count is missing or inexact."""
-    state: Literal["running", "idle", "ended"] = "idle"
-    parent: str | None = None
-    compacted: bool = False
-    path: str | None = None
-    """Path of the store that contains an agent's session."""
-    usage: ContextUsage | None = None
-    """The usage computed by another server, or None for an agent's session."""
-
-    @property
-    def label(self) -> str:
-        """The title or first prompt, or else the branch or agent together with the start time."""
-        if self.source == PROTOCOL:
-            return _conversation_label(self.id, self.updated_at)
-        if named := self.title or self.first_prompt:
-            return " ".join(named.split())
-        branch = self.branch if self.branch not in (None, "HEAD") else self.source
-        began = "" if self.began_at is None else _local_time(self.began_at)
-        return " · ".join(filter(None, (branch, began)))
-
-
-def make_remote_session(usage: ContextUsage) -> CountedSession | None:
-    """Return a session for another server's conversation, or None if its data is invalid."""
+def make_remote_conversation(usage: ContextUsage) -> RemoteConversation | None:
+    """Return another server's conversation, or None if its data is invalid."""
     info = usage.session
     if info is None:
         return None
@@ -108,9 +67,26 @@ def make_remote_session(usage: ContextUsage) -> CountedSession | None:
         updated_at = datetime.fromisoformat(info.updated_at)
     except ValueError:
         return None
-    return CountedSession(
+    return RemoteConversation(
         id=info.id, source=PROTOCOL, updated_at=updated_at, model=usage.model, usage=usage
     )
+
+
+def label_of(session: Session) -> str:
+    """Return the title or first prompt, or else the branch or agent and the start time."""
+    if not isinstance(session, StoredSession) or session.source == PROTOCOL:
+        is_generated = is_generated_id(session.id)
+        return f"conversation · {_local_time(session.updated_at)}" if is_generated else session.id
+    if named := session.title or session.first_prompt:
+        return " ".join(named.split())
+    branch = session.branch if session.branch not in (None, "HEAD") else session.source
+    began = "" if session.began_at is None else _local_time(session.began_at)
+    return " · ".join(filter(None, (branch, began)))
+
+
+def _local_time(at: datetime) -> str:
+    at = at.astimezone()
+    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%d %b %H:%M}"
 
 
 @dataclass(eq=False)
@@ -141,10 +117,10 @@ class SessionRegistry:
         self.conversations: OrderedDict[str, Conversation] = OrderedDict()
         """Conversations by ID, least recently used first."""
         self._states: dict[str, ConversationState] = {}
-        self._agent_sessions: dict[str, CountedSession] = {}
-        self._older_agent_sessions: dict[str, CountedSession] = {}
+        self._agent_sessions: dict[str, StoredSession] = {}
+        self._older_agent_sessions: dict[str, StoredSession] = {}
         """Agent sessions that are no longer updated."""
-        self._remote_conversations: dict[str, CountedSession] = {}
+        self._remote_conversations: dict[str, RemoteConversation] = {}
         self.chosen_model: str | None = None
         """The model that a client has set for the whole workspace."""
         self.selected: str | None = None
@@ -152,7 +128,7 @@ class SessionRegistry:
         """Whether the selected session had already ended when it was selected."""
         self._warned: dict[str, tuple[int, bool]] = {}
         """For each agent session, the number of reached thresholds and whether it was compacted."""
-        self._shown: Conversation | CountedSession | None = None
+        self._shown: Session | None = None
         self._published_sessions: tuple[Any, ...] = ()
         """Identifies the list of sessions that was last published."""
 
@@ -182,7 +158,7 @@ class SessionRegistry:
 
     # -- session selection ------------------------------------------------------------------
 
-    def find(self, session_id: str | None) -> Conversation | CountedSession | None:
+    def find(self, session_id: str | None) -> Session | None:
         """Return a session by ID, or else the session to show.
 
         The selected session takes precedence. Next comes a client's conversation that was
@@ -204,9 +180,9 @@ class SessionRegistry:
         if shown is None or self._selected() is not None:
             return None
         periods = list[timedelta]()
-        if shown.source == PROTOCOL or not isinstance(shown, CountedSession):
+        if shown.source == PROTOCOL or not isinstance(shown, StoredSession):
             periods.append(PROTOCOL_OUTRANKS)
-        if isinstance(shown, CountedSession):
+        if isinstance(shown, StoredSession):
             periods.append(RECENT)
         ends = (shown.updated_at + period for period in periods)
         return min((at for at in ends if at > datetime.now(UTC)), default=None)
@@ -215,18 +191,18 @@ class SessionRegistry:
         """Return this server's most recently updated conversation."""
         return max(reversed(self.conversations.values()), key=_updated_at, default=None)
 
-    def _newest_fed(self) -> Conversation | CountedSession | None:
+    def _newest_fed(self) -> Session | None:
         own = self.newest_conversation()
-        remote: list[Conversation | CountedSession] = [*self._remote_conversations.values()]
+        remote: list[Session] = [*self._remote_conversations.values()]
         return max(remote if own is None else [*remote, own], key=_updated_at, default=None)
 
     def _selected(self) -> str | None:
         session = None if self.selected is None else self._by_id(self.selected)
-        if isinstance(session, CountedSession) and session.state == "ended":
+        if isinstance(session, StoredSession) and _has_ended(session):
             return self.selected if self._selected_had_ended else None
         return None if session is None else self.selected
 
-    def _by_id(self, session_id: str) -> Conversation | CountedSession | None:
+    def _by_id(self, session_id: str) -> Session | None:
         return (
             self._remote_conversations.get(session_id)
             or self.conversations.get(session_id)
@@ -246,7 +222,7 @@ class SessionRegistry:
         if session_id is None:
             newest = self.newest_conversation()
             return DEFAULT_ID if newest is None else newest.id
-        if isinstance(self.find(session_id), CountedSession):
+        if isinstance(self.find(session_id), StoredSession):
             raise BadParamsError(
                 "this session belongs to a coding agent and cannot be changed here"
             )
@@ -275,7 +251,7 @@ class SessionRegistry:
         """
         self.chosen_model = model
         shown = self.find(None)
-        return shown is not None and not isinstance(shown, CountedSession)
+        return shown is not None and not isinstance(shown, StoredSession)
 
     def select(self, session_id: str | None) -> None:
         """Show a session until it ends. None shows the most recent session again.
@@ -289,14 +265,14 @@ class SessionRegistry:
         if session_id is not None and session is None:
             raise BadParamsError("this workspace has no such session")
         self.selected = session_id
-        self._selected_had_ended = isinstance(session, CountedSession) and session.state == "ended"
+        self._selected_had_ended = isinstance(session, StoredSession) and _has_ended(session)
         self.publish()
 
-    def set_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
+    def set_agent_sessions(self, sessions: Iterable[StoredSession]) -> None:
         """Replace the recent agent sessions, which are kept up to date."""
         self._agent_sessions = {one.id: one for one in sessions}
         selected = self._agent_sessions.get(self.selected or "")
-        if selected is not None and selected.state != "ended":
+        if selected is not None and not _has_ended(selected):
             # The session has been resumed. Show it until it ends again.
             self._selected_had_ended = False
         self._warned = {
@@ -304,13 +280,15 @@ class SessionRegistry:
         }
         self.publish()
 
-    def set_older_agent_sessions(self, sessions: Iterable[CountedSession]) -> None:
+    def set_older_agent_sessions(self, sessions: Iterable[StoredSession]) -> None:
         """Replace the older agent sessions."""
         self._older_agent_sessions = {one.id: one for one in sessions}
 
     def set_remote_conversations(self, usages: Iterable[ContextUsage]) -> None:
         """Replace the conversations of other servers."""
-        sessions = [session for session in map(make_remote_session, usages) if session is not None]
+        sessions = [
+            session for session in map(make_remote_conversation, usages) if session is not None
+        ]
         sessions.sort(key=_updated_at)
         self._remote_conversations = {session.id: session for session in sessions}
 
@@ -328,9 +306,9 @@ class SessionRegistry:
 
     def labels(self) -> dict[str, str]:
         """Return the labels of all sessions, by session ID."""
-        return {one.id: _label_of(one) for one in self._sessions(every=True)}
+        return {one.id: label_of(one) for one in self._sessions(every=True)}
 
-    def _sessions(self, *, every: bool) -> Iterable[Conversation | CountedSession]:
+    def _sessions(self, *, every: bool) -> Iterable[Session]:
         agents = self._older_agent_sessions if every else {}
         own = {one.id: one for one in self._nonempty_conversations()}
         return (agents | self._agent_sessions | own | self._remote_conversations).values()
@@ -346,15 +324,15 @@ class SessionRegistry:
     def _nonempty_conversations(self) -> list[Conversation]:
         return [one for one in self.conversations.values() if not _is_unused(one)]
 
-    def _row_of(self, session: Conversation | CountedSession) -> SessionRow:
-        counted = session if isinstance(session, CountedSession) else None
+    def _row_of(self, session: Session) -> SessionRow:
+        counted = session if isinstance(session, StoredSession) else None
         usage = self.usage(session)
         info = usage.session
         return SessionRow(
             id=info.id if info else "",
             source=info.source if info else "",
             title=counted.title if counted else None,
-            label=_label_of(session),
+            label=label_of(session),
             model=usage.model,
             tokens=usage.tokens,
             limit=usage.limit,
@@ -362,7 +340,7 @@ class SessionRegistry:
             method=usage.method,
             note=usage.note,
             severity=usage.severity,
-            state=counted.state if counted else "idle",
+            state=counted.state(datetime.now(UTC)) if counted else "idle",
             parent=counted.parent if counted else None,
             cost_usd=usage.cost_usd,
             updated_at=info.updated_at if info else "",
@@ -374,9 +352,7 @@ class SessionRegistry:
         """Return whether any section of a conversation is kept in sync with the document."""
         return any(section.uri == uri for section in self._followed_sections(None))
 
-    def _followed_sections(
-        self, shown: Conversation | CountedSession | None
-    ) -> Iterator[FollowedSection]:
+    def _followed_sections(self, shown: Session | None) -> Iterator[FollowedSection]:
         if not self.conversations:
             return
         from sidecar.workspace.documents import FollowedSection, FollowedText
@@ -395,14 +371,14 @@ class SessionRegistry:
 
     # -- usage ------------------------------------------------------------------------------
 
-    def usage(self, session: Conversation | CountedSession) -> ContextUsage:
+    def usage(self, session: Session) -> ContextUsage:
         """Return a session's context usage, computed from the current counts."""
         warn_at = self._workspace.settings.context.warn_at
         cost = self._workspace.costs.sessions.get(session.id)
-        if isinstance(session, CountedSession):
-            if session.usage is not None:
-                grade = severity(session.usage.tokens, session.usage.usable, warn_at)
-                return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
+        if isinstance(session, RemoteConversation):
+            grade = severity(session.usage.tokens, session.usage.usable, warn_at)
+            return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
+        if isinstance(session, StoredSession):
             return self._agent_usage(session, cost, warn_at)
         from sidecar.context.usage import context_usage
 
@@ -422,18 +398,19 @@ class SessionRegistry:
         return usage
 
     def _agent_usage(
-        self, session: CountedSession, cost: float | None, warn_at: tuple[float, ...]
+        self, session: StoredSession, cost: float | None, warn_at: tuple[float, ...]
     ) -> ContextUsage:
         is_unanswered = session.model is None and session.tokens is None
         settings, tokens = self._workspace.settings, session.tokens
+        method: Method = "exact" if session.quality == "exact" else "estimate"
         limit = self._limit(session.model or settings.model, NamedLimits(transcript=session.limit))
         usage = ContextUsage(
             tokens=tokens,
-            method=None if tokens is None else session.quality,
+            method=None if tokens is None else method,
             error_percent=None if tokens is None else session.error_percent,
             model=session.model,
             session=SessionInfo.of(
-                session.id, session.source, session.updated_at, label=session.label
+                session.id, session.source, session.updated_at, label=label_of(session)
             ),
             compacted=session.compacted,
             cost_usd=cost,
@@ -473,7 +450,7 @@ class SessionRegistry:
     def publish(self) -> None:
         """Update the shown context, and publish it if it has changed."""
         shown, before = self.find(None), self.context
-        if isinstance(shown, CountedSession) and not self._is_recent_or_selected(shown):
+        if isinstance(shown, StoredSession) and not self._is_recent_or_selected(shown):
             shown = None
         context = ContextState() if shown is None else self._context_of(shown)
         self._workspace.context = context._replace(
@@ -484,20 +461,22 @@ class SessionRegistry:
             self._services.publish(Event("model", self._workspace))
         if self.context != before:
             self._services.publish(Event("context", self._workspace))
-        if isinstance(shown, CountedSession) and self.context.usage is not None:
+        if isinstance(shown, StoredSession) and self.context.usage is not None:
             self._warn_of_agent_session(shown, self.context.usage)
 
-    def _is_recent_or_selected(self, session: CountedSession) -> bool:
+    def _is_recent_or_selected(self, session: StoredSession) -> bool:
         is_recent = session.updated_at >= datetime.now(UTC) - RECENT
         return is_recent or session.id == self._selected()
 
-    def _next_revision(self, shown: Conversation | CountedSession | None) -> int:
+    def _next_revision(self, shown: Session | None) -> int:
         own = tuple((one.id, one.updated_at) for one in self.conversations.values())
-        now = self.selected, shown and shown.id, own, tuple(self._agent_sessions.values())
+        at = datetime.now(UTC)
+        agents = tuple((one, one.state(at)) for one in self._agent_sessions.values())
+        now = self.selected, shown and shown.id, own, agents
         has_changed, self._published_sessions = now != self._published_sessions, now
         return self.context.revision + has_changed
 
-    def _warn_of_agent_session(self, session: CountedSession, usage: ContextUsage) -> None:
+    def _warn_of_agent_session(self, session: StoredSession, usage: ContextUsage) -> None:
         """Warn once if an agent's session crosses a threshold or is compacted.
 
         The first check of a session only warns if the session is running.
@@ -506,7 +485,8 @@ class SessionRegistry:
             return
         warn_at = self._workspace.settings.context.warn_at
         reached = level(usage.tokens or 0, usage.usable, warn_at)
-        initial = (0 if session.state == "running" else reached), session.compacted
+        is_running = session.state(datetime.now(UTC)) == "running"
+        initial = (0 if is_running else reached), session.compacted
         before, was_compacted = self._warned.get(session.id, initial)
         reached, is_crossed = crossed(before, usage, warn_at)
         self._warned[session.id] = reached, session.compacted
@@ -515,9 +495,9 @@ class SessionRegistry:
         if session.compacted and not was_compacted:
             self.warn("compacted", "The conversation was compacted by its agent.", usage)
 
-    def _context_of(self, session: Conversation | CountedSession) -> ContextState:
+    def _context_of(self, session: Session) -> ContextState:
         usage = self.usage(session)
-        if isinstance(session, CountedSession):
+        if isinstance(session, StoredSession):
             limits = NamedLimits(transcript=session.limit)
             if self.chosen_model not in (None, session.model):
                 limits = NamedLimits()
@@ -540,13 +520,11 @@ class SessionRegistry:
         self._services.publish(Event("warning", self._workspace, warning=warning))
 
 
-def _label_of(session: Conversation | CountedSession) -> str:
-    if isinstance(session, CountedSession):
-        return session.label
-    return _conversation_label(session.id, session.updated_at)
+def _has_ended(session: StoredSession) -> bool:
+    return session.state(datetime.now(UTC)) == "ended"
 
 
-def _updated_at(session: Conversation | CountedSession) -> datetime:
+def _updated_at(session: Session) -> datetime:
     return session.updated_at
 
 

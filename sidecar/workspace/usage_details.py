@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import StoredSession
 from sidecar.context.protocol import Forecast, PlanLimit, UsageBlock
 from sidecar.errors import SidecarError
-from sidecar.workspace.sessions import CountedSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,14 +30,14 @@ _BLOCK_MINUTES = 300
 async def add_forecast(
     services: SharedServices,
     workspace: Workspace,
-    session: Conversation | CountedSession,
+    session: Conversation | StoredSession,
     usage: ContextUsage,
 ) -> ContextUsage:
     """Add a forecast to the usage if the ledger contains calls from the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
     book, state = services.spending(workspace).book, services.state.folder
-    path = session.path if isinstance(session, CountedSession) else None
+    path = (isinstance(session, StoredSession) and session.path) or None
     found = await services.workers.run(
         lambda: forecast(book, usage, limits=read_limits(usage, path, state))
     )
@@ -151,10 +151,10 @@ def _as_float(amount: object) -> float | None:
 
 
 async def add_contents(
-    services: SharedServices, session: Conversation | CountedSession, usage: ContextUsage
+    services: SharedServices, session: Conversation | StoredSession, usage: ContextUsage
 ) -> ContextUsage:
     """Add a breakdown of the context if the agent's session file contains the messages."""
-    if not isinstance(session, CountedSession) or session.path is None or usage.tokens is None:
+    if not isinstance(session, StoredSession) or not session.path or usage.tokens is None:
         return usage
     found = await services.contents.parts(session.source, session.path, session.id, usage.tokens)
     return msgspec.structs.replace(usage, contents=found)

@@ -20,6 +20,7 @@ import pytest
 
 import sidecar
 from benchmarks.agents.claude import ClaudeHome
+from sidecar.agents.events import StoredSession
 from sidecar.context.usage import context_usage
 from sidecar.cost.ledger import MemoryLedger
 from sidecar.endpoints.registry import Endpoints
@@ -32,7 +33,7 @@ from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.services import Services
-from sidecar.workspace.sessions import ConversationState, CountedSession, SessionRegistry
+from sidecar.workspace.sessions import ConversationState, SessionRegistry
 from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state import SharedConversations, State
 from sidecar.workspace.windows import Windows
@@ -482,7 +483,7 @@ async def test_assembling_uses_the_edited_document(talker: Client) -> None:
     assert context.endswith("the new text")
 
 
-def agents(**more: Any) -> CountedSession:
+def agents(**more: Any) -> StoredSession:
     fields: dict[str, Any] = {
         "id": "a1",
         "source": "codex",
@@ -492,10 +493,10 @@ def agents(**more: Any) -> CountedSession:
         "tokens": 5_000,
         "limit": 100_000,
     }
-    return CountedSession(**{**fields, **more})
+    return StoredSession(**{**fields, **more})
 
 
-def fed(client: Client, *sessions: CountedSession) -> None:
+def fed(client: Client, *sessions: StoredSession) -> None:
     services = client.server.services
     services.conversations(services.roots.default).sessions.set_agent_sessions(sessions)
 
@@ -522,7 +523,7 @@ async def test_all_kinds_of_sessions_are_listed_and_selected(talker: Client) -> 
         "transcript",
     )
     assert (await talker.request("context/usage", {}))["tokens"] == 5_000
-    fed(talker, agents(state="ended"))
+    fed(talker, agents(ended=True))
     assert (await talker.request("context/usage", {}))["session"]["id"] == "mine"
     await talker.request("context/select", {"session": None})
     with pytest.raises(RpcError):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.agents.events import StoredSession
 from sidecar.workspace import sessions
-from sidecar.workspace.sessions import CountedSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ async def test_agents_session_is_shown_once_the_plugins_conversation_is_old(
     turn = {"role": "user", "content": "some words"}
     own = await client.request("context/append", {"session": "mine", "turns": [turn]})
     services = client.server.services
-    agents = CountedSession(
+    agents = StoredSession(
         id="a1", source="codex", updated_at=datetime.now(UTC), model="gpt-5", tokens=5_000
     )
     services.sessions(services.roots.default).set_agent_sessions([agents])

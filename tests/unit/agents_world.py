@@ -102,5 +102,5 @@ class World:
 
     def check_context(self, truth: Truth) -> None:
         """Check that each session's context has the expected size."""
-        shown = {name: one.occupancy.tokens for name, one in self.sessions().items()}
+        shown = {name: one.tokens for name, one in self.sessions().items()}
         assert shown == truth.context

@@ -180,8 +180,8 @@ def test_unfinished_reply_is_billed(world: World, home: ClaudeHome, session: Tra
 def test_summary_does_not_set_the_context_size(world: World, session: Transcript) -> None:
     session.compact()
     (shown,) = world.sessions().values()
-    assert shown.occupancy.tokens is None
-    assert (shown.occupancy.compacted, shown.occupancy.note) == (True, COMPACTED)
+    assert shown.tokens is None
+    assert (shown.compacted, shown.note) == (True, COMPACTED)
     assert shown.model == session.model
 
 
@@ -266,7 +266,7 @@ def test_zero_tokens_are_not_a_context_size(world: World, home: ClaudeHome) -> N
     session = home.session(world.root)
     session.write(session.line("assistant", message=session.message("msg_a", Tokens())))
     (shown,) = world.sessions().values()
-    assert (shown.occupancy.tokens, shown.occupancy.note) == (None, NO_USAGE)
+    assert (shown.tokens, shown.note) == (None, NO_USAGE)
 
 
 def test_broken_lines_are_counted_and_skipped(
@@ -289,7 +289,7 @@ def test_prompt_over_the_small_window_implies_the_large_window(
     session = home.session(world.root)
     session.cached = 250_000
     session.reply()
-    assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
+    assert [one.limit for one in world.sessions().values()] == [1_000_000]
 
 
 def test_large_window_remains_after_a_compaction(world: World, home: ClaudeHome) -> None:
@@ -297,9 +297,9 @@ def test_large_window_remains_after_a_compaction(world: World, home: ClaudeHome)
     session.cached = 250_000
     session.reply()
     session.compact()
-    assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
+    assert [one.limit for one in world.sessions().values()] == [1_000_000]
     session.reply()
-    assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
+    assert [one.limit for one in world.sessions().values()] == [1_000_000]
 
 
 def test_change_of_model_resets_the_window(world: World, home: ClaudeHome) -> None:
@@ -309,13 +309,13 @@ def test_change_of_model_resets_the_window(world: World, home: ClaudeHome) -> No
     session.compact()
     session.model = "claude-haiku-4-5"
     session.reply()
-    assert [one.occupancy.limit for one in world.sessions().values()] == [None]
+    assert [one.limit for one in world.sessions().values()] == [None]
 
 
 def test_environment_can_disable_the_large_window(tmp_path: Path) -> None:
     world = World(tmp_path, "claude-code", {"CLAUDE_CODE_DISABLE_1M_CONTEXT": "1"})
     ClaudeHome(tmp_path / ".claude").session(world.root).reply()
-    assert [one.occupancy.limit for one in world.sessions().values()] == [200_000]
+    assert [one.limit for one in world.sessions().values()] == [200_000]
 
 
 def test_projects_with_the_same_folder_name_are_distinguished(

@@ -92,9 +92,9 @@ def test_protocol_determines_whether_input_includes_cached_tokens(
 def test_condensed_context_has_its_new_size(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     task.say("condense_context", "", contextCondense={"newContextTokens": 4_000})
-    assert world.sessions()[task.id].occupancy.tokens == 4_000
+    assert world.sessions()[task.id].tokens == 4_000
     task.say("condense_context", "")
-    assert world.sessions()[task.id].occupancy.note == COMPACTED
+    assert world.sessions()[task.id].note == COMPACTED
     task.call()
     world.check_context(home.truth)
 

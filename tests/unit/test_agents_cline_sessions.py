@@ -52,7 +52,7 @@ def test_tasks_of_older_versions_are_read_too(world: World, home: SessionsHome) 
     cline.everyday(tasks, world.root)
     world.ingest()
     assert world.recorded() == home.truth.calls | tasks.truth.calls
-    shown = {name: one.occupancy.tokens for name, one in world.sessions().items()}
+    shown = {name: one.tokens for name, one in world.sessions().items()}
     assert shown == home.truth.context | tasks.truth.context
 
 

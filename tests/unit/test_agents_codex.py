@@ -194,8 +194,8 @@ def test_thread_total_is_not_the_context_size(
     world: World, home: CodexHome, thread: Rollout
 ) -> None:
     (shown,) = world.sessions().values()
-    assert shown.occupancy.tokens == home.truth.context[thread.id]
-    assert shown.occupancy.limit == home.truth.window[thread.id]
+    assert shown.tokens == home.truth.context[thread.id]
+    assert shown.limit == home.truth.window[thread.id]
     assert sum(thread.total[:1]) > home.truth.context[thread.id]  # type: ignore[operator]
 
 
@@ -206,7 +206,7 @@ def test_size_is_unknown_after_a_compaction(
     thread.compact(estimate=estimate)
     thread.event("token_count", **thread.last)
     (shown,) = world.sessions().values()
-    assert (shown.occupancy.tokens, shown.occupancy.note) == (None, COMPACTED)
+    assert (shown.tokens, shown.note) == (None, COMPACTED)
     thread.begin_turn()
     thread.call(repeats=0)
     world.check_context(home.truth)
@@ -216,7 +216,7 @@ def test_record_of_a_summary_does_not_set_the_context_size(world: World, home: C
     thread = everyday(home, world.root, 1, records=True)
     thread.write("compacted", {"message": "", "compaction_response_id": "resp_c"})
     thread.record("resp_c", Tokens(90_000, 0, 0, 0, 900))
-    assert [one.occupancy.note for one in world.sessions().values()] == [COMPACTED]
+    assert [one.note for one in world.sessions().values()] == [COMPACTED]
     world.ingest()
     assert [call.category for call in world.calls] == [*["main"] * 3, "summary"]
 
@@ -242,7 +242,7 @@ def test_removed_turns_stay_billed(world: World, home: CodexHome, thread: Rollou
     thread.event("thread_rolled_back", num_turns=1)
     world.ingest()
     world.check(home.truth)
-    assert [one.occupancy.note for one in world.sessions().values()] == [REWOUND]
+    assert [one.note for one in world.sessions().values()] == [REWOUND]
 
 
 def test_turn_in_another_folder_changes_the_session_folder(world: World, home: CodexHome) -> None:

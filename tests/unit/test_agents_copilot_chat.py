@@ -76,7 +76,7 @@ def test_growing_prompt_of_a_turn_is_not_added_up(
         last = chat.call(request)
         chat.save()
         world.ingest()
-    assert only(world).occupancy.tokens == last[0]
+    assert only(world).tokens == last[0]
     assert only(world).active is True
     chat.end(request, last)
     chat.save()
@@ -103,7 +103,7 @@ def test_push_truncates_the_list_before_appending(world: World, chat: ChatLog) -
     fresh = {**chat.state["requests"][0], "requestId": "b", "promptTokens": 5, "result": None}
     chat.write({"kind": 2, "k": ["requests"], "i": 1, "v": [fresh]})
     chat.write({"kind": 1, "k": ["requests", 1, "promptTokens"], "v": 4_321})
-    assert only(world).occupancy.tokens == 4_321
+    assert only(world).tokens == 4_321
     world.ingest()
     assert set(world.recorded()) == {*keep, "b"}
 
@@ -127,7 +127,7 @@ def test_deletions_and_unknown_paths_are_applied_safely(
     chat.write({"kind": 3, "k": ["requests", 2, "promptTokens"]})
     chat.write({"kind": 1, "k": ["requests", 2, "result", "metadata", "outputTokens"], "v": 11})
     chat.write({"kind": 1, "k": ["requests", 2, "result", "metadata", "promptTokens"], "v": 70})
-    assert only(world).occupancy.tokens == 81
+    assert only(world).tokens == 81
     chat.write({"kind": 3, "k": ["requests"]})
     assert world.sessions() == {}
 
@@ -177,7 +177,7 @@ def test_turn_is_billed_for_the_output_of_all_calls(world: World, chat: ChatLog)
     world.ingest()
     billed = next(one for one in world.calls if one.request == request["requestId"])
     assert (billed.usage.output_tokens, billed.cost_usd) == (490, Decimal("0.0325"))
-    assert only(world).occupancy.tokens == 20_060
+    assert only(world).tokens == 20_060
 
 
 def test_totals_by_model_are_exact_and_credits_count_once(world: World, chat: ChatLog) -> None:
@@ -218,7 +218,7 @@ def test_zero_tokens_are_not_a_context_size(world: World, home: CodeHome) -> Non
     request = chat.begin("gateway/qwen3")
     request |= {"promptTokens": 0, "completionTokens": 0, "modelState": {"value": 1}}
     chat.save()
-    assert (only(world).occupancy.tokens, only(world).occupancy.note) == (None, NO_USAGE)
+    assert (only(world).tokens, only(world).note) == (None, NO_USAGE)
     world.ingest()
     assert world.calls == []
 
@@ -239,7 +239,7 @@ def test_size_is_unknown_after_a_summary_of_the_newest_round(
     rounds = [{"id": "r1"}, {"id": "r2"}]
     chat.end(request, chat.call(request), **{"toolCallRounds": rounds, **metadata})
     chat.save()
-    assert (only(world).occupancy.note, only(world).occupancy.tokens) == (COMPACTED, None)
+    assert (only(world).note, only(world).tokens) == (COMPACTED, None)
     chat.turn()
     world.check_context(home.truth)
 
@@ -250,14 +250,14 @@ def test_size_is_known_after_a_summary_of_an_older_round(world: World, chat: Cha
     summaries = [{"toolCallRoundId": "r1", "text": "…"}]
     chat.end(request, last, toolCallRounds=[{"id": "r1"}, {"id": "r2"}], summaries=summaries)
     chat.save()
-    assert only(world).occupancy.tokens == sum(last)
+    assert only(world).tokens == sum(last)
 
 
 def test_size_after_compact_appears_with_the_next_turn(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
     chat.compact()
-    assert only(world).occupancy.note == COMPACTED
+    assert only(world).note == COMPACTED
     chat.turn()
     world.check_context(home.truth)
     world.ingest()
@@ -267,20 +267,20 @@ def test_size_after_compact_appears_with_the_next_turn(
 def test_the_window_is_that_of_the_selected_model(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
-    assert only(world).occupancy.limit == INPUT + OUTPUT
+    assert only(world).limit == INPUT + OUTPUT
     chat.select("copilot/gpt-5.4", 272_000, 128_000)
     chat.save()
-    assert only(world).occupancy.limit == 400_000
+    assert only(world).limit == 400_000
     chat.select("copilot/gpt-5.4", 922_000, 128_000, contextSize=272_000)
     chat.save()
-    assert only(world).occupancy.limit == home.truth.window[chat.id] == 400_000
+    assert only(world).limit == home.truth.window[chat.id] == 400_000
 
 
 def test_auto_is_replaced_by_the_model_that_answered(world: World, home: CodeHome) -> None:
     chat = home.session(world.root)
     chat.select("copilot/auto", 0, 0)
     chat.turn(model="copilot/auto")
-    assert (only(world).model, only(world).occupancy.limit) == (MODEL, None)
+    assert (only(world).model, only(world).limit) == (MODEL, None)
 
 
 def test_window_may_come_from_models_of_the_user(world: World, home: CodeHome) -> None:
@@ -290,7 +290,7 @@ def test_window_may_come_from_models_of_the_user(world: World, home: CodeHome) -
     models = [{"id": "qwen3-coder", "maxInputTokens": 96_000, "maxOutputTokens": 32_000}]
     groups = [{"name": "mine", "vendor": "customendpoint", "models": models}]
     (home.user / "chatLanguageModels.json").write_text(json.dumps(groups))
-    assert only(world).occupancy.limit == 128_000
+    assert only(world).limit == 128_000
 
 
 def test_title_of_the_agent_is_shown(world: World, chat: ChatLog) -> None:
@@ -392,7 +392,7 @@ def test_debug_log_contains_every_call(world: World, home: CodeHome, log: DebugL
     world.ingest()
     world.check(home.truth)
     world.check_context(home.truth)
-    assert only(world).occupancy.tokens == tokens.prompt + tokens.output
+    assert only(world).tokens == tokens.prompt + tokens.output
     assert {call.category for call in world.calls} == {"main", "subagent"}
     assert all(call.cost_usd for call in world.calls)
 
@@ -440,14 +440,14 @@ def test_window_may_come_from_the_model_list_of_the_debug_log(world: World, log:
     models = [{"id": MODEL, "capabilities": {"limits": limits}}]
     (log.folder / "models.json").write_text(json.dumps(models))
     log.call()
-    assert only(world).occupancy.limit == 264_000
+    assert only(world).limit == 264_000
 
 
 def test_sessions_without_input_tokens_have_no_size(world: World, log: DebugLog) -> None:
     attrs = {"model": MODEL, "inputTokens": 0, "outputTokens": 0, "debugName": "panel/editAgent"}
-    before = only(world).occupancy
+    before = only(world)
     log.write("llm_request", attrs=attrs)
-    assert only(world).occupancy == before
+    assert (only(world).tokens, only(world).note) == (before.tokens, before.note)
     assert before.tokens
 
 
@@ -482,7 +482,7 @@ def test_remote_session_shows_that_its_size_is_not_visible(world: World) -> None
     (storage / "meta.json").write_text(json.dumps({"id": "abc", "name": world.root.name}))
     (transcripts / "s-1.jsonl").write_text("{}\n")
     session = only(world)
-    assert (session.id, session.occupancy.tokens, session.occupancy.note) == (
+    assert (session.id, session.tokens, session.note) == (
         "s-1",
         None,
         NOT_VISIBLE,

@@ -76,7 +76,7 @@ def test_cost_comes_from_credits(world: World, newer: CliHome) -> None:
 def test_compaction_does_not_set_the_context_size(world: World, newer: CliHome) -> None:
     session = everyday(newer, world.root)
     newer.call(session, "compaction")
-    assert only(world).occupancy.note == COMPACTED
+    assert only(world).note == COMPACTED
     newer.call(session)
     world.check_context(newer.truth)
 
@@ -85,11 +85,11 @@ def test_tier_determines_the_window(world: World, newer: CliHome) -> None:
     catalogue.warm()
     session = everyday(newer, world.root)
     newer.event(session, "session.model_change", newModel="claude-opus-5", contextTier="default")
-    assert only(world).occupancy.limit == 200_000
+    assert only(world).limit == 200_000
     newer.event(session, "session.model_change", newModel="claude-opus-5", contextTier="long")
-    assert only(world).occupancy.limit == 1_000_000
+    assert only(world).limit == 1_000_000
     newer.event(session, "session.truncation", tokenLimit=128_000)
-    assert only(world).occupancy.limit == 128_000
+    assert only(world).limit == 128_000
 
 
 def test_session_with_only_events_is_a_lower_bound(world: World, newer: CliHome) -> None:
@@ -99,7 +99,7 @@ def test_session_with_only_events_is_a_lower_bound(world: World, newer: CliHome)
     newer.event(session, "assistant.message", messageId="other", outputTokens=50)
     world.ingest()
     assert {call.usage.prompt_tokens for call in world.calls} == {0}
-    assert (only(world).occupancy.tokens, only(world).occupancy.note) == (None, NO_USAGE)
+    assert (only(world).tokens, only(world).note) == (None, NO_USAGE)
 
 
 def test_message_that_is_read_before_its_row_counts_once(world: World, newer: CliHome) -> None:

@@ -122,7 +122,7 @@ def test_every_call_of_a_history_counts_once(world: World, truths: History) -> N
 def test_the_context_of_every_session_of_a_history(world: World, truths: History) -> None:
     shown: dict[str, int | None] = {}
     for root in sorted((world.home / "work").iterdir()):
-        shown |= {one.id: one.occupancy.tokens for one in world.sessions(root).values()}
+        shown |= {one.id: one.tokens for one in world.sessions(root).values()}
     wanted: dict[str, int | None] = {}
     for truth in truths:
         wanted |= truth.context

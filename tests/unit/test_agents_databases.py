@@ -58,7 +58,7 @@ def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
         world.check(store.truth)
     world.check_context(store.truth)
     shown = next(iter(world.sessions().values()))
-    assert (shown.occupancy.limit, shown.title) == (1_000_000, "A name")
+    assert (shown.limit, shown.title) == (1_000_000, "A name")
 
 
 @pytest.mark.parametrize("source", ["provider", "estimated", None])
@@ -107,7 +107,7 @@ def test_crush_size_is_unknown_after_a_summary(crush: tuple[World, CrushStore]) 
     world, store = crush
     name = store.session()
     store.summarise(name)
-    shown = world.sessions()[name].occupancy
+    shown = world.sessions()[name]
     assert (shown.tokens, shown.note) == (None, COMPACTED)
 
 
@@ -144,7 +144,7 @@ def test_zed_threads_without_usage_show_the_reason(
 ) -> None:
     world, store = zed
     store.thread(world.root, as_list=as_list, reports=False)
-    assert [one.occupancy.note for one in world.sessions().values()] == [NO_USAGE]
+    assert [one.note for one in world.sessions().values()] == [NO_USAGE]
 
 
 def test_damaged_zed_documents_are_skipped(zed: tuple[World, ZedStore]) -> None:

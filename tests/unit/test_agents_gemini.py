@@ -73,7 +73,7 @@ def test_removed_messages_stay_billed(world: World, home: GeminiHome, chat: Chat
     world.check(home.truth)
     world.check_context(home.truth)
     chat.rewind("unknown")
-    assert [one.occupancy.note for one in world.sessions().values()] == [REWOUND]
+    assert [one.note for one in world.sessions().values()] == [REWOUND]
     chat.reply()
     world.check_context(home.truth)
 
@@ -83,7 +83,7 @@ def test_size_is_unknown_after_a_rewind_in_a_resumed_session(
 ) -> None:
     everyday(home, world.root, 2, flat=True).resume().rewind("unknown")
     (shown,) = world.shown()
-    assert (shown.occupancy.tokens, shown.occupancy.note) == (None, REWOUND)
+    assert (shown.tokens, shown.note) == (None, REWOUND)
 
 
 def test_checkpoint_with_the_same_messages_changes_nothing(
@@ -97,7 +97,7 @@ def test_checkpoint_with_the_same_messages_changes_nothing(
 
 def test_size_is_unknown_after_a_compression(world: World, home: GeminiHome, chat: Chat) -> None:
     chat.compress()
-    assert [one.occupancy.note for one in world.sessions().values()] == [COMPACTED]
+    assert [one.note for one in world.sessions().values()] == [COMPACTED]
     chat.user()
     chat.reply()
     world.check_context(home.truth)

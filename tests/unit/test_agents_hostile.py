@@ -86,7 +86,7 @@ def test_hostile_history_in_a_repository_hides_no_sessions(machine: Machine, nam
     assert (machine.shown(), machine.calls()) == ([machine.session.id], 1)
     for one in machine.look():
         assert len(one.model or "") <= LONGEST_ID
-        assert (one.occupancy.tokens or 0) <= MOST_TOKENS
+        assert (one.tokens or 0) <= MOST_TOKENS
     assert list(registry.survey(machine.world.readers, machine.world.places))
 
 
@@ -213,7 +213,7 @@ def test_value_of_any_type_in_a_column_is_tolerated(
         names = (one.id, one.model, one.title, one.parent)
         assert all(name is None or isinstance(name, str) for name in names)
         assert all(len(name or "") <= LONGEST_ID for name in names)
-        assert 0 <= (one.occupancy.tokens or 0) <= MOST_TOKENS
+        assert 0 <= (one.tokens or 0) <= MOST_TOKENS
 
 
 @pytest.mark.parametrize("cost", [9e999, 1e308])

@@ -101,10 +101,7 @@ def test_unchanged_files_are_not_opened_again(
     sessions[2].reply()
     assert world.ingest() == sessions[2].path.stat().st_size - before
     assert set(opened) == {str(sessions[2].path)}
-    assert (
-        world.sessions(root)[sessions[2].id].occupancy.tokens
-        == (claude.truth.context[sessions[2].id])
-    )
+    assert world.sessions(root)[sessions[2].id].tokens == (claude.truth.context[sessions[2].id])
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "pi"])

@@ -124,9 +124,9 @@ def test_messages_in_files_and_database_count_once(world: World, home: OpenHome)
 def test_summary_does_not_set_the_context_size(world: World, home: OpenHome, form: Form) -> None:
     made = everyday(home, world.root, form)
     made.compact()
-    assert world.sessions()[made.id].occupancy.note == COMPACTED
+    assert world.sessions()[made.id].note == COMPACTED
     made.user()
-    assert world.sessions()[made.id].occupancy.note == COMPACTED
+    assert world.sessions()[made.id].note == COMPACTED
     made.reply()
     made.save()
     world.check_context(home.truth)

@@ -26,7 +26,7 @@ def test_amp(tmp_path: Path, model: str) -> None:
     world.check(truth)
     world.check_context(truth)
     (shown,) = world.sessions().values()
-    assert (shown.occupancy.limit, shown.title) == (others.WINDOW, "A title")
+    assert (shown.limit, shown.title) == (others.WINDOW, "A title")
     path.write_bytes(path.read_bytes()[:500])
     world.ingest()
     world.check(truth)
@@ -55,9 +55,9 @@ def test_aider(tmp_path: Path) -> None:
     world = World(tmp_path, "aider")
     (world.root / ".aider.chat.history.md").write_text(others.AIDER)
     shown, older = world.sessions().values()
-    assert (older.ended, older.occupancy.tokens) == (True, 15_200)
-    assert (shown.occupancy.tokens, shown.occupancy.quality) == (2_750, "estimate")
-    assert shown.occupancy.error_percent == 75, "sums of calls, by another tokenizer, rounded"
+    assert (older.ended, older.tokens) == (True, 15_200)
+    assert (shown.tokens, shown.quality) == (2_750, "estimate")
+    assert shown.error_percent == 75, "sums of calls, by another tokenizer, rounded"
     assert shown.model == "ollama/qwen3"
     (reader,) = world.readers
     (store,) = reader.find(world.places, Roots.of([world.root]))
@@ -233,4 +233,4 @@ def test_continue_window_comes_from_its_settings(session: ContinueSession, name:
     session.read()
     (session.path.parents[1] / name).write_text(CONTINUE_SETTINGS[name])
     (shown,) = session.world.sessions().values()
-    assert shown.occupancy.limit == 64_000
+    assert shown.limit == 64_000

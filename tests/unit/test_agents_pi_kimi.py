@@ -106,7 +106,7 @@ def test_pi_size_is_unknown_after_a_compaction(pi_world: World, pi: Pi) -> None:
     pi.entry("compaction", summary="short", tokensBefore=9, firstKeptEntryId=pi.leaf)
     pi.entry("session_info", name="Named")
     (shown,) = pi_world.sessions().values()
-    assert (shown.occupancy.note, shown.title) == (COMPACTED, "Named")
+    assert (shown.note, shown.title) == (COMPACTED, "Named")
     assert shown.active is False
 
 
@@ -147,7 +147,7 @@ def test_pi_window_comes_from_its_settings(tmp_path: Path, place: str) -> None:
     world.ingest()
     (pi.path.parents[2] / "models.json").write_text(json.dumps(settings))
     (shown,) = world.sessions().values()
-    assert shown.occupancy.limit == 64_000
+    assert shown.limit == 64_000
 
 
 class Kimi:
@@ -208,13 +208,13 @@ def test_kimi_counts_each_call_once(kimi_world: World, kimi: Kimi) -> None:
     kimi_world.check(kimi.truth)
     kimi_world.check_context(kimi.truth)
     (shown,) = kimi_world.sessions().values()
-    assert (shown.occupancy.limit, shown.active) == (262_144, False)
+    assert (shown.limit, shown.active) == (262_144, False)
     assert {call.workspace for call in kimi_world.calls} == {os.path.realpath(kimi_world.root)}
 
 
 def test_kimi_size_is_unknown_after_a_compaction(kimi_world: World, kimi: Kimi) -> None:
     kimi.message("CompactionBegin")
     kimi.message("CompactionEnd")
-    assert [one.occupancy.note for one in kimi_world.sessions().values()] == [COMPACTED]
+    assert [one.note for one in kimi_world.sessions().values()] == [COMPACTED]
     kimi.reply(50)
     kimi_world.check_context(kimi.truth)

@@ -89,7 +89,7 @@ def test_every_call_counts_once(world: World, chat: Chat) -> None:
     assert world.ingest() == 0
     world.check(chat.truth)
     world.check_context(chat.truth)
-    assert [one.occupancy.limit for one in world.sessions().values()] == [262_144]
+    assert [one.limit for one in world.sessions().values()] == [262_144]
 
 
 def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) -> None:
@@ -97,7 +97,7 @@ def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) ->
     for left, note in ((None, COMPACTED), (300, ESTIMATED)):
         info = {"originalTokenCount": 2_000, "newTokenCount": left}
         chat.line("system", subtype="chat_compression", systemPayload={"info": info})
-        (size,) = (one.occupancy for one in world.sessions().values())
+        (size,) = (one for one in world.sessions().values())
         assert (size.tokens, size.note) == (left, note)
     chat.reply(inside=True)
     world.check_context(chat.truth)

@@ -134,9 +134,9 @@ def test_each_call_is_billed_once_as_the_vendor_reported(world: World, written: 
 
 def test_real_sessions_have_the_size_of_the_newest_call(world: World, written: Written) -> None:
     sessions = list(world.sessions().values())
-    assert {one.occupancy.tokens for one in sessions} == set(written.contexts)
-    assert {one.occupancy.limit for one in sessions} == {written.limit}
-    assert {one.occupancy.quality for one in sessions} == {"exact"}
+    assert {one.tokens for one in sessions} == set(written.contexts)
+    assert {one.limit for one in sessions} == {written.limit}
+    assert {one.quality for one in sessions} == {"exact"}
     assert {one.model for one in sessions} == {written.model}
     assert {one.active for one in sessions} == {False}
 
@@ -151,7 +151,7 @@ def test_window_follows_the_settings_of_the_agent(tmp_path: Path, folder: str, a
     (config,) = world.home.rglob("config.toml")
     config.write_text(config.read_text().replace("200000", "100000"))
     assert world.ingest() == 0
-    assert {one.occupancy.limit for one in world.sessions().values()} == {100_000}
+    assert {one.limit for one in world.sessions().values()} == {100_000}
 
 
 def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> None:
@@ -161,10 +161,10 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
     lines = wire.read_text().splitlines(keepends=True)
     estimated = next(n for n, line in enumerate(lines) if "token_counting.rebased" in line)
     wire.write_text("".join(lines[: estimated + 1]))
-    (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
+    (size,) = (one for name, one in world.sessions().items() if "4ef2" in name)
     assert (size.tokens, size.quality, size.note) == (21_033, "estimate", ESTIMATED)
     wire.write_text("".join(lines[:estimated]))
-    (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
+    (size,) = (one for name, one in world.sessions().items() if "4ef2" in name)
     assert (size.tokens, size.note) == (None, COMPACTED)
 
 
@@ -238,7 +238,7 @@ def test_gemini_cli_file_with_a_reply_is_preferred(tmp_path: Path) -> None:
     replied = next(n for n, line in enumerate(lines) if '"tokens"' in line)
     real.write_text("".join(lines[: replied + 1]))
     (shown,) = world.sessions().values()
-    assert (shown.path, shown.occupancy.tokens, shown.active) == (str(real), 12_904, False)
+    assert (shown.path, shown.tokens, shown.active) == (str(real), 12_904, False)
 
 
 def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -
     for line in lines[replies[0] + 1 : replies[1]]:
         with path.open("a") as file:
             file.write(line)
-        assert [one.occupancy.tokens for one in world.sessions().values()] == [12_672]
+        assert [one.tokens for one in world.sessions().values()] == [12_672]
 
 
 def test_vibe_bills_calls_once_when_journals_and_state_are_lost(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_claude_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -
     after = next(n for n, line in enumerate(lines) if "after prompt" in line)
     path.write_text("".join(lines[:after]))
     (shown,) = world.sessions().values()
-    size = shown.occupancy
+    size = shown
     assert (size.tokens, size.quality, size.note) == (2_671, "estimate", ESTIMATED)
     assert (shown.active, shown.model) == (False, "claude-sonnet-4-5")
 

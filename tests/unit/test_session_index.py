@@ -97,7 +97,7 @@ def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> 
     claude.everyday(world.claude, world.other)
     world.read()
     truth = world.claude.truth.context
-    sizes = {name: one.occupancy.tokens for name, one in world.sessions().items()}
+    sizes = {name: one.tokens for name, one in world.sessions().items()}
     assert mine.id in sizes
     assert sizes == {name: truth[name] for name in sizes}
     assert len(sizes) < len(truth)
@@ -179,10 +179,10 @@ def test_a_slower_read_does_not_overwrite_a_newer_one(
     world.read()
     session.reply()
     late = SlowReader(world)
-    session_before = world.sessions()[session.id].occupancy.tokens
+    session_before = world.sessions()[session.id].tokens
     world.index.read([late], world.unread())
     assert session_before != world.claude.truth.context[session.id]
-    assert world.sessions()[session.id].occupancy.tokens == world.claude.truth.context[session.id]
+    assert world.sessions()[session.id].tokens == world.claude.truth.context[session.id]
     assert recorded(world.ledger) == world.claude.truth.calls
     assert world.unread() == []
 

@@ -11,17 +11,15 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
+from sidecar.agents.events import StoredSession
 from sidecar.agents.roots import Roots
 from sidecar.models.names import short_name
-from sidecar.workspace.agents import convert_sessions
-from sidecar.workspace.sessions import CountedSession
+from sidecar.workspace.sessions import label_of
 from tests.unit.agents_world import World
 from tests.unit.test_agents_written import RUNS, Written, install
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from sidecar.agents.events import StoredSession
 
 PROMPT = "Mend the zebra crossing\nof the parser"
 
@@ -34,9 +32,7 @@ def read_sessions(world: World, *, with_prompts: bool = False) -> list[StoredSes
 
 
 def labels(world: World, *, with_prompts: bool = False) -> list[str]:
-    return [
-        one.label for one in convert_sessions(read_sessions(world, with_prompts=with_prompts), {})
-    ]
+    return [label_of(one) for one in read_sessions(world, with_prompts=with_prompts)]
 
 
 def test_an_ai_title_before_the_newest_call_names_a_session_of_claude_code(tmp_path: Path) -> None:
@@ -76,8 +72,8 @@ def test_session_without_a_title_is_named_by_branch_and_start(tmp_path: Path) ->
 )
 def test_detached_head_is_not_a_branch(branch: str | None, label: str) -> None:
     now = datetime.now(UTC)
-    session = CountedSession(id="a", source="codex", branch=branch, began_at=now, updated_at=now)
-    assert session.label == f"{label} · {now.astimezone():%H:%M}"
+    session = StoredSession(id="a", source="codex", branch=branch, began_at=now, updated_at=now)
+    assert label_of(session) == f"{label} · {now.astimezone():%H:%M}"
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.folder)

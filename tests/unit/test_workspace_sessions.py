@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.agents.events import StoredSession
 from sidecar.context.conversation import Conversation
 from sidecar.context.protocol import ContextUsage, SessionInfo
 from sidecar.workspace.services import Services
-from sidecar.workspace.sessions import PROTOCOL, CountedSession
+from sidecar.workspace.sessions import PROTOCOL
 from sidecar.workspace.state import State
 from tests.unit.context_fakes import FakeCounter
 
@@ -43,10 +44,10 @@ def test_shown_session_is_chosen_by_age(
         sessions.put(own)
     if agents is not None:
         at = now - timedelta(minutes=agents)
-        one = CountedSession(id="agents", source="Claude Code", updated_at=at, model="gpt-5")
+        one = StoredSession(id="agents", source="Claude Code", updated_at=at, model="gpt-5")
         sessions.set_agent_sessions([one])
     found = sessions.find(None)
-    name = found.id if isinstance(found, CountedSession) else found and found.id
+    name = found.id if isinstance(found, StoredSession) else found and found.id
     assert name == shown
     services.workers.close()
 
@@ -67,6 +68,6 @@ def test_remote_conversation_is_shown_like_a_local_one(
     info = SessionInfo.of("theirs", PROTOCOL, updated_at)
     sessions.set_remote_conversations([ContextUsage(model="gpt-5", session=info)])
     shown = sessions.find(None)
-    assert isinstance(shown, CountedSession)
+    assert isinstance(shown, StoredSession)
     assert sessions.next_switch_at() == shown.updated_at + until
     services.workers.close()

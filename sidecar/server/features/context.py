@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from sidecar.agents.events import StoredSession
 from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.context.usage import calibration_info
 from sidecar.errors import BadParamsError
@@ -23,7 +24,6 @@ from sidecar.workspace.changes import (
     Undo,
     check_prompt_and_cost,
 )
-from sidecar.workspace.sessions import CountedSession
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import (
     add_view_to_usage,
@@ -143,7 +143,7 @@ async def _find_session(
         return
     await _find_all_sessions(server, workspace)
     counted = sessions.find(session)
-    if isinstance(counted, CountedSession) and counted.model is not None:
+    if isinstance(counted, StoredSession) and counted.model is not None:
         await conversations.services.counts.load_window_and_price(counted.model, workspace.settings)
 
 
@@ -201,7 +201,7 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
     await conversations.restore()
     sessions = conversations.sessions
     shown = sessions.find(params.session)
-    agent = shown.source if isinstance(shown, CountedSession) else None
+    agent = shown.source if isinstance(shown, StoredSession) else None
     stored = sessions.conversations.get(sessions.id_to_change(params.session))
     if stored is None and not conversations.is_changing(params.session):
         return ContextUsage(text=format_reset_result(agent, is_reset=False))
