@@ -18,7 +18,7 @@ import msgspec
 from sidecar.agents.events import Store
 from sidecar.agents.registry import Sources
 from sidecar.workspace.claude_statusline import load, with_saved_window
-from sidecar.workspace.sessions import RECENT
+from sidecar.workspace.shown_session import RECENT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Keeps track of a workspace's sessions and chooses which session to show.
+"""Keeps track of a workspace's sessions, and publishes the context of the shown one.
 
 A session belongs to a client of this server, to a coding agent, or to another server.
 `conversations.py` is imported only when a client creates a conversation.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +22,13 @@ from sidecar.counting.calibration import ConversationCalibration
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import is_generated_id
 from sidecar.text.printable import message as printable
+from sidecar.workspace.shown_session import (
+    PROTOCOL,
+    RECENT,
+    choose_session,
+    is_recent,
+    next_switch_at,
+)
 from sidecar.workspace.windows import find_window
 from sidecar.workspace.workspace import ContextState, Event, Workspace
 
@@ -30,21 +37,16 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
     from sidecar.workspace.documents import FollowedSection
     from sidecar.workspace.shared import SharedServices
+    from sidecar.workspace.shown_session import Session
 
-Session: TypeAlias = "Conversation | StoredSession"
 
 DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
 """The note on an agent session without a reply. The session's model is unknown."""
-PROTOCOL_OUTRANKS = timedelta(minutes=30)
-"""How long a client's conversation takes precedence over newer agent sessions."""
 _SHARED = 64
 """Maximum number of conversations shared with other processes, newest first."""
-PROTOCOL = "protocol"
-"""The source of conversations that belong to a client."""
-RECENT = timedelta(hours=24)
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 """The update time of sessions that must never be chosen as the newest session."""
 
@@ -159,33 +161,17 @@ class SessionRegistry:
     # -- session selection ------------------------------------------------------------------
 
     def find(self, session_id: str | None) -> Session | None:
-        """Return a session by ID, or else the session to show.
-
-        The selected session takes precedence. Next comes a client's conversation that was
-        updated within the last 30 minutes, and then the most recently updated session.
-        """
+        """Return a session by ID, or else the selected session, or else the one to show."""
         named = session_id or self._selected()
         if named is not None:
             return self._by_id(named)
-        own = self._newest_fed()
         agents = max(self._agent_sessions.values(), key=_updated_at, default=None)
-        if own is None or agents is None:
-            return own or agents
-        outranked_until = datetime.now(UTC) - PROTOCOL_OUTRANKS
-        return own if own.updated_at >= min(agents.updated_at, outranked_until) else agents
+        return choose_session(self._newest_fed(), agents)
 
     def next_switch_at(self) -> datetime | None:
         """Return the time at which the shown session will change without an update, or None."""
         shown = self.find(None)
-        if shown is None or self._selected() is not None:
-            return None
-        periods = list[timedelta]()
-        if shown.source == PROTOCOL or not isinstance(shown, StoredSession):
-            periods.append(PROTOCOL_OUTRANKS)
-        if isinstance(shown, StoredSession):
-            periods.append(RECENT)
-        ends = (shown.updated_at + period for period in periods)
-        return min((at for at in ends if at > datetime.now(UTC)), default=None)
+        return None if shown is None or self._selected() else next_switch_at(shown)
 
     def newest_conversation(self) -> Conversation | None:
         """Return this server's most recently updated conversation."""
@@ -450,7 +436,7 @@ class SessionRegistry:
     def publish(self) -> None:
         """Update the shown context, and publish it if it has changed."""
         shown, before = self.find(None), self.context
-        if isinstance(shown, StoredSession) and not self._is_recent_or_selected(shown):
+        if shown is not None and not is_recent(shown) and not self._selected():
             shown = None
         context = ContextState() if shown is None else self._context_of(shown)
         self._workspace.context = context._replace(
@@ -463,10 +449,6 @@ class SessionRegistry:
             self._services.publish(Event("context", self._workspace))
         if isinstance(shown, StoredSession) and self.context.usage is not None:
             self._warn_of_agent_session(shown, self.context.usage)
-
-    def _is_recent_or_selected(self, session: StoredSession) -> bool:
-        is_recent = session.updated_at >= datetime.now(UTC) - RECENT
-        return is_recent or session.id == self._selected()
 
     def _next_revision(self, shown: Session | None) -> int:
         own = tuple((one.id, one.updated_at) for one in self.conversations.values())

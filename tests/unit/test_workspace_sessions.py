@@ -11,7 +11,7 @@ from sidecar.agents.events import StoredSession
 from sidecar.context.conversation import Conversation
 from sidecar.context.protocol import ContextUsage, SessionInfo
 from sidecar.workspace.services import Services
-from sidecar.workspace.sessions import PROTOCOL
+from sidecar.workspace.shown_session import PROTOCOL
 from sidecar.workspace.state import State
 from tests.unit.context_fakes import FakeCounter
 

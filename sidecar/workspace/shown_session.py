@@ -1,0 +1,54 @@
+"""Chooses which of a workspace's sessions is shown.
+
+A session that the user has selected takes precedence (`SessionRegistry.select`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+from sidecar.agents.events import StoredSession
+
+if TYPE_CHECKING:
+    from sidecar.context.conversation import Conversation
+
+Session: TypeAlias = "Conversation | StoredSession"
+
+PROTOCOL = "protocol"
+"""The source of conversations that belong to a client."""
+PROTOCOL_OUTRANKS = timedelta(minutes=30)
+"""How long a client's conversation takes precedence over newer agent sessions."""
+RECENT = timedelta(hours=24)
+"""How long sessions without messages are shown after their last update."""
+
+
+def choose_session(conversation: Session | None, agents: StoredSession | None) -> Session | None:
+    """Return a client's conversation for 30 minutes, and then the most recently updated session.
+
+    Args:
+        conversation: The newest conversation of a client, possibly of another server.
+        agents: The newest session of an agent.
+    """
+    if conversation is None or agents is None:
+        return conversation or agents
+    outranked_until = datetime.now(UTC) - PROTOCOL_OUTRANKS
+    is_first = conversation.updated_at >= min(agents.updated_at, outranked_until)
+    return conversation if is_first else agents
+
+
+def next_switch_at(shown: Session) -> datetime | None:
+    """Return the time at which another session will be shown without an update, or None."""
+    is_stored = isinstance(shown, StoredSession)
+    periods = [RECENT] if is_stored else []
+    if not is_stored or shown.source == PROTOCOL:
+        periods.append(PROTOCOL_OUTRANKS)
+    ends = (shown.updated_at + period for period in periods)
+    return min((at for at in ends if at > datetime.now(UTC)), default=None)
+
+
+def is_recent(session: Session) -> bool:
+    """Return whether the session may be shown unless it is selected."""
+    return not isinstance(session, StoredSession) or (
+        session.updated_at >= datetime.now(UTC) - RECENT
+    )
