@@ -233,9 +233,34 @@ ORDER BY (day, team, user, agent, model, provider, category, session)
 TTL day + INTERVAL 1200 DAY
 SETTINGS ttl_only_drop_parts = 1;
 
+-- The first UTC day of which no calls have expired. NULL if the retention of llm.calls is not given in days,
+-- weeks, months, quarters or years.
+CREATE OR REPLACE VIEW llm.first_kept_day AS
+SELECT
+    multiIf(
+        any(position(engine, ' TTL ')) = 0, toDate(0),
+        any(unit) = '', NULL,
+        minIf(first, multiIf(
+            unit = 'Day', first + toIntervalDay(length),
+            unit = 'Week', first + toIntervalWeek(length),
+            unit = 'Month', first + toIntervalMonth(length),
+            unit = 'Quarter', first + toIntervalQuarter(length),
+            first + toIntervalYear(length)) > toDate(now('UTC')))
+    ) AS day
+FROM (
+    SELECT toDate32(now('UTC')) - number AS first, engine, retention[1] AS unit, toUInt32OrZero(retention[2]) AS length
+    FROM numbers(1 + toUInt32(toDate(now('UTC')))) AS days
+    CROSS JOIN (
+        SELECT engine_full AS engine, extractGroups(engine_full, concat(
+            ' TTL (?:at|toDate\\(at\\)|toDateTime\\(at\\)) \\+ ',
+            'toInterval(Day|Week|Month|Quarter|Year)\\((\\d+)\\)(?: SETTINGS|$)')) AS retention
+        FROM system.tables WHERE database = 'llm' AND name = 'calls'
+    ) AS calls
+);
+
 -- The days that have received calls since the last computation, and their neighbours, because two
 -- reports of a call near midnight may name different days. Days whose calls have begun to expire keep
--- their sums. The retention is recognised if it is given in days.
+-- their sums.
 CREATE OR REPLACE VIEW llm.changed_days AS
 SELECT DISTINCT changed AS day
 FROM (
@@ -245,12 +270,7 @@ FROM (
         WHERE received + INTERVAL 10 MINUTE >= (SELECT toDateTime(max(computed)) FROM llm.daily_sums)
     )
 )
-WHERE dateDiff('day', changed, today()) < (
-    SELECT if(any(kept) = 0, 65535, any(kept)) FROM (
-        SELECT toUInt32OrZero(extract(engine_full, 'toIntervalDay\\((\\d+)\\)')) AS kept
-        FROM system.tables WHERE database = 'llm' AND name = 'calls'
-    )
-);
+WHERE changed >= (SELECT ifNull(any(k.day), toDate(0)) FROM llm.first_kept_day AS k);
 
 CREATE OR REPLACE VIEW llm.compute_daily AS
 SELECT
