@@ -170,8 +170,8 @@ def _check_team_store(settings: Settings) -> dict[str, str | None] | None:
         return None
     problem = None
     try:
-        with TeamStore(settings.team):
-            pass
+        with TeamStore(settings.team) as store:
+            store.check()
     except TeamStoreError as error:
         problem = str(error)
     return {"url": without_secrets(settings.team.store), "problem": problem}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -20,9 +21,14 @@ if TYPE_CHECKING:
     from sidecar.cost.book import CostBook
     from sidecar.cost.records import Record
     from sidecar.cost.shipping import Collector, Shipped, ShippingQueue
+    from sidecar.cost.team import Comparison, DayDifference, DayTotals, TeamStore
 
 FOLLOW_SECONDS = 15.0
 """The delay between two runs with `--follow`, in seconds."""
+VERIFY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""The delays before the totals are compared again, while the collector writes, in seconds."""
+_MOST_DAYS = 5
+"""Maximum number of days to print whose totals differ."""
 
 
 @click.command()
@@ -34,7 +40,7 @@ FOLLOW_SECONDS = 15.0
 @click.option(
     "--verify",
     is_flag=True,
-    help="First compare each day's totals with your team's store, and resend missing calls.",
+    help="Compare each day's totals with your team's store, and resend calls that differ.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -> None:
@@ -44,8 +50,8 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
     numbers, times, hashes, and the names of models and agents, but no text or paths. If an
     editor is running, it also sends them.
 
-    Exit codes: 0; 1 if the collector did not accept all calls; 2 if the configuration is
-    invalid or the ledger is unreadable.
+    Exit codes: 0; 1 if the collector did not accept all calls, or the totals of a day still
+    differ; 2 if the configuration is invalid or the ledger is unreadable.
     """
     from sidecar.cost.shipping import open_queue
 
@@ -65,21 +71,17 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
         if dry_run:
             _print_records(queue)
             return
-        missing = _verify(queue, settings) if verify else None
-        has_failed = asyncio.run(
-            _ship(book, queue, settings, missing, follow=follow, as_json=as_json)
-        )
+        if follow:
+            asyncio.run(_follow(book, queue, settings, as_json=as_json))
+        with _open_store(settings) if verify else nullcontext() as store:
+            has_failed = asyncio.run(_ship_once(queue, settings, store, as_json=as_json))
     sys.exit(1 if has_failed else 0)
 
 
-def _verify(queue: ShippingQueue, settings: Settings) -> int:
-    """Queue calls again that are missing from the store, and return their number."""
+def _open_store(settings: Settings) -> TeamStore:
     from sidecar.cost.team import TeamStore
 
-    with TeamStore(settings.team) as store:
-        missing = store.missing(queue)
-    queue.queue_again(missing)
-    return len(missing)
+    return TeamStore(settings.team)
 
 
 def _print_records(queue: ShippingQueue) -> None:
@@ -117,24 +119,11 @@ def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
                 yield root.as_uri(), file_records(files, root.as_uri(), queue.identity)
 
 
-async def _ship(
-    book: CostBook,
-    queue: ShippingQueue,
-    settings: Settings,
-    missing: int | None,
-    *,
-    follow: bool,
-    as_json: bool,
-) -> bool:
-    """Send calls once, or until interrupted. Return whether the collector rejected any calls."""
-    from sidecar.cost.shipping import (
-        FIRST_RETRY,
-        LONGEST_RETRY,
-        CollectorError,
-        open_collector,
-        send_file_report,
-        ship,
-    )
+async def _follow(
+    book: CostBook, queue: ShippingQueue, settings: Settings, *, as_json: bool
+) -> NoReturn:
+    """Send calls until interrupted."""
+    from sidecar.cost.shipping import FIRST_RETRY, LONGEST_RETRY, CollectorError, open_collector
     from sidecar.tasks import backoff
 
     failures = 0
@@ -142,44 +131,150 @@ async def _ship(
         while True:
             delay = FOLLOW_SECONDS
             try:
-                shipped = await ship(queue, collector)
-                reason = ""
-                for root, records in await asyncio.to_thread(lambda: list(_file_reports(queue))):
-                    sent = send_file_report(queue, collector, asyncio.to_thread, root, records)
-                    reason = await sent or reason
+                shipped, problem = await _send(queue, collector)
                 failures = 0
-                _print_result(shipped, collector, missing, as_json=as_json, only_news=follow)
-                if reason:
-                    warn(f"the costs of prompt files were not reported: {reason}")
-                if not follow:
-                    return bool(shipped.refused or reason)
+                if as_json:
+                    print_json({**shipped._asdict(), "sentBytes": collector.sent_bytes})
+                elif shipped.accepted:
+                    print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
+                _warn_if_refused(shipped, problem, as_json=as_json)
             except CollectorError as error:
                 warn(f"{error}; the calls remain queued")
-                if not follow:
-                    return True
                 failures += 1
                 delay = max(backoff(failures, FIRST_RETRY, LONGEST_RETRY), error.retry_after)
             await asyncio.sleep(delay)
             await asyncio.to_thread(ingest_agents, book, None)
 
 
-def _print_result(
-    shipped: Shipped,
-    collector: Collector,
-    missing: int | None,
-    *,
-    as_json: bool,
-    only_news: bool,
-) -> None:
+async def _ship_once(
+    queue: ShippingQueue, settings: Settings, store: TeamStore | None, *, as_json: bool
+) -> bool:
+    """Send calls and compare them with the store, if any. Return whether anything is wrong."""
+    from sidecar.cost.shipping import CollectorError, open_collector
+
+    before = await asyncio.to_thread(store.compare, queue) if store else None
+    if before is not None:
+        queue.queue_again(before.outdated)
+    async with open_collector(queue, settings.ledger.otel_endpoint or "") as collector:
+        try:
+            shipped, problem = await _send(queue, collector)
+            after = before
+            if store is not None and before is not None and not shipped.busy:
+                after = await _compare_again(store, queue, collector, before, shipped)
+        except CollectorError as error:
+            warn(f"{error}; the calls remain queued")
+            return True
+        sent_bytes = collector.sent_bytes
     if as_json:
-        sent = {**shipped._asdict(), "sentBytes": collector.sent_bytes}
-        print_json(sent if missing is None else {**sent, "missing": missing})
-        return
-    if missing is not None:
-        print_lines(f"The store lacked {counted(missing, 'call')}." if missing else "Verified.")
-    if shipped.busy and not only_news:
-        print_lines("Another process is sending the calls.")
-    elif shipped.accepted or not only_news:
-        print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
-    if shipped.refused:
+        result: dict[str, Any] = {**shipped._asdict(), "sentBytes": sent_bytes}
+        if before is not None and after is not None:
+            result["missing"] = len(before.outdated)
+            result["differences"] = [_difference_json(each) for each in after.days]
+        print_json(result)
+    else:
+        if before is not None and before.outdated:
+            missing = counted(len(before.outdated), "call")
+            print_lines(f"The store lacked {missing}, or had other numbers for them.")
+        if shipped.busy:
+            print_lines("Another process is sending the calls.")
+        else:
+            print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
+        if after is not None:
+            _print_differences(after, queue, is_busy=shipped.busy)
+    _warn_if_refused(shipped, problem, as_json=as_json)
+    return bool(shipped.refused or problem or (after and after.days))
+
+
+async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, str]:
+    """Send calls and the costs of prompt files. Return why the latter were rejected, if so."""
+    from sidecar.cost.shipping import send_file_report, ship
+
+    shipped, problem = await ship(queue, collector), ""
+    for root, records in await asyncio.to_thread(lambda: list(_file_reports(queue))):
+        sent = send_file_report(queue, collector, asyncio.to_thread, root, records)
+        problem = await sent or problem
+    return shipped, problem
+
+
+async def _compare_again(
+    store: TeamStore,
+    queue: ShippingQueue,
+    collector: Collector,
+    comparison: Comparison,
+    shipped: Shipped,
+) -> Comparison:
+    """Compare until the collector has written what it accepted, or for some seconds."""
+    from sidecar.cost.shipping import ship
+
+    for delay in VERIFY_SECONDS:
+        if not comparison.days or not (comparison.outdated or shipped.accepted):
+            break
+        await asyncio.sleep(delay)
+        shipped = await ship(queue, collector)  # calls that were amended meanwhile
+        comparison = await asyncio.to_thread(store.compare, queue)
+    return comparison
+
+
+def _warn_if_refused(shipped: Shipped, problem: str, *, as_json: bool) -> None:
+    if shipped.refused and not as_json:
         warn(f"{counted(shipped.refused, 'call')} remain queued: {shipped.reason}")
+    if problem:
+        warn(f"the costs of prompt files were not reported: {problem}")
+
+
+def _print_differences(comparison: Comparison, queue: ShippingQueue, *, is_busy: bool) -> None:
+    from sidecar.cost.days import day_name
+
+    days = comparison.days
+    if not days:
+        print_lines("Verified.")
+        return
+    lines = [
+        f"{day_name(each.day)}: {_totals_text(each.local)} here; {_totals_text(each.stored)} in "
+        "the store"
+        for each in days[:_MOST_DAYS]
+    ]
+    if len(days) > _MOST_DAYS:
+        lines.append(f"and {counted(len(days) - _MOST_DAYS, 'more day')}")
+    if is_busy:
+        lines.append("run this again when the other process is done")
+    elif comparison.outdated:
+        lines.append(
+            "run this again in a minute, when the collector has written all calls; if the days "
+            "still differ, look for errors in the collector's log"
+        )
+    if comparison.repeated:
+        lines.append(
+            f"{counted(comparison.repeated, 'call')} here have the id of another call, because "
+            "their agent reports no ids and both have the same tokens; the store counts them "
+            "once, and `token-sidecar cost` has the exact sum"
+        )
+    if any(each.stored.calls > each.local.calls for each in days):
+        lines.append(
+            "the store has calls that are not in this ledger; if the ledger was restored or "
+            f"copied, delete the rows of installation {queue.identity.installation} on these days "
+            "from llm.calls, and run this again"
+        )
+    warn(*lines)
+
+
+def _totals_text(totals: DayTotals) -> str:
+    from sidecar.cost.records import usd_attribute
+
+    tokens = f"{totals.prompt:,} / {totals.completion:,} tokens"
+    return f"{counted(totals.calls, 'call')}, {tokens}, ${usd_attribute(totals.cost)}"
+
+
+def _difference_json(difference: DayDifference) -> dict[str, Any]:
+    from sidecar.cost.days import day_name
+
+    def numbers(totals: DayTotals) -> dict[str, float]:
+        return {
+            "calls": totals.calls,
+            "promptTokens": totals.prompt,
+            "outputTokens": totals.completion,
+            "costUsd": float(totals.cost),
+        }
+
+    local, stored = numbers(difference.local), numbers(difference.stored)
+    return {"day": day_name(difference.day), "local": local, "stored": stored}

@@ -77,6 +77,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         key = (self.salt or self.secret).encode()
         return hmac.new(key, name.encode(), "sha256").hexdigest()[:_HASH_LENGTH]
 
+    @property
+    def user_hash(self) -> str:
+        """The hash of the user, or an empty string without a user."""
+        return self.hash(self.user) if self.user else ""
+
     def resource(self) -> dict[str, str]:
         """Return the attributes that are the same for all records."""
         from sidecar import __version__
@@ -85,7 +90,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             "service.name": SERVICE,
             "service.version": __version__,
             "service.instance.id": self.installation,
-            "user.hash": self.hash(self.user) if self.user else "",
+            "user.hash": self.user_hash,
             "team.id": self.team,
         }
         return {name: value for name, value in known.items() if value}

@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -58,6 +58,8 @@ FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
 """The shortest and longest delay in seconds before retrying, if the collector is unavailable."""
 _TIMEOUT = 10.0
 _REPORT_DAYS = 30
+_LARGEST_CHANGE = 1 << 62
+"""The largest version that a call can be given. SQLite's integers have 64 bits."""
 _DAY_NS = 86_400_000_000_000
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REFUSALS = 16
@@ -87,12 +89,13 @@ _SCHEMA = (
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
 _AMEND = (
-    "INSERT INTO amended SELECT {id}, 1 + (SELECT coalesce(max(change), 0) FROM amended) WHERE 1 "
+    "INSERT INTO amended SELECT {id}, {change} WHERE 1 "
     "ON CONFLICT (event) DO UPDATE SET change = excluded.change"
 )
+_NEXT_CHANGE = "1 + (SELECT coalesce(max(change), 0) FROM amended)"
 _TRIGGER = (
     "CREATE TRIGGER IF NOT EXISTS event_amended AFTER UPDATE ON event "
-    f"BEGIN {_AMEND.format(id='NEW.id')}; END"
+    f"BEGIN {_AMEND.format(id='NEW.id', change=_NEXT_CHANGE)}; END"
 )
 _SELECT = (
     f"SELECT event.id, coalesce(amended.change, 0), {COLUMNS} "  # noqa: S608
@@ -270,14 +273,20 @@ class ShippingQueue:
         with self.ledger.transaction() as connection:
             self._set_refused(connection, refused)
 
-    def queue_again(self, rows: Iterable[int]) -> None:
+    def queue_again(self, versions: Mapping[int, int]) -> None:
         """Queue calls to be sent again with a higher version.
+
+        Args:
+            versions: The row ids of the calls, with versions that the new ones must exceed.
 
         Raises:
             LedgerError: Storage failed.
         """
+        statement = _AMEND.format(id="?", change=f"max(?, {_NEXT_CHANGE})")
         with self.ledger.transaction() as connection:
-            connection.executemany(_AMEND.format(id="?"), ((row,) for row in rows))
+            connection.executemany(
+                statement, ((row, min(sent, _LARGEST_CHANGE)) for row, sent in versions.items())
+            )
 
     def recent_workspaces(self) -> list[str]:
         """Return the URIs of workspaces with calls in the last 30 days.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
 _IDS_PER_QUERY = 5_000
 _DAY_NS = 86_400_000_000_000
-_UNIT_DAYS = {"Day": 1, "Week": 7, "Month": 28, "Quarter": 89, "Year": 365}
-"""The days in the shortest interval of each unit."""
-_RETENTION = re.compile(rf"toInterval({'|'.join(_UNIT_DAYS)})\((\d+)\)")
+_CODE, _HTTP_STATUS = re.compile(r"Code: (\d+)"), re.compile(r"HTTP status (\d+)")
+_REFUSED_CODES = frozenset({192, 193, 194, 497, 516})
+"""ClickHouse's error codes for an unknown user, a wrong password and missing rights."""
+_SCHEMA_CODES = frozenset({10, 16, 46, 47, 60, 81})
+"""ClickHouse's error codes for unknown databases, tables, columns and functions."""
+_TIMEOUT_CODES = frozenset({159, 160, 209})
 
 _COLUMNS: Mapping[CostKey, str] = {
     "model": "model",
@@ -61,6 +64,54 @@ class TeamStoreError(SidecarError):
 
     kind = "endpoint"
     retryable = True
+
+    def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.is_unreachable = is_unreachable
+        """Whether the server did not answer at all."""
+
+
+class DayTotals(NamedTuple):
+    """Sums of the calls of a UTC day. The cost is in USD."""
+
+    calls: int = 0
+    prompt: int = 0
+    completion: int = 0
+    cost: Decimal = Decimal(0)
+
+    def plus(self, other: DayTotals) -> DayTotals:
+        return DayTotals(*map(_sum, self, other))
+
+
+class DayDifference(NamedTuple):
+    """A day of which the ledger and the store have different totals."""
+
+    day: int
+    """The UTC day, counted from 1970-01-01."""
+    local: DayTotals
+    stored: DayTotals
+
+
+class Comparison(NamedTuple):
+    """The differences between the calls that a collector has accepted and the store."""
+
+    days: Sequence[DayDifference]
+    outdated: Mapping[int, int]
+    """The row ids of calls that the store lacks or has with different numbers, with the stored
+    versions. The version of a call that the store lacks is 0.
+    """
+    repeated: int
+    """The number of calls on these days that have the id of another call."""
+
+
+class _StoredCall(NamedTuple):
+    """A call in the store that has the id of a call in the ledger."""
+
+    day: int
+    totals: DayTotals
+    version: int
+    installation: str
+    owner: tuple[str, str]
 
 
 class TeamStore:
@@ -93,6 +144,8 @@ class TeamStore:
             raise TeamStoreError(
                 f"reading the team's store requires additional packages; {how_to_install('team')}"
             ) from error
+        for name in ("clickhouse_connect", "urllib3"):  # they log what is raised as well
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         is_secure = parts.scheme == "https"
         with self._translated():
             self._client = clickhouse_connect.get_client(
@@ -186,55 +239,97 @@ class TeamStore:
         )
         return Decimal(spent)
 
-    def missing(self, queue: ShippingQueue) -> list[int]:
-        """Return the row ids of accepted calls that the store lacks or has with different numbers.
+    def check(self) -> None:
+        """Check that the store can be read.
 
-        First, the totals of each day are compared. Single calls are only compared for days
-        whose totals differ. Days that the store no longer keeps are ignored.
+        Raises:
+            TeamStoreError: The store cannot be read, or its retention is not recognised.
         """
-        ((engine,),) = self._query(
-            "SELECT engine_full FROM system.tables WHERE database = 'llm' AND name = 'calls'", {}
+        self._query("SELECT day FROM llm.daily LIMIT 1", {})
+        self._first_kept_day()
+
+    def compare(self, queue: ShippingQueue) -> Comparison:
+        """Compare the totals of each day, and for days that differ, the accepted calls.
+
+        Days of which the store has begun to delete calls are ignored.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+            TeamStoreError: The store cannot be read, or its retention is not recognised.
+        """
+        identity, first_day = queue.identity, self._first_kept_day()
+        owner = (identity.user_hash or identity.installation, identity.team)
+        stored = self._totals_by_day(identity.installation, owner)
+        local: dict[int, DayTotals] = {}
+        for call in queue.accepted_calls():
+            day = _day_of(call)
+            local[day] = local.get(day, DayTotals()).plus(_totals_of(call.record))
+        days = {
+            day
+            for day in local.keys() | stored.keys()
+            if day >= first_day and stored.get(day) != local.get(day)
+        }
+        doubtful = [call for call in queue.accepted_calls() if _day_of(call) in days]
+        outdated: dict[int, int] = {}
+        ids: set[str] = set()
+        for part in _parts(doubtful, _IDS_PER_QUERY):
+            found = self._stored_calls([_id_of(call) for call in part])
+            for call in part:
+                name, day = _id_of(call), _day_of(call)
+                own = found.get(name)
+                if own is None or (own.day, own.totals, own.owner) != (
+                    day,
+                    _totals_of(call.record),
+                    owner,
+                ):
+                    outdated[call.row] = own.version if own else 0
+                elif own.installation != identity.installation and name not in ids:
+                    # Another installation of the same user has sent the call, too.
+                    stored[day] = stored.get(day, DayTotals()).plus(own.totals)
+                ids.add(name)
+        differences = [
+            DayDifference(day, local.get(day, DayTotals()), stored.get(day, DayTotals()))
+            for day in sorted(days)
+        ]
+        return Comparison(
+            [each for each in differences if each.local != each.stored],
+            outdated,
+            len(doubtful) - len(ids),
         )
-        retention = _RETENTION.search(engine)
-        kept_days = int(retention[2]) * _UNIT_DAYS[retention[1]] if retention else 0
-        first_day = time.time_ns() // _DAY_NS - kept_days + 1 if kept_days else 0
+
+    def _first_kept_day(self) -> int:
+        """Return the first UTC day of which the store has not begun to delete calls."""
+        ((first,),) = self._query("SELECT toUInt32(day) FROM llm.first_kept_day", {})
+        if first is None:
+            raise TeamStoreError(
+                "the retention of llm.calls is not recognised; give it in days, weeks, months, "
+                "quarters or years, such as `MODIFY TTL toDateTime(at) + INTERVAL 90 DAY`"
+            )
+        return int(first)
+
+    def _totals_by_day(self, installation: str, owner: tuple[str, str]) -> dict[int, DayTotals]:
         found = self._query(
             "SELECT toUInt32(toDate(at)) AS day, count(), sum(input + cache_read + cache_write), "
             "sum(output + reasoning), sum(cost) FROM llm.calls FINAL "
-            "WHERE installation = {installation:String} GROUP BY day",
-            {"installation": queue.identity.installation},
+            "WHERE installation = {installation:String} AND user = {user:String} "
+            "AND team = {team:String} GROUP BY day",
+            {"installation": installation, "user": owner[0], "team": owner[1]},
         )
-        stored = {day: _Totals(*totals) for day, *totals in found}
-        local = dict[int, _Totals]()
-        for call in queue.accepted_calls():
-            day = _day_of(call)
-            local[day] = local.get(day, _Totals()).plus(_totals_of(call.record))
-        days = {
-            day for day, totals in local.items() if day >= first_day and stored.get(day) != totals
-        }
-        doubtful = (
-            [call for call in queue.accepted_calls() if _day_of(call) in days] if days else []
-        )
-        return [row for part in _parts(doubtful, _IDS_PER_QUERY) for row in self._differing(part)]
+        return {day: DayTotals(*totals) for day, *totals in found}
 
-    def _differing(self, calls: Sequence[QueuedCall]) -> Iterator[int]:
-        """Yield the row ids of calls that the store lacks or has with different numbers.
-
-        A call is not missing if another installation of the same user has sent it.
-        """
-        ids = [call.record.attributes["token_sidecar.call.id"] for call in calls]
+    def _stored_calls(self, ids: Sequence[str]) -> dict[str, _StoredCall]:
+        """Return the calls with these ids, except for calls that only agents have reported."""
         found = self._query(
-            "SELECT lower(hex(call_id)), source, 1, input + cache_read + cache_write, "
-            "output + reasoning, cost FROM llm.calls FINAL "
-            "WHERE call_id IN (SELECT toFixedString(unhex(arrayJoin({ids:Array(String)})), 16))",
+            "SELECT lower(hex(call_id)), toUInt32(toDate(at)), input + cache_read + cache_write, "
+            "output + reasoning, cost, version, installation, user, team FROM llm.calls FINAL "
+            "WHERE call_id IN (SELECT toFixedString(unhex(arrayJoin({ids:Array(String)})), 16)) "
+            "AND source = 'token-sidecar'",
             {"ids": ids},
         )
-        stored = {
-            name: _Totals(*totals) for name, source, *totals in found if source == "token-sidecar"
+        return {
+            name: _StoredCall(day, DayTotals(1, *numbers), version, installation, (user, team))
+            for name, day, *numbers, version, installation, user, team in found
         }
-        for name, call in zip(ids, calls, strict=True):
-            if stored.get(str(name)) != _totals_of(call.record):
-                yield call.row
 
     def _query(self, text: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         with self._translated():
@@ -247,12 +342,42 @@ class TeamStore:
 
         try:
             yield
-        except (ClickHouseError, OSError) as error:
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            raise TeamStoreError(
-                f"the team's store {self._where} cannot be read; check store, store-user and "
-                f"store-password-env in [team]: {reason}"
-            ) from error
+        except (ClickHouseError, OSError, ValueError) as error:  # the driver's text is not shown
+            raise _explained(error, f"the team's store {self._where}") from None
+
+
+def _explained(error: Exception, store: str) -> TeamStoreError:
+    """Return an error that says why the store cannot be read and what to do."""
+    from urllib3.exceptions import MaxRetryError, SSLError, TimeoutError
+
+    cause, text = error.__cause__, str(error)
+    code, status = (
+        int(found[1]) if (found := each.search(text)) else 0 for each in (_CODE, _HTTP_STATUS)
+    )
+    if isinstance(cause, MaxRetryError) and isinstance(cause.reason, SSLError):
+        return TeamStoreError(
+            f"{store} cannot be reached with TLS; check its certificate and [team] store",
+            is_unreachable=True,
+        )
+    if isinstance(cause, TimeoutError) or code in _TIMEOUT_CODES:
+        return TeamStoreError(
+            f"{store} did not answer within {_QUERY_SECONDS} s; try again, or choose fewer days",
+            is_unreachable=not code,
+        )
+    if code in _REFUSED_CODES or status in (401, 403):
+        return TeamStoreError(
+            f"{store} refused the login; check store-user and store-password-env in [team]"
+        )
+    if code in _SCHEMA_CODES:
+        return TeamStoreError(
+            f"{store} lacks a part of the current schema; load contrib/team/schema.sql"
+        )
+    if code:
+        return TeamStoreError(f"{store} failed with error {code}; see the log of the server")
+    return TeamStoreError(
+        f"{store} cannot be reached; check [team] store and that ClickHouse is running",
+        is_unreachable=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,28 +411,22 @@ class TeamSource(PageSource):
         return {session: session for session in sessions}
 
 
-class _Totals(NamedTuple):
-    calls: int = 0
-    prompt: int = 0
-    completion: int = 0
-    cost: Decimal = Decimal(0)
-
-    def plus(self, other: _Totals) -> _Totals:
-        return _Totals(*map(_sum, self, other))
-
-
 def _sum(first: Any, second: Any) -> Any:
     return first + second
 
 
-def _totals_of(record: Record) -> _Totals:
+def _totals_of(record: Record) -> DayTotals:
     attributes = record.attributes
-    return _Totals(
+    return DayTotals(
         1,
         int(attributes["gen_ai.usage.input_tokens"]),
         int(attributes["gen_ai.usage.output_tokens"]),
         Decimal(attributes.get("token_sidecar.cost_usd", 0)),
     )
+
+
+def _id_of(call: QueuedCall) -> str:
+    return str(call.record.attributes["token_sidecar.call.id"])
 
 
 def _day_of(call: QueuedCall) -> int:

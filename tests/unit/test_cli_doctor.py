@@ -60,7 +60,7 @@ def test_an_unreachable_team_store_is_reported(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
     assert done.exit_code == 0, done.output
     _, _, shown = done.output.partition("Team store")
-    assert f"the team's store {url} cannot be read; check store" in shown
+    assert f"the team's store {url} cannot be reached; check [team] store" in shown
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
     assert json.loads(done.output)["teamStore"]["url"] == url
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 import msgspec
@@ -267,22 +267,14 @@ def post(collector: Rotel, agent: str, records: list[Record]) -> None:
             return
 
 
-def verify(team: Team) -> list[dict[str, Any]]:
-    """Run `cost ship --verify` for each user until no calls are missing, and return the last
-    results.
-    """
-    for _ in range(10):
-        results = []
-        for user in team.folders:
-            become(user)
-            assert state_dir() == user / "state"
-            done = CliRunner().invoke(cost, ["ship", "--verify", "--json"])
-            assert done.exit_code == 0, done.output
-            results.append(json.loads(done.stdout))
-        if not any(result["missing"] or result["accepted"] for result in results):
-            return results
-        time.sleep(2)  # the collector writes its records every 200 ms
-    raise AssertionError(f"the store still lacks calls: {results}")
+def verify(team: Team) -> None:
+    """Run `cost ship --verify` for each user. Afterwards, the store lacks nothing."""
+    for user in team.folders:
+        become(user)
+        assert state_dir() == user / "state"
+        done = CliRunner().invoke(cost, ["ship", "--verify", "--json"])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["differences"] == []
 
 
 @pytest.fixture
@@ -358,3 +350,88 @@ def test_a_hundred_thousand_calls_of_fifty_users_arrive_once(
     monkeypatch.setenv("TEAM_SALT", SALT)
     monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
     run(tmp_path, store, collector, users=50, calls=2_000, kills=200)
+
+
+@pytest.fixture
+def ledger(
+    tmp_path: Path, store: ClickHouse, collector: Rotel, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A user's folder whose configuration names the store and the collector."""
+    monkeypatch.setenv("TEAM_SALT", SALT)
+    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", "")
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", "")
+    (user,) = Team(tmp_path, 1, 0, store.url, collector.url).folders
+    become(user)
+    return user
+
+
+def record(user: Path, *events: LedgerEvent) -> None:
+    book = CostBook(user / "state")
+    book.ledger.record_many(events, amend=True)
+    book.close()
+
+
+def call(request: str, output: int, thread: str | None = None) -> LedgerEvent:
+    return LedgerEvent(
+        at=START + timedelta(hours=1),
+        model="gpt-5",
+        provider="openai",
+        agent="codex",
+        session="thread",
+        request_id=request,
+        telemetry_id=thread,
+        buckets=Buckets(input=1_000, output=output),
+    )
+
+
+def test_verifying_names_the_days_whose_totals_still_differ(ledger: Path) -> None:
+    same = "thread/1000/0/100/0"
+    record(ledger, call("one", 100, same), call("two", 100, same), call("three", 5))
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    done = CliRunner().invoke(cost, ["ship", "--verify"])
+    assert done.exit_code == 1, done.output
+    assert "Verified." not in done.output
+    assert (
+        "2026-10-20: 3 calls, 3,000 / 205 tokens, $0.0058 here; 2 calls, 2,000 / 105 tokens, "
+        "$0.00355 in the store"
+    ) in done.output
+    assert "1 call here have the id of another call" in done.output
+    found = json.loads(CliRunner().invoke(cost, ["ship", "--verify", "--json"]).stdout)
+    (difference,) = found["differences"]
+    assert (difference["day"], difference["local"]["calls"]) == ("2026-10-20", 3)
+    assert difference["stored"] == {
+        "calls": 2, "promptTokens": 2_000, "outputTokens": 105, "costUsd": 0.00355,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong", ["output + 5 AS output", "'another' AS user", "at + INTERVAL 1 DAY AS at"]
+)
+def test_verifying_replaces_calls_with_other_numbers_and_a_higher_version(
+    ledger: Path, store: ClickHouse, wrong: str
+) -> None:
+    record(ledger, call("one", 100), call("two", 50))
+    assert CliRunner().invoke(cost, ["ship", "--verify"]).exit_code == 0
+    sums = "SELECT user, toDate(at), sum(output), count() FROM llm.calls FINAL GROUP BY 1, 2"
+    expected = [[hash_of(ledger), "2026-10-20", "150", "2"]]
+    wait_for(store, sums, expected)
+    store.run(
+        f"INSERT INTO llm.calls SELECT * REPLACE ({wrong}, 1000 AS version) "  # noqa: S608
+        "FROM llm.calls AS c FINAL WHERE c.output = 50"
+    )
+    assert store.rows(sums) != expected
+    done = CliRunner().invoke(cost, ["ship", "--verify"])
+    assert done.exit_code == 0, done.output
+    assert done.output == (
+        "The store lacked 1 call, or had other numbers for them.\nSent 1 call.\nVerified.\n"
+    )
+    assert store.rows(sums) == expected
+    assert CliRunner().invoke(cost, ["ship", "--verify"]).output == "Sent 0 calls.\nVerified.\n"
+
+
+def wait_for(store: ClickHouse, query: str, expected: list[list[str]]) -> None:
+    deadline = time.monotonic() + 30
+    while store.rows(query) != expected and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert store.rows(query) == expected

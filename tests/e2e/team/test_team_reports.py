@@ -20,15 +20,17 @@ from sidecar.cli.cost import cost
 from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.settings import LedgerSettings, Settings
+from sidecar.cost import team
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.protocol import CostDetailParams
 from sidecar.cost.records import Identity
 from sidecar.cost.shipping import ShippingQueue, open_queue
-from sidecar.cost.team import TeamStore
+from sidecar.cost.team import TeamStore, TeamStoreError
 from sidecar.server.features import background
 from sidecar.server.server import create_server
 from tests.clickhouse import ClickHouse
+from tests.collector import Collector
 from tests.protocol.client import Client
 
 if TYPE_CHECKING:
@@ -219,54 +221,151 @@ def test_days_and_agents_can_be_selected(
     assert run("--since", "2001-01-01", "--until", "2001-01-02").stdout == "The team's store contains no matching calls.\n"  # fmt: skip
 
 
-@pytest.mark.parametrize("retention", ["400 DAY", "12 MONTH", "1 YEAR", "50 WEEK"])
+@pytest.mark.parametrize("retention", ["400 DAY", "12 MONTH", "4 QUARTER", "1 YEAR", "51 WEEK"])
 def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retention: str
 ) -> None:
     store = ClickHouse(tmp_path / "own", PASSWORD)
     store.run(f"ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL {retention}")
     book = CostBook(tmp_path / "state")
-    old = msgspec.structs.replace(
-        events(0)[0], at=NOW - timedelta(days=500), request_id="old", agent="protocol"
+    expired, oldest = (
+        msgspec.structs.replace(
+            events(0)[0], at=NOW - timedelta(days=days), request_id=f"{days}", agent="protocol"
+        )
+        for days in (500, 350)
     )
-    book.ledger.record_many([*events(0), old])
+    book.ledger.record_many([*events(0), oldest, expired])
     queue = queue_of(book, 0)
     batch = queue.next_batch()
     queue.accept(batch)
     configure(store, monkeypatch)
     settings = load(None).settings
     with TeamStore(settings.team) as target:
-        assert sorted(target.missing(queue)) == [call.row for call in batch.calls[:-1]]
+        assert target.compare(queue).outdated == {call.row: 0 for call in batch.calls[:-1]}
         insert(store, batch.calls[:-1], queue.identity.resource())
-        assert target.missing(queue) == []
+        assert target.compare(queue) == ([], {}, 0)
         wrong = batch.calls[4]
         store.run(
             "ALTER TABLE llm.calls DELETE WHERE call_id = unhex({id:String}) SETTINGS mutations_sync = 1",
             id=wrong.record.attributes["token_sidecar.call.id"],
         )
-        assert target.missing(queue) == [wrong.row]
-        queue.queue_again([wrong.row])
+        differing = target.compare(queue)
+        assert differing.outdated == {wrong.row: 0}
+        assert [each.local.calls - each.stored.calls for each in differing.days] == [1]
+        queue.queue_again(differing.outdated)
         (again,) = queue.next_batch().calls
         assert again.row == wrong.row
-        assert target.missing(queue) == [], "it is queued already"
+        assert target.compare(queue) == ([], {}, 0), "it is queued already"
     book.close()
     store.close()
 
 
-def test_a_store_that_cannot_be_read_is_reported(
+def test_calls_that_two_installations_have_sent_do_not_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ClickHouse(tmp_path / "own", PASSWORD)
+    configure(store, monkeypatch)
+    books = [CostBook(tmp_path / name) for name in ("old", "new")]
+    queues = [queue_of(book, 0) for book in books]
+    for book, queue in zip(books, queues, strict=True):
+        book.ledger.record_many(events(0))
+        batch = queue.next_batch()
+        queue.accept(batch)
+        insert(store, batch.calls, queue.identity.resource())
+    with TeamStore(load(None).settings.team) as target:
+        assert [target.compare(queue) for queue in queues] == [([], {}, 0)] * 2
+    for book in books:
+        book.close()
+    store.close()
+
+
+def test_an_unknown_form_of_retention_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ClickHouse(tmp_path / "own", PASSWORD)
+    store.run("ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL 2400 HOUR")
+    configure(store, monkeypatch)
+    with (
+        TeamStore(load(None).settings.team) as target,
+        pytest.raises(TeamStoreError, match="give it in days, weeks, months, quarters or years"),
+    ):
+        target.check()
+    store.close()
+
+
+def test_a_store_that_refuses_the_login_is_reported(
     store: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(store, monkeypatch)
     monkeypatch.setenv("STORE_PASSWORD", "wrong")
     refused = run()
-    assert (refused.exit_code, "cannot be read" in refused.output) == (2, True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    config_file().write_text(f'[team]\nstore = "http://127.0.0.1:{port}"\n')
-    away = run()
-    assert (away.exit_code, f"127.0.0.1:{port} cannot be read" in away.output) == (2, True)
+    assert refused.exit_code == 2
+    assert refused.output == (
+        f"token-sidecar: the team's store {store.url} refused the login; check store-user and "
+        "store-password-env in [team]\n"
+    )
     config_file().write_text("")
     assert "set [team] store" in run().output
+
+
+def test_a_store_that_is_away_is_reported_without_the_drivers_text(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    config_file().write_text(f'[team]\nstore = "{url}"\nstore-password-env = "STORE_PASSWORD"\n')
+    away = run()
+    assert away.exit_code == 2
+    assert away.output == (
+        f"token-sidecar: the team's store {url} cannot be reached; check [team] store and that "
+        "ClickHouse is running\n"
+    )
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((200, b"<html>Sign in</html>", {"Content-Type": "text/html"}), "cannot be reached"),
+        ((403, b"<html>Forbidden</html>", {}), "refused the login"),
+        ((500, b"Code: 241. DB::Exception: secret", {}), "failed with error 241"),
+    ],
+)
+def test_another_server_at_the_address_of_the_store_is_reported(
+    answer: tuple[int, bytes, dict[str, str]], message: str
+) -> None:
+    server = Collector()
+    server.answer = lambda _path, _body: answer
+    config_file().write_text(f'[team]\nstore = "{server.url}"\n')
+    done = run()
+    server.close()
+    assert done.exit_code == 2
+    assert message in done.output
+    assert "secret" not in done.output
+
+
+def test_a_store_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "_QUERY_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config_file().write_text(f'[team]\nstore = "http://127.0.0.1:{server.getsockname()[1]}"\n')
+        done = run()
+    assert (done.exit_code, "did not answer within 1 s" in done.output) == (2, True)
+
+
+def test_a_store_with_an_older_schema_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ClickHouse(tmp_path / "own", PASSWORD)
+    configure(store, monkeypatch)
+    store.run("DROP VIEW llm.first_kept_day")
+    with (
+        TeamStore(load(None).settings.team) as target,
+        pytest.raises(TeamStoreError, match=r"load contrib/team/schema\.sql"),
+    ):
+        target.check()
+    store.close()
 
 
 @pytest.mark.parametrize(
