@@ -1,4 +1,4 @@
-"""Creates a user's home with agents' files, and the ledger that records their calls."""
+"""Creates a home folder with agents' files, and a ledger with the recorded calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Heard:
-    """A reader that counts how often it reads."""
+    """A reader that counts how often it reads a store."""
 
     def __init__(self, reader: StoreReader, world: World) -> None:
         self._reader, self._world = reader, world
@@ -39,10 +39,14 @@ class Heard:
 
 
 class World:
-    """Agents' files under `home`, read as the workspace reads them."""
+    """A home folder with agents' files, and the sessions that the workspace reads from them."""
 
     def __init__(self, home: Path, agents: str | Agents, env: dict[str, str] | None = None) -> None:
-        """`agents` is the name of one agent, or the settings in force."""
+        """Create an empty home folder.
+
+        Args:
+            agents: The name of one agent, or the `agents` settings.
+        """
         self.home = home
         self.root = home / "work" / "my proj.ect"
         self.root.mkdir(parents=True, exist_ok=True)
@@ -52,12 +56,12 @@ class World:
         self.calls: list[CallFinished] = []
         """All calls that the readers returned, including copies."""
         self.agent_of: dict[str, str] = {}
-        """The agent of each call, by the id of the call."""
+        """The agent that made each call, by call id."""
         self.skipped: Counter[str] = Counter()
-        """The number of broken lines in each store."""
+        """The number of malformed lines in each store."""
         self.bytes_read = 0
         self.refused = 0
-        """The calls that were rejected because their numbers are impossible."""
+        """The calls that were rejected because of impossible numbers."""
         self._heard = [Heard(one, self) for one in self.readers]
         self.ledger = Ledger(home / "state" / "ledger.db")
         self.index = SessionIndex(self.ledger)
@@ -72,7 +76,7 @@ class World:
         return done.bytes_read
 
     def states(self) -> dict[str, bytes]:
-        """Return the stored reader state of each store."""
+        """Return the saved reader state of each store."""
         with self.ledger.reader() as connection:
             return dict(connection.execute("SELECT path, state FROM store"))
 
@@ -81,7 +85,7 @@ class World:
         return [store for reader in self.readers for store in reader.find(self.places)]
 
     def recorded(self) -> dict[str, tuple[str, Tokens]]:
-        """Return the ledger's calls by id, with session and tokens."""
+        """Return the session and token counts of each call in the ledger, by call id."""
         return recorded(self.ledger)
 
     def check(self, truth: Truth) -> None:
@@ -89,7 +93,7 @@ class World:
         assert self.recorded() == truth.calls
 
     def shown(self, root: Path | None = None) -> list[StoredSession]:
-        """Return the sessions of a root, newest first."""
+        """Return the listed sessions of a root folder, newest first."""
         roots = Roots.of([root or self.root])
         readers = self.readers
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
@@ -97,7 +101,7 @@ class World:
         return self.index.sessions(readers, self.places, roots)
 
     def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:
-        """Return the sessions of a root by id, newest first."""
+        """Return the sessions of a root folder by id, newest first."""
         return {session.id: session for session in self.shown(root)}
 
     def check_context(self, truth: Truth) -> None:

@@ -1,4 +1,4 @@
-"""A counter without a tokenizer that records its calls and counts one token per character."""
+"""A counter that needs no tokenizer and records its calls. Each character is a token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRIMING = 3
 
 
 class Planner:
-    """Plans for a conversation, made with the fake counter."""
+    """Creates pruning plans for a conversation with the fake counter."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
@@ -45,7 +45,7 @@ class Planner:
 
 
 class FakeCounter(Counter):
-    """A counter with `weight` tokens per character, 4 tokens around a message and 3 for the reply."""
+    """Counts `weight` tokens per character, 4 tokens per message, and 3 tokens before the reply."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class FakeCounter(Counter):
 
 
 def message_size(turn: Turn) -> int:
-    """Return the number of characters in a turn, except its role."""
+    """Return the number of characters in a turn, excluding its role."""
     body = msgspec.to_builtins(turn)
     content = body.pop("content")
     text = content if isinstance(content, str) else json.dumps(content) if content else ""
@@ -117,12 +117,12 @@ class FakeCalibration:
         self.hidden: tuple[float, float] | None = None
 
     def band_factor(self, kind: str | None = None) -> float:  # noqa: ARG002
-        """Return half of the estimates' own error band."""
+        """Return the factor for half of the estimates' error band."""
         return 0.5
 
 
 class Clock:
-    """A clock that the test moves."""
+    """A clock that advances only when the test changes it."""
 
     def __init__(self) -> None:
         self.time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -143,26 +143,26 @@ def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> C
 
 
 def window(limit: int = 10_000, reserve: int = 500) -> Window:
-    """Return a window from the catalogue."""
+    """Return a model's context window from the price list."""
     return Window(Limit(limit, "catalogue"), reserve)
 
 
 def user(text: str) -> Turn:
-    """Return a user's turn."""
+    """Return a turn of the user."""
     return Turn(role="user", content=text)
 
 
 def reply(text: str) -> Turn:
-    """Return an assistant's turn."""
+    """Return a turn of the assistant."""
     return Turn(role="assistant", content=text)
 
 
 def calls(*ids: str, text: str | None = None, name: str = "read") -> Turn:
-    """Return an assistant's turn that calls a tool once for each id."""
+    """Return a turn of the assistant with one tool call per id."""
     made = [{"id": one, "name": name, "arguments": {"path": one}} for one in ids]
     return Turn(role="assistant", content=text, tool_calls=made)
 
 
 def output(call_id: str, text: str = "done") -> Turn:
-    """Return a tool's turn."""
+    """Return a turn with a tool's result."""
     return Turn(role="tool", content=text, tool_call_id=call_id)

@@ -1,4 +1,4 @@
-"""A small HTTP server on loopback that gives prepared answers and records requests."""
+"""A small local HTTP server that returns canned responses and records requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from sidecar.endpoints.registry import Endpoints
 
 @dataclass(frozen=True)
 class Asked:
-    """A recorded request."""
-
     method: str
     path: str
     query: str
@@ -25,7 +23,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Canned:
-    """A prepared answer. A `body` of bytes is sent unchanged, anything else as JSON."""
+    """A canned response. If `body` is bytes, it is sent unchanged, otherwise it is sent as JSON."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -33,14 +31,16 @@ class Canned:
 
 
 class Reset(Exception):  # noqa: N818 - it is an order, not an error
-    """Raised by a route to close the connection without an answer."""
+    """Raised by a route to close the connection without a response."""
 
 
 Route: TypeAlias = Canned | Callable[[Asked], Canned | Awaitable[Canned]]
 
 
 class FakeServer:
-    """Routes by (method, path); `otherwise` answers requests without a route."""
+    """A server with a response for each route (method and path). All other requests get
+    `otherwise`.
+    """
 
     def __init__(self, routes: dict[tuple[str, str], Route] | None = None) -> None:
         self.routes = routes or {}
@@ -60,7 +60,7 @@ class FakeServer:
         return [asked.path for asked in self.asked if asked.method == "POST"]
 
     def endpoints(self, *models: str, key: str | None = None, **environment: str) -> Endpoints:
-        """Return our side, with this server as the only endpoint."""
+        """Return our endpoints, with this server as the only endpoint."""
         declared = Endpoint(url=self.url, models=models or ("*",), api_key_env=key)
         return Endpoints([declared], True, environment)
 
@@ -108,18 +108,18 @@ class FakeServer:
 
 
 def words(text: str) -> int:
-    """Count one token per three characters, which no constant matches."""
+    """Return one token per three characters. No formula in the code gives the same number."""
     return len(text) // 3 or min(1, len(text))
 
 
 def listing(*models: str, **extra: Any) -> Canned:
-    """Return an answer to /v1/models."""
+    """Return a response to /v1/models."""
     data = [{"id": model, "object": "model", **extra} for model in models]
     return Canned(body={"object": "list", "data": data})
 
 
 def llamacpp(*models: str) -> FakeServer:
-    """Return a server that answers like llama.cpp."""
+    """Return a server that responds like llama.cpp."""
 
     def tokenize(asked: Asked) -> Canned:
         return Canned(body={"tokens": list(range(words(asked.body["content"])))})
@@ -141,14 +141,12 @@ def llamacpp(*models: str) -> FakeServer:
 
 
 class Ollama(FakeServer):
-    """A server that answers like Ollama, which loads a model with a smaller window at its first
-    request.
-    """
+    """A server that responds like Ollama. Loading a model may reduce its context window."""
 
     def __init__(self) -> None:
         super().__init__()
         self.running: dict[str, int] = {}
-        """The windows of the loaded models."""
+        """The context windows of the loaded models."""
         info = {"general.architecture": "llama", "llama.context_length": 131_072}
         self.routes = {
             ("GET", "/v1/models"): listing("tiny:latest", "other:latest", owned_by="library"),
@@ -168,6 +166,4 @@ REASONS: list[tuple[Any, str]] = [
     (listing("another", owned_by="llamacpp"), "choose a model that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
-"""What a server answers to a request for its models, and the next step that the user is shown for
-it.
-"""
+"""Responses to a request for the list of models, each with the next step that users are shown."""

@@ -1,4 +1,4 @@
-"""The answers of every kind of model server, as a table."""
+"""A table with the responses of every kind of model server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from tests.unit.endpoints_fake_server import Asked, Canned, listing, words
 
 
 def number(name: str, field: str, **more: Any) -> Any:
-    """Return a route that answers the count of the text in `name` as `field`."""
+    """Return a route that counts the text in the field `name`, and responds with the field
+    `field`.
+    """
     return lambda asked: Canned(body={field: words(asked.body[name]), **more})
 
 
@@ -17,7 +19,7 @@ def ids(name: str, field: str = "tokens") -> Any:
 
 
 def with_bos(name: str, field: str) -> Any:
-    """Return a count that includes a begin-of-text token."""
+    """Return the count including a begin-of-text token."""
     return lambda asked: Canned(body={field: len(asked.body[name]) // 3 + 1})
 
 

@@ -1,7 +1,7 @@
-"""A part of the held-out documents of `python -m benchmarks fit-estimates`, with their tokens.
+"""Some of the documents that `python -m benchmarks fit-estimates` holds out, and their tokens.
 
-The tokens come from real vocabularies by generation, Claude's from ctok and Gemini's from Gemma
-3.
+The token counts come from the vocabularies of each generation, from ctok for Claude and from Gemma
+3 for Gemini.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same reply in every vendor's format: text, then a tool call."""
+"""The same reply in every vendor's format. It consists of text and a tool call."""
 
 from __future__ import annotations
 

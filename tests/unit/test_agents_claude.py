@@ -1,4 +1,4 @@
-"""Tests the reader of Claude Code: each call is billed once, and each session has its size."""
+"""Tests the reader of Claude Code: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -186,14 +186,14 @@ def test_summary_does_not_set_the_context_size(world: World, session: Transcript
 
 
 def summaries(world: World) -> list[tuple[str, int, int]]:
-    """Return the model, prompt and output tokens of each call that wrote a summary."""
+    """Return the model, prompt tokens and output tokens of each call for a summary."""
     world.ingest()
     made = (call for call in world.calls if call.category == "summary")
     return [(call.model, call.usage.prompt_tokens, call.usage.output_tokens) for call in made]
 
 
 def cost_state(session: Transcript, **models: Tokens) -> None:
-    """Write a `cost-state` line with the usage of each model so far."""
+    """Write a `cost-state` line with the total usage of each model."""
     line = session.cost_state(Tokens())
     used = line["modelUsage"].pop(session.model)
     for model, tokens in models.items():
@@ -205,7 +205,7 @@ def cost_state(session: Transcript, **models: Tokens) -> None:
 
 
 def test_summary_is_billed_to_the_compacted_model(world: World, session: Transcript) -> None:
-    """The tokens of other models belong to titles, web searches and earlier turns."""
+    """Other models are used for titles, web searches and earlier turns."""
     opus, haiku = Tokens(900_000, output=9_000), Tokens(20_000, output=500)
     cost_state(session, claude_opus_5=opus)
     session.model = "claude-sonnet-5"
@@ -220,7 +220,7 @@ def test_summary_is_billed_to_the_compacted_model(world: World, session: Transcr
 def test_summary_in_the_first_turn_is_billed(
     world: World, home: ClaudeHome, *, is_resumed: bool
 ) -> None:
-    """Claude Code's totals start at 0 whenever it starts."""
+    """Claude Code starts its totals at 0 each time it is launched."""
     session = home.session(world.root)
     if is_resumed:
         cost_state(session, claude_opus_5=Tokens(900_000, output=9_000))
@@ -232,7 +232,7 @@ def test_summary_in_the_first_turn_is_billed(
 
 
 def test_agent_cost_of_a_resumed_session_counts_in_full(world: World, session: Transcript) -> None:
-    """Claude Code's totals start at 0 whenever it starts."""
+    """Claude Code starts its totals at 0 each time it is launched, even in a resumed session."""
     for cost in (8.0, 2.0):
         session.reply()
         line = session.cost_state(Tokens())
@@ -246,7 +246,7 @@ def test_agent_cost_of_a_resumed_session_counts_in_full(world: World, session: T
 def test_error_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """Another program's status line shows 0 % in this case."""
+    """After an error, another program's status line shows 0 %."""
     session.user()
     session.synthetic()
     world.check_context(home.truth)
@@ -256,7 +256,7 @@ def test_error_does_not_change_the_context_size(
 def test_subagent_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """Another program's status line shows the sub-agent's context in this case."""
+    """Another program's status line shows the context of the sub-agent instead."""
     session.sidechain()
     session.subagent()
     world.check_context(home.truth)
@@ -424,7 +424,7 @@ def test_reading_changes_no_file_and_no_access_time(
 def test_line_without_a_time_has_the_time_of_the_previous_line(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """The previous line may be something else than a call, and may have been read earlier."""
+    """The previous line may not be a call, and may have been read in an earlier step."""
     session.user()
     asked = parse_iso_time(stamp(home.clock.now))
     for name in ("msg_a", "msg_b"):

@@ -1,4 +1,4 @@
-"""Tests the reader of Cline's sessions since version 4."""
+"""Tests the reader of sessions of Cline 4 and later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the reader of Codex: each call is billed once, and each thread has its size."""
+"""Tests the reader of Codex: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_only_new_bytes_are_read(world: World, home: CodexHome, thread: Rollout)
 
 
 def test_compressed_and_archived_threads_are_read(world: World, home: CodexHome) -> None:
-    """Two other programs do not read compressed threads."""
+    """Two other programs ignore compressed threads."""
     for place in range(4):
         thread = everyday(home, world.root, 2)
         if place == 1:
@@ -224,7 +224,7 @@ def test_record_of_a_summary_does_not_set_the_context_size(world: World, home: C
 def test_summary_recorded_before_its_compaction_is_recognised(
     world: World, home: CodexHome
 ) -> None:
-    """Codex 0.169 writes this with a provider that does not support compaction."""
+    """Codex 0.169 writes lines in this order if the provider does not support compaction."""
     thread = everyday(home, world.root, 1, records=True)
     output = {"type": "message", "role": "assistant", "content": []}
     metadata = {"history_sequence": 7, "compaction_output": True}

@@ -1,4 +1,4 @@
-"""Tests the contents of contexts with generated sessions, whose parts are known exactly."""
+"""Tests what fills a context, with generated sessions whose parts are known exactly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ POINTS = 5.0
 
 
 class Script:
-    """The parts of a random session in order, with their tokens."""
+    """A random session, consisting of parts with known token counts."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -63,7 +63,7 @@ class Script:
         self.count = Tokenizers().for_model("gpt-4o").count
 
     def text(self, label: str, words: int) -> str:
-        """Return a random text with about this number of words, and add its tokens."""
+        """Return random text of about this number of words, and add its tokens."""
         text = " ".join(self.rng.choices(WORDS, k=self.rng.randrange(words // 2, 2 * words)))
         self.tokens[label] += self.count(text)
         return text
@@ -158,7 +158,7 @@ def write_opencode(folder: Path, root: Path, script: Script) -> tuple[str, str]:
 
 
 class Step(NamedTuple):
-    """A call: the user's text before it, its prompt's size, its reply, and the tool's result."""
+    """A call, with the user's text before it, the prompt size, the reply, and the tool result."""
 
     user: str
     prompt: int
@@ -222,7 +222,7 @@ def write_gemini(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
         if step.user:
             lines.append({"id": f"u{number}", "type": "user", "content": [{"text": step.user}]})
         reply = {"id": f"g{number}", "type": "gemini", "content": step.text}
-        lines.append(reply)  # written again once the tools have run
+        lines.append(reply)  # the message is written again after the tools have run
         result = [{"functionResponse": {"name": step.tool, "response": {"output": step.result}}}]
         call = {"name": step.tool, "args": {"query": step.query}, "result": result}
         tokens = {"input": step.prompt, "output": 9, "tool": 0}
@@ -291,7 +291,9 @@ def write_continue(folder: Path, _root: Path, script: Script) -> tuple[str, str]
 
 
 def anthropic_messages(steps: list[Step], sizes: Callable[[int], dict[str, Any]]) -> list[Any]:
-    """Return messages in Anthropic's form. `sizes` returns a reply's fields for its prompt."""
+    """Return messages in Anthropic's format. `sizes` returns the fields of a reply that contain its
+    prompt size.
+    """
     messages: list[Any] = []
     for step in steps:
         if step.user:
@@ -609,8 +611,8 @@ def pad(path: str) -> None:
 
 
 async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) -> None:
-    """Between two reads, the parts add up to the current number of tokens. A small file is read
-    every time.
+    """Between two reads, the sizes are scaled to the current number of tokens. A small file is read
+    each time.
     """
     root = tmp_path / "project"
     root.mkdir()

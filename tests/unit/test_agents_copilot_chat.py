@@ -1,4 +1,6 @@
-"""Tests the reader of Copilot in VS Code: each call is billed once, and sessions have a size."""
+"""Tests the reader of Copilot in VS Code: each call is recorded once, and context sizes are
+right.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def test_only_new_bytes_are_read(world: World, home: CodeHome, chat: ChatLog) ->
 def test_growing_prompt_of_a_turn_is_not_added_up(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
-    """A turn with many calls is saved repeatedly, and read in between."""
+    """A turn with many calls is saved and read repeatedly."""
     request = chat.begin()
     last = (0, 0)
     for _ in range(10):
@@ -89,7 +91,7 @@ def test_growing_prompt_of_a_turn_is_not_added_up(
 
 
 def test_removed_messages_stay_billed(world: World, home: CodeHome, chat: ChatLog) -> None:
-    """A push with a length truncates the list first. Two other programs get this wrong."""
+    """A `push` entry with a length first truncates the list. Two other programs ignore this."""
     chat.undo(1)
     chat.turn()
     world.ingest()
@@ -167,8 +169,8 @@ def test_broken_incomplete_and_huge_lines_are_skipped(
 
 
 def test_turn_is_billed_for_the_output_of_all_calls(world: World, chat: ChatLog) -> None:
-    """The last call has 60 output tokens, which fill the context. The turn has 490, which are
-    billed.
+    """The turn's 490 output tokens are billed. The context contains only the 60 output tokens of
+    its last call.
     """
     request = chat.begin()
     request |= {"promptTokens": 20_000, "completionTokens": 490, "copilotCredits": 3.25}
@@ -213,7 +215,7 @@ def test_cost_comes_from_credits_and_not_from_tokens(world: World, chat: ChatLog
 
 
 def test_zero_tokens_are_not_a_context_size(world: World, home: CodeHome) -> None:
-    """Models that extensions contribute report zeros, which have no meaning."""
+    """Models from other extensions report 0 tokens, which means that the number is unknown."""
     chat = home.session(world.root)
     request = chat.begin("gateway/qwen3")
     request |= {"promptTokens": 0, "completionTokens": 0, "modelState": {"value": 1}}
@@ -350,7 +352,7 @@ def test_multi_root_and_remote_projects_are_matched(world: World, home: CodeHome
 
 
 def test_vscode_server_uses_local_folders(world: World) -> None:
-    """A window in a browser may have any host in its URIs."""
+    """If VS Code runs in a browser, its URIs can contain any host name."""
     home = CodeHome(world.home / ".local" / "share" / "code-server" / "User")
     away = f"vscode-remote://localhost:8080{world.root}".replace(" ", "%20")
     chat = home.session(world.root, storage=home.storage(world.root, folder=away))
@@ -370,7 +372,9 @@ def test_empty_window_uses_the_working_folder_of_its_session(world: World, home:
 
 @pytest.fixture
 def log(world: World, home: CodeHome) -> DebugLog:
-    """Return the debug log of a session whose chat session has one turn, which the log bills."""
+    """Return the debug log of a session. Its chat session has one turn, which is recorded from the
+    log.
+    """
     chat = home.session(world.root)
     made = chat.debug_log()
     made.begin()
@@ -431,7 +435,7 @@ def test_truncated_or_deleted_debug_log_counts_nothing_twice(
 
 
 def test_window_may_come_from_the_model_list_of_the_debug_log(world: World, log: DebugLog) -> None:
-    """The three limits are independent maxima. They do not add up."""
+    """The three limits are independent maximums, so they cannot be added."""
     limits = {
         "max_context_window_tokens": 264_000,
         "max_prompt_tokens": 200_000,
@@ -454,7 +458,7 @@ def test_sessions_without_input_tokens_have_no_size(world: World, log: DebugLog)
 def test_traces_are_read_while_they_are_being_written(
     world: World, home: CodeHome, log: DebugLog
 ) -> None:
-    """An `invoke_agent` span has the total of its calls and is not a call itself."""
+    """An `invoke_agent` span contains the total of its calls, but is not a call itself."""
     traces = Traces(home)
     for _ in range(2):
         traces.turn(log.chat.id)
@@ -472,8 +476,8 @@ def test_traces_are_read_while_they_are_being_written(
 
 
 def test_remote_session_shows_that_its_size_is_not_visible(world: World) -> None:
-    """Over SSH, the sessions are on the machine with the window, and the extension's files are
-    here.
+    """Over SSH, sessions are stored on the local machine, but the extension's files on the remote
+    machine.
     """
     user = world.home / ".vscode-server" / "data" / "User"
     storage = user / "workspaceStorage" / "abc"
@@ -491,7 +495,7 @@ def test_remote_session_shows_that_its_size_is_not_visible(world: World) -> None
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool) -> None:
-    """A title may be derived from a prompt or written by the user. It is shown but not stored."""
+    """A title may come from a prompt. Titles are displayed but not stored."""
     chat = everyday(home, world.root, 3, flat=flat)
     chat.state["customTitle"] = "of a secret"
     chat.save()
@@ -507,7 +511,7 @@ def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool
 
 
 def test_running_turn_has_the_time_of_its_file(world: World, home: CodeHome) -> None:
-    """The time of a turn is its start, so a long turn would look older than it is."""
+    """The only time in a turn is its start. A long turn would therefore look too old."""
     chat = everyday(home, world.root, 1)
     chat.begin()
     chat.save()

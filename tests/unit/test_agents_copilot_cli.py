@@ -1,4 +1,6 @@
-"""Tests the reader of Copilot CLI with a database that is open in a writer, and with events."""
+"""Tests the reader of Copilot CLI with events, and with a database that another process writes
+to.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def test_tier_determines_the_window(world: World, newer: CliHome) -> None:
 
 
 def test_session_with_only_events_is_a_lower_bound(world: World, newer: CliHome) -> None:
-    """The totals at the end of a session cover an unknown part of it, and are not added."""
+    """It is unknown which part of a session its totals cover, so they are not added."""
     session = everyday(newer, world.root)
     newer.db.execute("DELETE FROM assistant_usage_events")
     newer.event(session, "assistant.message", messageId="other", outputTokens=50)

@@ -1,4 +1,6 @@
-"""Tests that the generated history of the benchmarks has all traps, and is read exactly."""
+"""Tests that the generated sessions for the benchmarks contain all traps, and are read
+correctly.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def contents(home: Path, truths: History) -> dict[Path, str]:
 
 @pytest.mark.parametrize("name", TRAPS)
 def test_corpus_contains_every_trap(home: Path, contents: dict[Path, str], name: str) -> None:
-    """The traps are found by the contents or the paths of files."""
+    """The traps are recognised by the contents or paths of files."""
     folder, mark = TRAPS[name]
     ours = {path: text for path, text in contents.items() if path.is_relative_to(home / folder)}
     named = [path for path in ours if mark in str(path)]

@@ -1,4 +1,4 @@
-"""Tests the readers of Goose, Crush and Zed, with databases that are open in a writer."""
+"""Tests the readers of Goose, Crush and Zed with databases that another process writes to."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def zed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[World,
 
 @pytest.mark.parametrize("ledger", [True, False])
 def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
-    """The plain columns describe the newest call. The ledger or the `accumulated` columns are
-    billed.
+    """Columns without a prefix describe the latest call. Costs come from the ledger or from
+    `accumulated` columns.
     """
     world, store = goose
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
 def test_goose_bills_only_what_the_provider_reports(
     goose: tuple[World, GooseStore], source: str | None
 ) -> None:
-    """Other costs come from Goose's own price list."""
+    """All other costs are calculated from Goose's own price list."""
     world, store = goose
     store.session(world.root, ledger=True)
     store.db.execute("UPDATE usage_ledger SET cost_source = ?", (source,))
@@ -112,8 +112,8 @@ def test_crush_size_is_unknown_after_a_summary(crush: tuple[World, CrushStore]) 
 
 
 def test_zed(zed: tuple[World, ZedStore]) -> None:
-    """The usage by message only covers the newest call of each turn. The cumulative usage is
-    billed.
+    """The usage of a message covers only the latest call in its turn. Costs are based on the
+    cumulative usage.
     """
     world, store = zed
     for turns in (1, 3):

@@ -1,4 +1,4 @@
-"""Tests reading the beginning and the complete lines of files."""
+"""Tests reading the start of a file, and its complete lines."""
 
 from __future__ import annotations
 

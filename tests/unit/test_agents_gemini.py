@@ -1,4 +1,4 @@
-"""Tests the reader of Gemini CLI: each call is billed once, and each session has its size."""
+"""Tests the reader of Gemini CLI: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chat(world: World, home: GeminiHome) -> Chat:
 
 @pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
 def test_every_call_counts_once(world: World, home: GeminiHome, options: dict[str, Any]) -> None:
-    """Cached tokens are part of the input. Two other programs add them to it."""
+    """The input already includes cached tokens. Two other programs add them again."""
     for turns in (1, 3):
         everyday(home, world.root, turns, **options)
     world.ingest()
@@ -106,7 +106,7 @@ def test_size_is_unknown_after_a_compression(world: World, home: GeminiHome, cha
 
 
 def test_long_rewind_reads_the_file_again(world: World, home: GeminiHome, chat: Chat) -> None:
-    """Only the newest messages are saved between readings."""
+    """Only the latest messages are kept between reads."""
     before = home.truth.context[chat.id]
     early = chat.user()
     for _ in range(60):
@@ -120,7 +120,9 @@ def test_long_rewind_reads_the_file_again(world: World, home: GeminiHome, chat: 
 
 
 def test_turn_runs_while_a_tool_runs(world: World, home: GeminiHome) -> None:
-    """Tool calls of a reply are written after the tools have run. The reply has no content before."""
+    """A reply's tool calls are written after the tools have run. Before that, the reply is
+    empty.
+    """
     chat = home.session(world.root)
     chat.user()
     reply: dict[str, Any] = {"id": "r", "type": "gemini", "timestamp": chat.clock.tick()}

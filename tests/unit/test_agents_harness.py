@@ -1,4 +1,4 @@
-"""Tests the printed results of the runs of real agents, and the versions in the docs."""
+"""Tests the summary of runs with real agents, and the versions in the docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that hostile files neither block the readers nor hide the sessions in other files."""
+"""Tests that hostile files neither block readers nor hide the sessions in other files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LINES = {
 
 
 class Machine:
-    """A user's home with a session of Claude Code, and a repository with a file of its own."""
+    """A home folder with a session of Claude Code, and a repository with its own file."""
 
     def __init__(self, home: Path) -> None:
         self.root = home / "work"
@@ -218,7 +218,9 @@ def test_value_of_any_type_in_a_column_is_tolerated(
 
 @pytest.mark.parametrize("cost", [9e999, 1e308])
 def test_impossible_cost_does_not_affect_other_calls(machine: Machine, cost: float) -> None:
-    """An impossible number does not prevent other calls from being recorded in the same step."""
+    """A call with an impossible number is skipped, but other calls in the same step are
+    recorded.
+    """
     store = crush(machine)
     store.session()
     store.db.execute("UPDATE sessions SET cost = ?", (cost,))
@@ -242,7 +244,7 @@ def test_folders_nested_beyond_the_recursion_limit_are_searched(tmp_path: Path) 
 
 
 def test_zstd_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading stops at the first chunk beyond the limit."""
+    """Decompression stops at the first chunk beyond the limit."""
     monkeypatch.setattr(compressed, "MAX_BYTES", 8 << 20)
     path = tmp_path / "x.jsonl.zst"
     packer = compressed.zstd.ZstdCompressor()

@@ -1,4 +1,4 @@
-"""Tests the sessions of several agents: first reading, updates, watching and settings."""
+"""Tests sessions of several agents: first read, updates, file watching and settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def claude(tmp_path: Path) -> ClaudeHome:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the paths of the session files that are opened from now on."""
+    """Record the paths of session files that are opened after this call."""
     paths: list[str] = []
 
     def open_(path: str, flags: int, *mode: int) -> int:
@@ -108,7 +108,7 @@ def test_unchanged_files_are_not_opened_again(
 def test_session_whose_file_was_empty_at_first_is_found(
     agent: str, tmp_path: Path, root: Path, world: World
 ) -> None:
-    """An agent creates its file shortly before it writes the first line."""
+    """An agent creates its file shortly before writing the first line."""
     if agent == "pi":
         path = tmp_path / ".pi/agent/sessions/--project--/1_a.jsonl"
         path.parent.mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_session_whose_file_was_empty_at_first_is_found(
 
 
 class Editor:
-    """A workspace of the server for one root folder."""
+    """A server's workspace with one root folder."""
 
     def __init__(self, root: Path, state: Path) -> None:
         self.services = Services(state=State(state))
@@ -139,7 +139,7 @@ class Editor:
         self.services.configured.set()
 
     async def look(self) -> list[str]:
-        """Read the sessions as at the start, and return the listed ones."""
+        """Read the sessions as the server does when it starts, and return the list."""
         await self.services.agents.find_sessions(self.workspace)
         return self.shown()
 
@@ -201,7 +201,7 @@ async def test_deleted_session_is_no_longer_listed(
 async def test_amended_call_in_a_database_updates_the_cost(
     tmp_path: Path, root: Path, editor: Editor
 ) -> None:
-    """Crush keeps the cost of a session in one row, and the reader reports no bytes."""
+    """Crush stores a session's total cost in a single row, and the reader reports no bytes."""
     listed = tmp_path / ".local/share/crush/projects.json"
     listed.parent.mkdir(parents=True)
     listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))
@@ -269,7 +269,7 @@ def test_fifo_instead_of_git_does_not_block(tmp_path: Path) -> None:
 
 
 class Watching:
-    """The changes that the watcher reports. Polling is disabled."""
+    """The changes that the file watcher reports. Polling is disabled."""
 
     def __init__(self, places: Places, root: Path) -> None:
         self._seen: queue.SimpleQueue[Changes] = queue.SimpleQueue()
@@ -279,13 +279,13 @@ class Watching:
         self.until_told_to_look()
 
     def until_seen(self, *paths: Path) -> None:
-        """Wait until changes of these files are reported."""
+        """Wait until changes to these files are reported."""
         left = set(map(str, paths))
         while left:
             left -= self._seen.get(timeout=60) or set()
 
     def until_told_to_look(self) -> None:
-        """Wait until the watcher asks for all files to be read again."""
+        """Wait until the file watcher requests that all files be read again."""
         while self._seen.get(timeout=60) is not None:
             pass
 
@@ -316,7 +316,7 @@ def test_growing_file_is_reported(
 def test_existing_files_in_a_new_folder_are_reported(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
-    """Codex creates a folder each day, and writes to it before the folder is watched."""
+    """Codex creates a folder each day, and writes to it before it can be watched."""
     codex = CodexHome(tmp_path / ".codex")
     (codex.folder / "sessions").mkdir(parents=True)
     started = watching()
@@ -330,7 +330,9 @@ def test_existing_files_in_a_new_folder_are_reported(
 def test_first_use_of_an_agent_is_reported_before_the_next_poll(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
-    """The agent is first used where nothing can be watched, then beside a watched folder."""
+    """The agent's files first appear where nothing is watched, and then next to a watched
+    folder.
+    """
     started = watching()
     codex = CodexHome(tmp_path / ".codex").thread(root)
     started.until_told_to_look()

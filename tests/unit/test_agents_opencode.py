@@ -1,4 +1,4 @@
-"""Tests the reader of opencode's three formats, with databases that are open in a writer."""
+"""Tests the reader of opencode's three formats, with databases that another process writes to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def home(world: World) -> Iterator[OpenHome]:
 
 
 def check(world: World, truth: Truth) -> None:
-    """Check the calls by session and tokens. Their ids are derived from fields that copies share."""
+    """Check the calls by session and tokens. Call ids are the same in copies."""
     world.ingest()
     assert sorted(world.recorded().values()) == sorted(truth.calls.values())
 
@@ -63,7 +63,7 @@ def test_every_call_counts_once(world: World, home: OpenHome, form: Form) -> Non
 
 @pytest.mark.parametrize("form", ["first", "second"])
 def test_row_that_is_updated_in_place_counts_once(world: World, home: OpenHome, form: Form) -> None:
-    """A message has zeros until its numbers are known. It is not a call until then."""
+    """A message contains zeros until its token counts are known. Only then is it a call."""
     made = everyday(home, world.root, form)
     check(world, home.truth)
     made.user()
@@ -80,7 +80,7 @@ def test_row_that_is_updated_in_place_counts_once(world: World, home: OpenHome, 
 
 @pytest.mark.parametrize("form", ["first", "second"])
 def test_messages_copied_by_a_fork_count_once(world: World, home: OpenHome, form: Form) -> None:
-    """The copies have new ids, so another program counts them again."""
+    """The copies have new ids. Another program therefore counts them again."""
     made = everyday(home, world.root, form)
     check(world, home.truth)
     fork = made.fork()
@@ -133,7 +133,7 @@ def test_summary_does_not_set_the_context_size(world: World, home: OpenHome, for
 
 
 def test_reasoning_and_cache_are_counted_separately(world: World, home: OpenHome) -> None:
-    """Reasoning is not part of the output, and cached tokens are not part of the input."""
+    """The output excludes reasoning, and the input excludes cached tokens."""
     everyday(home, world.root)
     world.ingest()
     assert {call.category for call in world.calls} == {"main", "subagent"}
@@ -157,7 +157,7 @@ def test_kilo_code_database_is_read(tmp_path: Path) -> None:
 
 
 def test_database_is_watched_without_its_other_folders(world: World, home: OpenHome) -> None:
-    """Older versions leave a folder for the parts of each message: tens of thousands of folders."""
+    """Older versions left tens of thousands of folders, each with the parts of one message."""
     made = everyday(home, world.root)
     (home.folder / "storage" / "part" / "msg_1").mkdir(parents=True)
     watched = world.readers[0].folders(world.places)
@@ -185,7 +185,7 @@ def another_writer_adds(home: OpenHome, made: Conversation) -> None:
 
 
 def test_the_first_database_is_watched_before_it_exists(world: World) -> None:
-    """opencode creates its folder and then its database. Both are reported without a full reading."""
+    """opencode creates a folder and then a database. Both are reported without a complete read."""
     folder = world.home / ".local" / "share" / "opencode"
     folder.mkdir(parents=True)
     (reader,) = world.readers
@@ -216,7 +216,7 @@ def test_deleted_session_is_hidden_and_stays_billed(world: World, home: OpenHome
 
 
 def test_row_with_unexpected_types_does_not_affect_other_rows(world: World, home: OpenHome) -> None:
-    """SQLite allows values of any type in a column."""
+    """SQLite allows values of any type in each column."""
     everyday(home, world.root, "first")
     rows = ((b"1", 1, "later", None), ("x", "early", 1, None), ("x", None, None, 7))
     home.db.executemany("INSERT INTO message VALUES (hex(randomblob(8)), ?, ?, ?, ?)", rows)

@@ -42,7 +42,7 @@ def test_vibe(tmp_path: Path) -> None:
 
 
 def test_continue(tmp_path: Path) -> None:
-    """Equal lines are separate calls, and no line is read twice."""
+    """Identical lines are separate calls. No line is read twice."""
     world = World(tmp_path, "continue")
     for _ in range(2):
         others.continue_dev(world.home / ".continue")
@@ -91,7 +91,7 @@ def test_aider_is_idle_after_reporting_a_message(tmp_path: Path) -> None:
 
 
 class ContinueSession:
-    """A session that Continue's command line saves and that is read repeatedly."""
+    """A session of Continue's command-line tool, which is saved and read repeatedly."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -101,7 +101,7 @@ class ContinueSession:
         self.prompt = self.output = 0
 
     def call(self, prompt: int) -> dict[str, Any]:
-        """Add a call, which the session's total includes before its message is saved."""
+        """Add a call to the session's total. Its message is saved later."""
         self.prompt, self.output = self.prompt + prompt, self.output + 7
         cached = {"cached_tokens": prompt // 2}
         used = {"prompt_tokens": prompt, "prompt_tokens_details": cached, "completion_tokens": 7}
@@ -109,7 +109,7 @@ class ContinueSession:
         return {"message": message, "contextItems": []}
 
     def read(self) -> list[tuple[int, int]]:
-        """Save and read the session. Return the prompt and cached tokens of the new calls."""
+        """Save and read the session. Return the prompt tokens and cached tokens of new calls."""
         total = {"promptTokens": self.prompt, "completionTokens": self.output}
         document = {"sessionId": "s-1", "workspaceDirectory": str(self.world.root)}
         self.path.write_text(json.dumps({**document, "history": self.history, "usage": total}))
@@ -141,7 +141,7 @@ def test_continue_bills_a_call_with_its_message(session: ContinueSession) -> Non
 def test_continue_bills_calls_without_a_message_as_one_call(session: ContinueSession) -> None:
     session.history += [USER, session.call(100)]
     session.read()
-    session.call(300)  # the call was aborted and left no message
+    session.call(300)  # the call was aborted, so it has no message
     session.call(50)
     session.history += [USER, session.call(200)]
     assert session.read() == [(350, 0), (200, 100)]
@@ -163,9 +163,9 @@ def test_continue_bills_copied_messages_to_the_parent(session: ContinueSession) 
 
 
 def test_continue_bills_totals_once_when_the_state_is_lost(session: ContinueSession) -> None:
-    """A new version of the reader may read all stores from their start."""
+    """After an update, a new version of the reader may read all stores from the start."""
     for prompt in (300, 70):
-        session.call(prompt)  # the call was aborted and left no message
+        session.call(prompt)  # the call was aborted, so it has no message
         session.history += [USER, session.call(100)]
         session.read()
     assert billed(session.world) == session.prompt == 570
@@ -174,16 +174,16 @@ def test_continue_bills_totals_once_when_the_state_is_lost(session: ContinueSess
         session.history[-1],
         USER,
         session.call(40),
-    ]  # a summary replaced the messages
+    ]  # a summary has replaced the messages
     session.read()
-    session.call(60)  # the call was aborted and left no message
+    session.call(60)  # the call was aborted, so it has no message
     session.history += [USER, session.call(200)]
     session.read()
     assert billed(session.world) == session.prompt == 870
 
 
 def lose_states(world: World) -> None:
-    """Delete the states of all stores, so that they are read from their start."""
+    """Delete the saved states of all stores, so that they are read from the start."""
     with world.ledger.transaction() as connection:
         connection.execute("UPDATE store SET state = x'', size = 0")
 
@@ -202,7 +202,7 @@ def test_continue_bills_nothing_twice_when_a_file_is_replaced(
 
 
 def billed(world: World) -> int:
-    """Return the prompt tokens of all calls in the ledger."""
+    """Return the total prompt tokens of all calls in the ledger."""
     return sum(tokens.fresh + tokens.read for _, tokens in world.recorded().values())
 
 

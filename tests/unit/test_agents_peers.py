@@ -1,6 +1,6 @@
-"""Tests cases that other readers of agents' files get wrong, unless another test covers them.
+"""Tests cases that other programs handle incorrectly, unless another module tests them.
 
-`docs/reference/promises.md` lists all such cases with their tests.
+`docs/reference/promises.md` lists all of these cases and their tests.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def test_nulls_and_spaces_in_lines_are_accepted(
 
 
 def test_reply_with_missing_request_ids_counts_once(world: World, home: ClaudeHome) -> None:
-    """A gateway omits the request's id in some lines. By both ids, one reply would count as two."""
+    """A gateway omits the request id in some lines. Identified by both ids, the reply would count
+    twice.
+    """
     session = home.session(world.root)
     for fields in ({}, {"requestId": "req_1"}, {"requestId": None}, {"requestId": ""}):
         body = session.message("msg_a", Tokens(5, 6, 7, 0, 8))
@@ -81,7 +83,7 @@ def test_reply_with_missing_request_ids_counts_once(world: World, home: ClaudeHo
 
 
 def test_one_hour_cache_writes_cost_twice_the_input(world: World, home: ClaudeHome) -> None:
-    """Cache writes for five minutes cost 1.25 times the input, and are the default."""
+    """Five-minute cache writes, which are the default, cost 1.25 times the input."""
     session = home.session(world.root)
     catalogue.warm()
     usd: list[Decimal | None] = []
@@ -97,7 +99,7 @@ def test_one_hour_cache_writes_cost_twice_the_input(world: World, home: ClaudeHo
 
 
 def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: ClaudeHome) -> None:
-    """A folder's name only contains the first 200 characters of a path."""
+    """The name of a project's folder contains only the first 200 characters of the path."""
     deep = world.root / ("a" * 120) / ("b" * 120)
     folders = [deep / "one", deep / "two"]
     sessions = []
@@ -110,7 +112,9 @@ def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: Cl
 
 @pytest.mark.parametrize("restamped", [False, True])
 def test_copied_usage_records_belong_to_the_parent(tmp_path: Path, restamped: bool) -> None:
-    """A record names its thread, so a copy is recognised although the parent's file is gone."""
+    """A usage record contains the id of its thread, so copies are recognised even without the
+    parent's file.
+    """
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")
     parent = everyday(home, world.root, 2, records=True, counts=False)
@@ -124,7 +128,9 @@ def test_copied_usage_records_belong_to_the_parent(tmp_path: Path, restamped: bo
 
 
 def test_consecutive_calls_with_equal_tokens_are_two(tmp_path: Path) -> None:
-    """An increased total is a new call, even if its numbers equal those of the previous call."""
+    """If the total increases, there was a new call, even if its token counts equal those of the
+    previous call.
+    """
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")
     thread = home.thread(world.root)
@@ -149,7 +155,7 @@ def test_calls_with_equal_tokens_in_a_debug_log_are_two(tmp_path: Path) -> None:
 
 
 def test_sessions_in_one_file_have_their_own_times(tmp_path: Path) -> None:
-    """The time of the file is that of the session that wrote last."""
+    """The modification time of the file applies only to the session that was written last."""
     world = World(tmp_path, "opencode")
     home = OpenHome(tmp_path / ".local/share/opencode")
     first = home.session(world.root)
@@ -171,7 +177,9 @@ def test_sessions_in_one_file_have_their_own_times(tmp_path: Path) -> None:
 def test_window_of_a_million_is_known_from_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name in the transcript has no `[1m]`, and no call has exceeded 200,000 tokens yet."""
+    """The model name in the transcript lacks `[1m]`, and no call has exceeded 200,000 tokens
+    yet.
+    """
     root = tmp_path / "home" / "app"
     root.mkdir(parents=True)
     monkeypatch.chdir(root)
@@ -185,7 +193,7 @@ def test_window_of_a_million_is_known_from_the_model(
 
 
 def test_projects_in_one_custom_folder_are_distinguished(tmp_path: Path) -> None:
-    """`CLAUDE_CODE_PROJECT_DIR_NAME` names one folder for all projects."""
+    """All projects share the folder that `CLAUDE_CODE_PROJECT_DIR_NAME` defines."""
     world = World(tmp_path, "claude-code", {"CLAUDE_CODE_PROJECT_DIR_NAME": "mine"})
     home = ClaudeHome(tmp_path / ".claude")
     other = tmp_path / "other"

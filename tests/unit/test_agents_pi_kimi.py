@@ -1,4 +1,4 @@
-"""Tests the readers of Pi and Kimi CLI: each call is billed once, and sessions have a size."""
+"""Tests the readers of Pi and Kimi CLI: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Pi:
-    """A session in Pi's format, with the expected calls and sizes."""
+    """A session in Pi's format, with the expected calls and context sizes."""
 
     def __init__(self, world: World, *, parent: Pi | None = None) -> None:
         self.clock: Clock = parent.clock if parent else Clock(3)
@@ -137,7 +137,7 @@ def test_pi_calls_through_a_proxy_are_priced_by_the_maker(pi_world: World, pi: P
 
 @pytest.mark.parametrize("place", ["models", "modelOverrides"])
 def test_pi_window_comes_from_its_settings(tmp_path: Path, place: str) -> None:
-    """The user's own models have windows that no catalogue contains."""
+    """Models that the user has added are not in any price list."""
     world = World(tmp_path, "pi")
     pi = Pi(world)
     pi.reply(500)
@@ -151,7 +151,7 @@ def test_pi_window_comes_from_its_settings(tmp_path: Path, place: str) -> None:
 
 
 class Kimi:
-    """A session in Kimi CLI's format, with the expected calls and sizes."""
+    """A session in Kimi CLI's format, with the expected calls and context sizes."""
 
     def __init__(self, world: World) -> None:
         self.clock, self.truth, self.id = Clock(3), Truth(), "s-1"
@@ -173,7 +173,7 @@ class Kimi:
             "input_other": size, "input_cache_read": 30, "input_cache_creation": 5, "output": 9,
         }  # fmt: skip
         name = f"chatcmpl-{self.clock.id()}"
-        for _ in range(2):  # Kimi CLI repeats the status when the mode changes
+        for _ in range(2):  # Kimi CLI repeats the status when its mode changes
             self.message(
                 "StatusUpdate",
                 token_usage=usage,

@@ -1,4 +1,4 @@
-"""Tests the reader of Qwen Code: each call is billed once, and each session has its size."""
+"""Tests the reader of Qwen Code: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Chat:
-    """A chat in Qwen Code's format, with the expected calls and sizes."""
+    """A chat in Qwen Code's format, with the expected calls and context sizes."""
 
     def __init__(self, world: World) -> None:
         self.clock, self.truth, self.world = Clock(3), Truth(), world
@@ -38,7 +38,7 @@ class Chat:
         """Write a reply.
 
         Args:
-            inside: Whether the output includes the thinking tokens.
+            inside: Whether the output tokens include the thinking tokens.
         """
         tokens = Tokens(500, 1_500, 0, 0, 90, 40)
         candidates = tokens.output if inside else tokens.output - tokens.reasoning
@@ -55,7 +55,7 @@ class Chat:
         self.truth.context[self.id] = tokens.prompt + tokens.output
 
     def telemetry(self, is_first: bool, reply: Callable[..., None], **fields: Any) -> None:
-        """Write the telemetry of a call, before or after its reply."""
+        """Write the telemetry of a call. It may precede or follow the reply."""
         event = {
             "event.name": "qwen-code.api_response", "response_id": f"chatcmpl-{self.clock.id()}",
             "model": "qwen3-coder-plus", "input_token_count": 2_000, "output_token_count": 50,
@@ -104,7 +104,7 @@ def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) ->
 
 
 def test_call_in_telemetry_and_reply_counts_once(world: World, chat: Chat) -> None:
-    """Telemetry may come before or after the reply. A sub-agent's call with equal tokens is another
+    """Telemetry may precede or follow the reply. A sub-agent's call with equal tokens is a separate
     call.
     """
     for is_first in (True, False):

@@ -1,4 +1,4 @@
-"""Tests that no text of sessions is stored or logged, and that agents' files do not change."""
+"""Tests that no message text is stored or logged, and that agents' files are not changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ SECRET = "sk-live-0123456789abcdef"  # noqa: S105
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a home with sessions of several agents, whose texts and broken lines contain a secret."""
+    """Return a home folder with sessions of several agents. All texts and malformed lines contain a
+    secret.
+    """
     monkeypatch.setattr(Clock, "text", lambda _self, length: f"{SECRET} " * (1 + length // 25))
     root = tmp_path / "home" / "work"
     root.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Tests that reading databases and documents stores none of their text and changes no file."""
+"""Tests that readers of databases and documents store no message text and change no files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_no_text_is_stored_and_no_file_is_changed(
 
 
 def _state_of(home: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Return the size, time and content of all files, except those that SQLite creates for readers."""
+    """Return the size, time and contents of all files, except those that SQLite creates when
+    reading.
+    """
     files = (path for path in home.rglob("*") if path.is_file() and path.suffix != ".db-shm")
     return {
         str(path): (path.stat().st_size, path.stat().st_mtime_ns, path.read_bytes())

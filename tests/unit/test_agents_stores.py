@@ -1,4 +1,4 @@
-"""Tests reading stores forward, in steps and from where the last reading stopped."""
+"""Tests that stores are read incrementally, continuing where the previous read stopped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_large_compressed_file_is_read_in_one_step(tmp_path: Path) -> None:
 
 
 class Line(msgspec.Struct):
-    """A line in the format of an imaginary agent."""
+    """A line in the format of a fictitious agent."""
 
     id: int
     after: int | None = None
@@ -76,13 +76,13 @@ _line = msgspec.json.Decoder(Line).decode
 
 
 class Tree(msgspec.Struct):
-    """The state of a store whose lines may follow any earlier line. Only the newest one is saved."""
+    """The state of a store whose lines form a tree. Only the latest line is saved."""
 
     session: SessionState
     newest: int = 0
     begun: int = 0
     known: list[int] = []
-    """The lines of this reading, which are not saved."""
+    """The lines of the current read. They are not saved."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):
@@ -149,7 +149,7 @@ def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
 
 
 class Other(msgspec.Struct):
-    """A state with other fields than older versions."""
+    """A state whose fields differ from those of an older version."""
 
     session: int
 

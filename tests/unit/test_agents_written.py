@@ -1,6 +1,6 @@
-"""Tests the readers with files that the real agents wrote, and with the usage that they received.
+"""Tests the readers with files that real agents wrote, and the usage that a fake vendor reported.
 
-The files come from runs against a fake vendor (tests/e2e/agents), with long texts shortened.
+The files come from the tests in tests/e2e/agents. Long texts have been shortened.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ class Written(NamedTuple):
     folder: str
     agent: str
     contexts: tuple[int | None, ...]
-    """The size of each session's context in tokens."""
+    """The context size of each session in tokens."""
     limit: int | None = None
     model: str = ""
     adds_up: bool = False
     """Whether the agent's files contain only the total of some calls."""
     untold: str = ""
-    """The kind of calls that no file contains."""
+    """The kind of call that is missing from the files."""
     cache_told: bool = True
     """Whether the files contain the cached tokens of each call."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """Return the usage that the vendor reported, in order, without calls that no file contains."""
+        """Return the usage that the vendor reported for each call, except for calls that are
+        missing from the files.
+        """
         lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call["kind"] != self.untold]
 
@@ -72,7 +74,7 @@ RUNS = (
 
 
 def install(world: World, folder: str) -> None:
-    """Copy the files of a run to the home of a world."""
+    """Copy the files of a run to a world's home folder."""
     home = FIXTURES / folder / "home"
     for source in home.rglob("*"):
         if source.is_file():
@@ -105,7 +107,7 @@ def prompt_of(usage: dict[str, int]) -> int:
 
 
 def sums_of(calls: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the models and the total tokens of all calls."""
+    """Return the models and total tokens of all calls."""
     _, models, *tokens = zip(*calls, strict=True)
     return set(models).pop(), *map(sum, tokens)
 
@@ -169,7 +171,7 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
 
 
 def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: Path) -> None:
-    """Neither change adds a line to the conversation."""
+    """Neither change appends a line to the conversation's file."""
     world = World(tmp_path, "kimi-code")
     install(world, "kimi-code-subagent")
     (before,) = world.sessions().values()
@@ -186,7 +188,7 @@ def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: 
 
 
 def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) -> None:
-    """Its calls are still in a journal."""
+    """The calls of an incomplete generation are also in a journal."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()
@@ -201,8 +203,8 @@ def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) ->
 
 
 def test_vibe_bills_no_call_twice_when_a_journal_is_deleted(tmp_path: Path) -> None:
-    """Vibe keeps two generations. The older one's journal is deleted, and the totals include its
-    calls.
+    """Vibe keeps two generations and deletes older journals. The totals include the calls in
+    deleted journals.
     """
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
@@ -230,7 +232,7 @@ def test_codex_subagent_thread_is_listed_after_the_user_resumes_it(
 
 
 def test_gemini_cli_file_with_a_reply_is_preferred(tmp_path: Path) -> None:
-    """Resuming a session creates another file before the first prompt."""
+    """Resuming a session creates a second file before the first prompt."""
     world = World(tmp_path, "gemini-cli")
     install(world, "gemini-cli-resumed")
     real, _ = sorted((world.home / ".gemini/tmp/p/chats").iterdir())
@@ -242,7 +244,9 @@ def test_gemini_cli_file_with_a_reply_is_preferred(tmp_path: Path) -> None:
 
 
 def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -> None:
-    """A session that is resumed within a minute continues in its file, without the replies' tokens."""
+    """A session that is resumed within a minute continues in the same file, without the replies'
+    tokens.
+    """
     world = World(tmp_path, "gemini-cli")
     install(world, "gemini-cli-aborted")
     (path,) = (world.home / ".gemini/tmp/p/chats").iterdir()
@@ -277,7 +281,7 @@ def test_vibe_bills_a_subagent_once_when_journals_and_state_are_lost(
     install(world, "vibe-subagent")
     (child,) = world.home.glob(".vibe/logs/session/unified/child-*")
     saved = {path: path.read_text() for path in child.rglob("projection-state.json")}
-    for path, text in saved.items():  # the files before the journal was deleted
+    for path, text in saved.items():  # the agent's files before Vibe deleted the journal
         path.write_text(json.dumps(json.loads(text) | {"snapshot_sequence": 0}))
     world.ingest()
     billed = world.recorded()
@@ -300,7 +304,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
     main.rename(kept)
     main.mkdir()
     shutil.copy(kept / "meta.json", main)
-    world.ingest()  # a call of the sub-agent, which belongs to the main session
+    world.ingest()  # a sub-agent's call, which is recorded for the main session
     assert [call.category for call in world.calls] == ["subagent"]
     shutil.rmtree(main)
     kept.rename(main)
@@ -312,7 +316,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
 
 
 def test_vibe_session_without_its_description_is_read_later(tmp_path: Path) -> None:
-    """Its calls are recorded once, as those of a main conversation."""
+    """The session's calls are recorded once, as calls of a main conversation."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     (meta,) = world.home.rglob("meta.json")
@@ -338,7 +342,7 @@ def test_continue_costs_are_recorded(tmp_path: Path) -> None:
 def test_continue_aborted_call_is_recorded_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message may still follow, until the session has been silent for an hour."""
+    """The call's message may be saved later, until the session has been idle for an hour."""
     world = World(tmp_path, "continue")
     install(world, "continue-abort")
     world.ingest()
@@ -358,7 +362,9 @@ def test_continue_aborted_call_is_recorded_after_an_hour(
 
 
 def claude_transcript(world: World) -> tuple[Path, list[str]]:
-    """Return a real transcript, in a folder named after the world's root, and its lines."""
+    """Return a real transcript and its lines. The transcript's folder is named after the root
+    folder.
+    """
     install(world, "claude-code-compaction")
     projects = world.home / ".claude" / "projects"
     (projects / "-work-p").rename(projects / slug_of(world.root))
@@ -367,7 +373,7 @@ def claude_transcript(world: World) -> tuple[Path, list[str]]:
 
 
 def test_claude_code_summary_calls_are_billed(tmp_path: Path) -> None:
-    """No message records these calls. They are found by the session's usage so far."""
+    """Summaries are not recorded as messages. They are inferred from the session's total usage."""
     world = World(tmp_path, "claude-code")
     claude_transcript(world)
     world.ingest()
@@ -380,7 +386,7 @@ def test_claude_code_summary_calls_are_billed(tmp_path: Path) -> None:
 def test_claude_code_cost_is_recorded_beside_the_computed_cost(
     tmp_path: Path, *, is_watched: bool
 ) -> None:
-    """The calls of a session together have the cost of its newest `cost-state`."""
+    """The total cost of a session's calls is the cost in its latest `cost-state` line."""
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
     for last in range(len(lines)) if is_watched else ():
@@ -396,7 +402,9 @@ def test_claude_code_cost_is_recorded_beside_the_computed_cost(
 
 
 def test_claude_code_subagent_calls_are_not_taken_for_a_summary(tmp_path: Path) -> None:
-    """A compaction happens in a turn with a sub-agent, whose calls are in another file."""
+    """A compaction and a sub-agent's calls occur in the same turn. The calls are in another
+    file.
+    """
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
     boundary = next(line for line in lines if "compact_boundary" in line)
@@ -423,6 +431,6 @@ def test_claude_code_is_idle_after_an_interruption(tmp_path: Path) -> None:
     path, lines = claude_transcript(world)
     assert [one.active for one in world.sessions().values()] == [False]
     asked = next(n for n, line in enumerate(lines) if "hang prompt" in line)
-    for end in (asked + 1, len(lines) - 1):  # a prompt and the result of a tool
+    for end in (asked + 1, len(lines) - 1):  # a prompt and a tool result
         path.write_text("".join(lines[:end]))
         assert [one.active for one in world.sessions().values()] == [True]

@@ -1,4 +1,4 @@
-"""Imports point down, and pure packages do no I/O, as docs/explanation/architecture.md says."""
+"""Tests that imports follow docs/explanation/architecture.md, and that pure packages do no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "sidecar"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# Each package may import itself and the packages after its colon.
+# A package may import itself and the packages listed for it.
 _ABOVE_MODELS = {"endpoints", "counting", "messages", "models"}
 BELOW = {
     "mcp": {"cli", "server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
@@ -34,7 +34,7 @@ BELOW = {
 }
 BASE = {"text", "config", "defects", "errors", "operating_system", "typed", "tasks", ""}
 
-# Packages, or modules of packages, that do no I/O.
+# Packages and modules that do no I/O.
 PURE = (
     "text/",
     "messages/",
@@ -132,8 +132,8 @@ def test_pure_packages_do_no_io() -> None:
 
 
 def test_errors_have_one_base() -> None:
-    """With one base class, `server/protocol.py` maps all errors, and no feature translates one
-    itself.
+    """Because all errors have the same base class, `server/protocol.py` can convert them in one
+    place.
     """
     builtin = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"}
     wrong = []
@@ -160,8 +160,10 @@ def modules_by_name() -> dict[str, Path]:
 
 
 def reached(path: Path, *, types: bool) -> set[str]:
-    """Return the modules of this project that a module imports, including inside functions.
-    `types` adds imports for type checkers.
+    """Return the modules of this project that a module imports, including imports inside functions.
+
+    Args:
+        types: Whether to include imports for type checkers.
     """
     tree = tree_of(path)
     skipped: set[ast.AST] = set()
@@ -177,10 +179,10 @@ def reached(path: Path, *, types: bool) -> set[str]:
 
 
 def in_cycles(*, types: bool) -> set[str]:
-    """Return the modules that import themselves through other modules."""
+    """Return the modules that import themselves indirectly."""
     direct = {name: reached(path, types=types) for name, path in modules_by_name().items()}
     above = {name: set(names) - {name} for name, names in direct.items()}
-    while True:  # until no more modules are reached
+    while True:  # repeat until no more modules are found
         more = {name: names.union(*(above[one] for one in names)) for name, names in above.items()}
         if more == above:
             return {name for name, names in above.items() if name in names}
@@ -205,7 +207,7 @@ def test_model_names_are_matched_in_one_module() -> None:
 
 
 def test_typed_decoding_is_in_one_module() -> None:
-    """`sidecar.typed` explains why."""
+    """The module `sidecar.typed` explains why."""
     by_type = re.compile(r"msgspec\.convert\(|json\.Decoder\(|json\.decode\(.*\btype=")
     users = [path for path in MODULES if by_type.search(path.read_text("utf-8"))]
     assert {path.relative_to(PACKAGE).as_posix() for path in users} == {"typed.py"}
@@ -229,9 +231,9 @@ def test_no_server_exists_at_module_level() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# Every other module starts tasks and timers through the functions and classes of `tasks`.
-# Requests run as tasks, LM Studio's SDK must be entered and left by the same task, and stdio has
-# a timer without an event loop, because the process must exit even if a worker hangs.
+# Modules start tasks and timers through `sidecar.tasks`, with these exceptions. Requests run as
+# tasks. LM Studio's SDK must be opened and closed in the same task. stdio has a timer without an
+# event loop, because the process must exit even if a worker hangs.
 TASK_MODULES = {
     "tasks.py",
     "server/protocol.py",

@@ -1,4 +1,6 @@
-"""The page of benchmark results: every figure has a plot and a table, and other parts stay."""
+"""Tests the page of benchmark results. Each result has a chart and a table, and text between them
+is kept.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def test_a_figure_has_a_line_for_each_series() -> None:
 
 
 def test_labels_do_not_overlap_and_stay_inside_the_chart() -> None:
-    """This holds even if all series end at the same point and outnumber the colours."""
+    """The test includes series that end at the same point, and more series than colours."""
     made = page.Figure("close", "files", page.MEGABYTES)
     names = [f"a peer with a rather long name, {number}" for number in range(8)]
     for name in names:
@@ -110,13 +112,13 @@ def _points(line: ElementTree.Element) -> list[str]:
 
 
 def test_the_ledgers_peer_stores_every_column() -> None:
-    """Otherwise the benchmark fails, which no other test would notice."""
+    """A missing column would make the benchmark fail, but no other test."""
     (event,) = ledger.events(1)
     assert len(ledger.bare_row(event)) == len(ledger.COLUMNS)
 
 
 def test_a_part_restores_the_environment(tmp_path: Path) -> None:
-    """The following parts run in the same process: without its home, Neovim started no server."""
+    """Benchmarks run in one process. If HOME were lost, Neovim would not start the server."""
     before, home, state = dict(os.environ), tmp_path / "another-home", tmp_path / "its-state"
     state.mkdir()
     (home / "work" / "0").mkdir(parents=True)

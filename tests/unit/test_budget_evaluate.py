@@ -1,4 +1,4 @@
-"""The findings of budgets: their severity, message and range."""
+"""Tests the findings of budgets: severity, message and range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Words(Tokenizer):
-    """A tokenizer for which each word is a token, and blanks are not counted."""
+    """A tokenizer that counts words."""
 
     name = "words"
 
@@ -229,7 +229,8 @@ ENCODINGS = {
 PURPOSES: list[Purpose] = ["interactive", "reference"]
 ENGINES = [(name, purpose) for name in ENCODINGS for purpose in PURPOSES]
 for name, purpose in ENGINES:
-    engine(name, purpose).count("a")  # load the vocabulary before any time limit applies
+    # Load the vocabulary now, so that tests with time limits are not delayed.
+    engine(name, purpose).count("a")
 texts = st.text(
     st.one_of(st.sampled_from("ab e\n\r\t.,'/汉字é😀👩\u200d한नि"), st.characters(codec="utf-8")),
     max_size=200,

@@ -1,4 +1,4 @@
-"""Each quick fix resolves its finding, and changes nothing else."""
+"""Tests that each quick fix resolves its finding and changes nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ OWNERS = {
     "setext section": ' of "Guide > Setext heading"',
     "region": " of lines 2 to 22",
 }
-"""If several budgets are exceeded, the title of a fix names its section or region."""
+"""If several budgets are exceeded, the title of a fix names the section or region."""
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

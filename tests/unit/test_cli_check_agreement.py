@@ -1,6 +1,6 @@
-"""The editor and `token-sidecar check` report the same findings for a generated tree of files."""
+"""Tests that the editor and `token-sidecar check` report the same findings for generated files."""
 
-# token-budget: ignore (marks in the samples below are no budgets of this file)
+# token-budget: ignore (the budgets below are samples)
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def generated(random: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return texts by relative path. The path of the tree itself is `""`."""
+    """Generate files, and return their texts by relative path. `""` is the path of the folder."""
     root = tmp_path_factory.mktemp("tree")
     made = {"": str(root)}
     chance = random.Random(4)
@@ -98,7 +98,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Editor:
-    """Type texts into documents, and return their findings."""
+    """Opens and edits documents, and returns their findings."""
 
     def __init__(self, tree: Mapping[str, str]) -> None:
         from pathlib import Path
@@ -111,7 +111,7 @@ class Editor:
         self.texts = {path: text for path, text in tree.items() if path}
 
     def typed(self, text: str) -> TextDocument:
-        """Return a document with a text that results from several edits."""
+        """Return a document whose text is the result of several edits."""
         cut = self.chance.randrange(len(text) + 1)
         if text[cut - 1 : cut + 1] == "\r\n":
             cut += 1
@@ -125,7 +125,7 @@ class Editor:
         return self.tokenizers.for_model(model or self.model).count(self.texts[path])
 
     def together(self) -> dict[str, dict[str, int]]:
-        """Return the tokens of each file, for each rule for a group of files."""
+        """Return the token count of each file in the group of each group rule."""
         return {
             rule.key: {
                 path: self.tokens(path, rule.budget.model)
@@ -170,7 +170,7 @@ def test_editor_and_command_line_agree_on_every_file(tree: dict[str, str]) -> No
         for finding in findings:
             kind = f"{finding.kind} {finding.code} {finding.rule}"
             seen[kind] = seen.get(kind, 0) + 1
-    # Each kind of rule has a finding in this tree.
+    # The files cause a finding of each kind.
     assert {kind.split()[0] for kind in seen} == {"file", "section", "region"}
     assert {kind.split()[2] for kind in seen} >= {f"budget[{index}]" for index in range(4)}
     assert sum(seen.values()) > 1_000

@@ -1,4 +1,4 @@
-"""A run of `check` with a cache prints the same as one without, whatever has changed."""
+"""Tests that `check` prints the same results with a cache as without, whatever has changed."""
 
 # token-budget: ignore (samples of budgets)
 
@@ -42,7 +42,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create a git work tree as the working directory, in which no file is recent."""
+    """Create a git repository as the working directory. Its files are old enough to be cached."""
     monkeypatch.setattr(cache, "RACY_NS", -(10**18))
     for name in [name for name in os.environ if name.startswith(("TOKEN_SIDECAR_", "GIT_"))]:
         if name != STATE_VARIABLE:
@@ -76,7 +76,7 @@ def outcome(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
 
 @pytest.fixture
 def whole(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
-    """Return the result of a run without a cache."""
+    """Return the output of a run without a cache."""
 
     def run() -> Outcome:
         code = verb.run(["."], use_cache=False)

@@ -1,4 +1,4 @@
-"""`token-sidecar check`: reports, formats, exit codes."""
+"""Tests `token-sidecar check`: its reports, formats and exit codes."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_group_budgets_include_other_files(project: Path) -> None:
     (finding,) = files["AGENTS.md"]["findings"]
     assert finding["tokens"] == 55 + found("prompts")["prompts/a b/plan.md"]["tokens"]
     assert finding["message"].startswith("AGENTS.md and 1 other file together are ")
-    assert len(run(".").stdout.splitlines()) == 2  # the finding once, and the summary
+    assert len(run(".").stdout.splitlines()) == 2  # one line for the finding, and the summary
 
 
 def test_standard_input(project: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_byte_order_mark_is_not_counted(project: Path) -> None:
 
 def test_name_that_is_not_utf8_is_accepted(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "*.md"\nmax-tokens = 1\n')
-    with open(os.fsencode(tmp_path) + b"/b\xffad.md", "wb") as file:  # a Path would do as well
+    with open(os.fsencode(tmp_path) + b"/b\xffad.md", "wb") as file:
         file.write(b"more than one token")
     for form in ("text", "json", "sarif", "github"):
         command = [sys.executable, "-P", "-m", "sidecar", "check", ".", "--format", form]

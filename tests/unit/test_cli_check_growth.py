@@ -1,4 +1,4 @@
-"""`check --diff BASE` reports the growth of files in a real git repository."""
+"""Tests `check --diff BASE` in a real git repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check` of a hostile pull request: no file of the checkout can suppress its findings."""
+"""Tests `check` on a hostile pull request, whose files must not suppress findings."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> N
     git("add", "sub/AGENTS.md")
     for ignored in ("AGENTS.md\n", "sub/\n", "*\n"):
         write(project / ".gitignore", ignored)
-        for _ in range(2):  # the second run uses the cache
+        for _ in range(2):  # uses the cache
             done = check("--json", ".")
             assert done.returncode == 1
             assert "sub/AGENTS.md" in found(done)
@@ -287,7 +287,9 @@ def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) 
 
 
 def test_fifo_as_gitignore_does_not_block(project: Path) -> None:
-    """It fails where git is asked what that file ignores: git waits for it two minutes here."""
+    """git must not read the FIFO, because it would wait for data. This test would then take two
+    minutes.
+    """
     git("init", "-q")
     write(project / "sub/AGENTS.md", LONG)
     git("add", "sub/AGENTS.md")

@@ -1,6 +1,6 @@
-"""The cache of `check`: unchanged files are not read, and every change is noticed."""
+"""Tests the cache of `check`: unchanged files are not read, and all changes are noticed."""
 
-# token-budget: ignore (marks in the samples below are no budgets of this file)
+# token-budget: ignore (the budgets below are samples)
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LONG_AGO = time.time() - 3600
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which each file is added when it is read."""
+    """Return a list to which the path of each file is added when the file is read."""
     seen: list[str] = []
     original = reading.FileReader.check_all
 
@@ -54,7 +54,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list to which the length of each tokenized text is added."""
+    """Return a list to which the length of each text is added when the text is tokenized."""
     seen: list[int] = []
     original = FastEngine.count_many
 
@@ -68,7 +68,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # Treat no file as recent, unless a test does so.
+    # Treat all files as old enough to be cached, except in tests that change this.
     monkeypatch.setattr(cache, "RACY_NS", -(10**18))
     folder = tmp_path / "root"
     write(folder / ".token-sidecar.toml", CONFIGURATION)
@@ -127,7 +127,8 @@ def test_changed_files_are_read_again(root: Path, reads: list[str]) -> None:
 def test_same_size_and_time_do_not_hide_a_change(root: Path, reads: list[str]) -> None:
     check(root)
     reads.clear()
-    write(root / "a.md", "one two three four five six s e v")  # the same size, and the old time
+    # Same size and time, but another file.
+    write(root / "a.md", "one two three four five six s e v")
     assert check(root)["a.md"].tokens == 9
     assert reads == ["a.md"]
 
@@ -173,7 +174,7 @@ def test_changes_of_gitignore_are_noticed(root: Path) -> None:
     assert "sub/b.md" in check(root)
     write(root / ".gitignore", "b.md\n")
     assert "sub/b.md" not in check(root)
-    write(root / ".gitignore", "c.txt")  # the same size, written in place
+    write(root / ".gitignore", "c.txt")  # same size, changed in place
     files = check(root)
     assert "sub/b.md" in files
     assert "c.txt" not in files

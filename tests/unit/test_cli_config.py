@@ -1,4 +1,4 @@
-"""`token-sidecar config init`, `show` and `check`."""
+"""Tests `token-sidecar config init`, `show` and `check`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*arguments: str) -> Result:
 
 
 def uncommented(text: str) -> str:
-    """Return the sample with all keys enabled."""
+    """Return the sample configuration with all keys enabled."""
     keys = re.compile(r"^# (?=\[|[\w-]+ = )", re.MULTILINE)
     return keys.sub("", text)
 

@@ -1,4 +1,4 @@
-"""`token-sidecar count`: numbers, output as text and JSON, exit codes, and imports."""
+"""Tests `token-sidecar count`: numbers, text and JSON output, exit codes, and imports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create a working directory with two texts, a binary file and an ignored file."""
+    """Create a working directory with two text files, a binary file and an ignored file."""
     root = tmp_path / "project"
     (root / "sub").mkdir(parents=True)
     (root / "a.md").write_text("hello world")
@@ -230,7 +230,7 @@ def test_no_progress_without_a_terminal(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_progress_on_a_terminal(folder: Path) -> None:
-    """In a terminal, progress appears on standard error only."""
+    """In a terminal, progress is displayed on stderr."""
     import os
     import pty
 
@@ -256,7 +256,7 @@ def _read(terminal: int) -> bytes:
 
     try:
         return os.read(terminal, 4096)
-    except OSError:  # how Linux reports that the other side was closed
+    except OSError:  # Linux raises this error when the other side has been closed
         return b""
 
 
@@ -288,13 +288,13 @@ def test_byte_order_mark_selects_the_encoding(folder: Path) -> None:
 
 
 def test_threads_load_a_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading a vocabulary takes half a second, during which the other threads would wait."""
+    """Loading takes half a second. Other threads that need the vocabulary wait for it."""
     loads: list[str] = []
     counted = FastEngine.count
 
     def count_slowly(self: FastEngine, text: str) -> int:
         loads.append(text)
-        time.sleep(0.05)  # other threads arrive meanwhile
+        time.sleep(0.05)  # other threads start counting in the meantime
         return counted(self, text)
 
     monkeypatch.setattr(FastEngine, "count", count_slowly)

@@ -1,4 +1,4 @@
-"""All errors of the command line have the same form: the program's name and the reason."""
+"""Tests that all errors of the command line have the form `token-sidecar: reason`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    # name: (arguments, the last line on standard error)
+    # name: (arguments, the last line on stderr)
     "no such option": (["--foo"], "No such option '--foo'."),
     "no such verb": (["coun"], "No such command 'coun'."),
     "no such option of a verb": (["count", "--foo"], "No such option '--foo'."),
@@ -58,7 +58,7 @@ def test_impossible_file_name_is_reported_in_one_line(
 
 
 def test_log_messages_have_the_same_form(tmp_path: Path) -> None:
-    """A process is needed, because pytest captures the log here."""
+    """A subprocess is needed, because pytest captures log messages."""
     (tmp_path / "a.md").write_text("hello\n")
     settings = 'model = "llama3"\n[[tokenizer]]\nmodels = ["llama3"]\nfile = "nowhere.json"\n'
     (tmp_path / "config.toml").write_text(settings)
@@ -86,7 +86,7 @@ def test_full_disk_is_reported(tmp_path: Path) -> None:
 def test_unusable_state_folder_is_reported(
     verb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The existing file and its mode stay unchanged."""
+    """The existing file and its mode are not changed."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "file").chmod(0o644)
     before = (tmp_path / "file").stat().st_mode
@@ -110,7 +110,7 @@ def test_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.close()  # long before the first line is printed, or shortly after it
+        process.stdout.close()  # long before the first line is printed, or shortly after
         said = process.stderr.read()
     assert said == b""
     assert process.returncode == 1

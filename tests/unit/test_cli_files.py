@@ -1,4 +1,4 @@
-"""Folders are searched as git does, and files that cannot be counted are listed."""
+"""Tests that folders are searched like git, and that files that cannot be counted are listed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATTERNS = (
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return an empty folder, because `tmp_path` contains the configuration of the tests."""
+    """Return an empty folder. `tmp_path` itself contains the tests' configuration."""
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
 

@@ -1,4 +1,4 @@
-"""`token-sidecar fit`: its input, output and errors."""
+"""Tests `token-sidecar fit`: input, output and errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_byte_order_mark_selects_the_encoding(tmp_path: Path, encoding: str) -> 
 def test_broken_configuration_is_reported_and_the_text_is_shortened(
     form: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """As for `count` and `check`, an invalid limit in the configuration is reported."""
+    """Invalid configuration is reported like in `count` and `check`."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     (tmp_path / "a.txt").write_bytes(TEXT.encode())
     result = CliRunner().invoke(fit, ["a.txt", "--max-tokens", "70", *form])

@@ -1,4 +1,4 @@
-"""Commands in a repository with hostile names: no control character is printed."""
+"""Tests that commands in a repository with hostile names print no control characters."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ ANNOTATION = re.compile(
 
 @pytest.fixture(autouse=True)
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create files, settings, a ledger and a saved session with hostile names."""
+    """Create files, settings, a ledger and a saved session, all with hostile names."""
     folder = tmp_path / "repository"
     folder.mkdir()
     for name in FILES:

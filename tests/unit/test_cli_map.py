@@ -1,4 +1,4 @@
-"""`token-sidecar map`: the tree, JSON, and the page with the treemap."""
+"""Tests `token-sidecar map`: the tree, JSON, and the page with the treemap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(*arguments: str | Path) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with texts in subfolders, an ignored file, a binary one and a prompt file."""
+    """A project with text files in subfolders, an ignored file, a binary file and a prompt file."""
     root = tmp_path / "project"
     for name, words in (
         ("AGENTS.md", 40),
@@ -100,7 +100,7 @@ def test_many_entries_are_left_out_of_the_text(folder: Path) -> None:
 
 
 class Page(HTMLParser):
-    """Collects what a page draws."""
+    """Collects the elements that a page displays."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def test_the_page_has_each_file_and_escapes_names(folder: Path, tmp_path: Path) 
     result = run("--html", file)
     assert result.exit_code == 0, result.output
     page = Page(file.read_text())
-    assert page.tags.count("rect") == len(page.text.split(" tokens")) - 2  # without the headline
+    assert page.tags.count("rect") == len(page.text.split(" tokens")) - 2  # without the heading
     assert "docs/deep/long.md: " in page.text
     assert HOSTILE in page.text
     assert not {"img", "script"} & set(page.tags)

@@ -1,4 +1,4 @@
-"""`token-sidecar statusline`, and `usage` and `cost files` for sessions of agents."""
+"""Tests `token-sidecar statusline`, and `usage` and `cost files` for agents' sessions."""
 
 from __future__ import annotations
 
@@ -87,14 +87,15 @@ def test_unknown_size_is_not_guessed(window: Any) -> None:
     ("window", "shown"),
     [
         ({"context_window_size": 200_000, "used_percentage": 43}, "~43 %"),
-        ({"context_window_size": 10_000, "used_percentage": 50}, "~52 %"),  # of the usable window
+        # Percent of the usable window.
+        ({"context_window_size": 10_000, "used_percentage": 50}, "~52 %"),
         ({"used_percentage": 42.6}, "~42 %"),
         ({"context_window_size": 200_000, "used_percentage": 1e99}, "?"),
         ({"context_window_size": 200_000, "used_percentage": -1}, "?"),
     ],
 )
 def test_a_percentage_alone_is_shown_as_an_estimate(window: Any, shown: str) -> None:
-    """Claude Code sends a rounded percentage without tokens."""
+    """Some versions of Claude Code send a rounded percentage, but no token count."""
     line = run("statusline", told=told("s", context_window=window, rate_limits=None))
     assert line == f"Opus 5 · ctx {shown} · $1.92"
 
@@ -172,7 +173,9 @@ def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> 
 def test_subfolder_belongs_to_the_project(
     root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for other commands, the root is the nearest parent folder with `.git` or a configuration."""
+    """As for other commands, the root is the nearest parent folder with `.git` or a
+    configuration.
+    """
     (root / ".git").mkdir()
     session = home.session(root)
     session.reply()
@@ -269,7 +272,8 @@ def test_usage_is_printed_again_at_each_change(root: Path, home: ClaudeHome) -> 
             session.reply()
             wanted = home.truth.context[session.id]
             while json.loads(process.stdout.readline())["tokens"] != wanted:
-                pass  # another line may be in between, because the file is read while it is written
+                # Other lines may be in between, because the agent writes while the file is read.
+                pass
         finally:
             process.terminate()
 
@@ -337,11 +341,11 @@ def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
 
 
 def test_call_smaller_than_a_file_did_not_contain_it(root: Path, home: ClaudeHome) -> None:
-    """Requests for titles, or for the plan's limits, do not contain the prompt files."""
+    """Requests for a title or for subscription limits do not contain the prompt files."""
     _priced(root, home)
     prompts = sorted(tokens.prompt for _, tokens in home.truth.calls.values())
     assert prompts[0] + 1 < prompts[-1]
-    text = "word " * prompts[0] + "\n"  # one token per word, and one more than the smallest prompt
+    text = "word " * prompts[0] + "\n"  # one token per word, plus one more than the smallest prompt
     (root / "CLAUDE.md").write_text(text)
     (root / "CLAUDE.local.md").write_text("short\n")
     rows = {row["uri"]: row for row in json.loads(run("cost", "files", "--json"))["files"]}
@@ -395,7 +399,7 @@ HOSTILE_LINES = (
 
 @pytest.mark.parametrize("fields", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
 def test_a_hostile_input_is_one_short_line_of_text(root: Path, fields: dict[str, Any]) -> None:
-    """Only the line of --chain can contain colours."""
+    """Only the output of the --chain command can contain colours."""
     assert root.exists()
     line = run("statusline", told=told("s", **fields))
     assert len(line) < 300

@@ -1,4 +1,4 @@
-"""Screens of the command line in real terminals of 80 and 120 columns, and without a terminal."""
+"""Tests the command line in real terminals of 80 and 120 columns, and without a terminal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a day's sessions of three agents, whose calls have been read."""
+    """A project with a day of recorded sessions from three agents."""
     home = tmp_path / "home"
     root = home / "parser"
     root.mkdir(parents=True)
@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_in_terminal(width: int, *arguments: str) -> str:
-    """Return what a command prints in a terminal, with its escape codes."""
+    """Return the output of a command in a terminal, including escape codes."""
     terminal, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     env = {**os.environ, "TERM": "xterm-256color"}
@@ -69,7 +69,7 @@ def run_in_terminal(width: int, *arguments: str) -> str:
 
 
 def _read_until_closed(terminal: int) -> Iterator[bytes]:
-    with suppress(OSError):  # how Linux reports that the other side was closed
+    with suppress(OSError):  # Linux raises this error when the other side has been closed
         while data := os.read(terminal, 4096):
             yield data
 

@@ -1,4 +1,4 @@
-"""`token-sidecar usage` shows the saved session of a workspace."""
+"""Tests that `token-sidecar usage` shows the saved session of a workspace."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_listing_all_sessions_reads_a_bounded_amount(
 
 @pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])
 def test_broken_configuration_is_reported(verb: tuple[str, ...], tmp_path: Path) -> None:
-    """As for `count` and `check`, the result is printed in any case."""
+    """The problem is reported like in `count` and `check`, and the usage is still printed."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     done = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])
     assert done.exit_code == 2
@@ -110,14 +110,14 @@ def test_broken_configuration_is_reported(verb: tuple[str, ...], tmp_path: Path)
 
 
 def hear_interrupts() -> None:
-    """A child process is needed, because children of background jobs ignore SIGINT."""
+    """Make a subprocess react to SIGINT, which background jobs ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process alone")
 @pytest.mark.parametrize("used", [True, False], ids=["watched", "waited for"])
 def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
-    """With and without existing files of an agent."""
+    """Tested with and without existing files of an agent."""
     if used:
         ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
     variables = os.environ | {"HOME": str(tmp_path), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}

@@ -1,5 +1,5 @@
-"""Tests broken configurations: each problem is reported with key and line, and other settings
-apply.
+"""Tests invalid configurations. Each problem is reported with its key and line, and all other
+settings apply.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sidecar.config.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Valid settings before and after each mistake, which must apply.
+# Valid settings before and after each mistake. They must still apply.
 ABOVE = 'model = "above"\n'
 BELOW = "\n[status]\nhide = true\n"
 
 BROKEN: dict[str, tuple[str, str, int, str]] = {
-    # name: (text from line 2 on, reported key, reported line, part of the message)
+    # name: (text from line 2 on, expected key, expected line, part of the message)
     "unknown key": ("presett = true", "presett", 2, "did you mean presets?"),
     "snake case": ("inlay_hints = true", "inlay_hints", 2, "did you mean inlay-hints?"),
     "key that is like a table's name": (
@@ -202,7 +202,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
 }
 
 INVALID: dict[str, tuple[str, str, int]] = {
-    # name: (text from line 2 on, reported key, reported line)
+    # name: (text from line 2 on, expected key, expected line)
     "no value": ("presets =", "presets", 2),
     "open string": ('[[budget]]\nfiles = "a', "files", 3),
     "open header": ("[context\nreserve = 7", "context", 2),
@@ -281,7 +281,7 @@ def test_broken_file_keeps_its_last_valid_settings(
     assert problem.line == INVALID[name][2]
     assert problem.message.endswith("; the last valid settings of this file remain in effect")
     assert (broken.settings.model, broken.settings.status.hide) == ("valid", True)
-    assert broken.settings.code_lens is False  # the current values of the other layers apply
+    assert broken.settings.code_lens is False  # the settings of other layers still apply
     assert load(tmp_path, None, env, previous=broken).settings == valid.settings
     path.write_text("model = 'mended'\n")
     mended = load(tmp_path, None, env, previous=broken)
@@ -294,7 +294,7 @@ def test_broken_file_keeps_its_last_valid_settings(
 
 
 def test_only_known_agents_are_read(tmp_path: Path, env: dict[str, str]) -> None:
-    """A list without a known agent does not mean all agents."""
+    """If a list contains no known agent, no agents are read."""
     for written, kept in (('["codx", "pi"]', ("pi",)), ('["codx"]', ()), ("[]", ())):
         (tmp_path / "config.toml").write_text(f"[agents]\nsources = {written}\n")
         assert load(None, None, env).settings.agents.sources == kept

@@ -22,9 +22,11 @@ NO_KEYS = {
     *("context.warnAt", "cost.total_cost"),
     *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
 }
-"""Names in the docs that are not keys, such as the editor's spelling of a key or a vendor's field."""
+"""Names in the docs that are not keys, such as a key in the editor's spelling or a vendor's
+field.
+"""
 OTHER_PROGRAMS = re.compile(r"^\[(language-server|otel)\.", re.MULTILINE)
-"""Matches the configuration of Helix and Codex."""
+"""Matches configuration for Helix and Codex."""
 EXAMPLES = [
     (page.name, example)
     for page in PAGES
@@ -34,7 +36,7 @@ EXAMPLES = [
 
 
 def keys(kind: type[Table], prefix: str = "") -> list[tuple[str, str, object]]:
-    """Return the heading, key and default of every setting."""
+    """Return the heading, the key and the default value of each setting."""
     found: list[tuple[str, str, object]] = []
     for field in msgspec.structs.fields(kind):
         name = f"{prefix}{field.encode_name}"
@@ -50,7 +52,7 @@ def keys(kind: type[Table], prefix: str = "") -> list[tuple[str, str, object]]:
 
 
 def written(default: object) -> str:
-    """Return a default in the form of the table, which is empty if there is none."""
+    """Return a default value in the notation of the table, or "" if there is none."""
     if default in (None, msgspec.NODEFAULT) or default == () or default == {}:
         return ""
     value: Any = list(default) if isinstance(default, tuple) else default
@@ -68,14 +70,14 @@ def test_docs_list_every_key_with_its_default(heading: str, key: str, default: o
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_keys_named_in_the_docs_exist(page: Path) -> None:
-    """Keys are written as `[table] key`, `[[table]] key` or `table.key`."""
+    """The docs refer to keys as `[table] key`, `[[table]] key` or `table.key`."""
     known = {f"{heading.strip('`[]')}.{key}".strip(".") for heading, key, _ in keys(Settings)}
     tables, text = {name.split(".")[0] for name in known}, page.read_text("utf-8")
     named = re.findall(r"`\[+([\w-]+)\]+ ([\w-]+)", text)
     named += re.findall(r"`([\w-]+)\.([\w.-]+)`", text)
     keys_named = {
         f"{a}.{b}" for a, b in named if a in tables and b != "py"
-    }  # names of files are not keys
+    }  # file names are not keys
     assert keys_named - known - NO_KEYS == set()
 
 

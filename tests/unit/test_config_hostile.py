@@ -1,4 +1,4 @@
-"""Tests hostile configurations: no other file is read, no text is quoted, and nothing hangs."""
+"""Tests that hostile configurations read no other files, are not quoted, and do not block."""
 
 from __future__ import annotations
 
@@ -239,7 +239,9 @@ def test_huge_or_deeply_nested_files_are_rejected_briefly(root: Path, name: str,
 
 @pytest.mark.parametrize("name", ["parts together", "parts of one table"])
 def test_each_part_of_a_dotted_key_counts_towards_the_limit(root: Path, name: str) -> None:
-    """The parser creates or looks up a table for each part, so 9,000 keys of 31 parts took seconds."""
+    """The parser looks up a table for each part of a key, so 9,000 keys with 31 parts used to take
+    seconds.
+    """
     (root / FILES[0]).write_text(BOMBS[name])
     (problem,) = load(root, None, NO_USER).problems
     assert problem.message.startswith(f"has more than {MAX_ENTRIES:,} entries; ")
@@ -261,9 +263,7 @@ HOSTILE = ("link", "fifo", "zero", "mistake")
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("verb", ["count", "check", "doctor"])
 def test_command_line_still_counts_and_quotes_nothing(root: Path, kind: str, verb: str) -> None:
-    """The process has 1 GB of memory, so reading forever would fail, and so would printing the
-    file.
-    """
+    """The process may use 1 GB of memory, so the test fails if it reads an endless file."""
     path = root / ".token-sidecar.toml"
     secret = root.parent / "secret"
     secret.write_text(PLANTED)

@@ -1,4 +1,4 @@
-"""Tests the layers, trust and origins of settings."""
+"""Tests the layers, trust and sources of settings."""
 
 from __future__ import annotations
 

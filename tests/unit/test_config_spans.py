@@ -1,4 +1,4 @@
-"""Tests positions in TOML: `tomllib` reads the same value from the text of each span."""
+"""Tests positions in TOML. For each span, `tomllib` must parse the same value."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_spans_of_random_documents_equal_tomllib(lines: list[str]) -> None:
     except tomllib.TOMLDecodeError:
         find_value_spans(
             text
-        )  # The text is invalid (a key twice). Only the absence of exceptions is promised.
+        )  # The text is invalid because a key is repeated. It must only cause no exception.
     else:
         assert_true_to_tomllib(text)
 

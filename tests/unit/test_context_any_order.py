@@ -1,4 +1,4 @@
-"""Requests in any order keep the occupancy consistent, and undoing restores it."""
+"""Tests that requests in any order keep the occupancy consistent, and that undo restores it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ usages = st.none() | reports
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A session that receives random requests in any order."""
+    """A session that receives random requests."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Assembling a request: reuse of parts, trimming in steps, and presets."""
+"""Tests `context/assemble`: reused counts, trimming in steps, and presets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FULL: dict[str, Any] = {
 
 
 class Bench:
-    """An assembler with its fake counter."""
+    """An assembler with a fake counter."""
 
     def __init__(self, *sections: Section) -> None:
         self.counter = FakeCounter()
@@ -46,7 +46,7 @@ class Bench:
 
     @property
     def counted(self) -> int:
-        """Return the number of texts that were counted since the last call."""
+        """Return the number of texts that were counted since the previous call."""
         number = len(self.counter.asked)
         self.counter.asked.clear()
         return number
@@ -235,7 +235,7 @@ def test_the_preset_mind() -> None:
     shown = dict(one.split("\n\n") for one in context.removeprefix("## ").split("\n\n## "))
     assert list(shown) == list(caps)
     sizes = {name: len(text) for name, text in shown.items()}
-    last = "configs_profiles"  # pays for the headings
+    last = "configs_profiles"  # leaves room for the headings
     assert sizes == {**caps, last: sizes[last]}
     assert caps[last] - 150 < sizes[last] < caps[last]
     own = render([section("intent_summary", "x" * 900, cap=500)], FakeCounter(), "mind").text

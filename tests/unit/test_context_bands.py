@@ -1,4 +1,4 @@
-"""The error band of the occupancy, tested with conversations of held-out documents."""
+"""Tests the error band of the occupancy with conversations made of held-out documents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PHASES = (("prose", "code"), ("json", "log", "numbers", "base64"), ("cjk", "lati
 
 
 class Dialogue:
-    """A conversation with a hidden prompt, whose template adds six tokens per message."""
+    """A conversation with a hidden prompt. Its template adds six tokens per message."""
 
     def __init__(self, model: str, generation: str, learned: Calibrations, hidden: int) -> None:
         tokenizer = Tokenizers().for_model(model)
@@ -125,7 +125,7 @@ def test_error_after_a_report_includes_the_markup() -> None:
 
 
 def test_markup_of_a_template_is_learned_and_saved() -> None:
-    """With a local vocabulary, only the template's tokens are unknown."""
+    """If the vocabulary is local, only the tokens of the template are unknown."""
     session = Conversation("s", Counter("gpt-4o", Tokenizers().for_model("gpt-4o")))
     calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
     real, missed = 9, []
@@ -162,7 +162,7 @@ def test_small_error_is_never_rounded_to_zero() -> None:
     ("model", "generation"), [("claude-sonnet-4-5", "claude"), ("claude-opus-4-7", "claude-4.7")]
 )
 def test_band_holds_after_a_change_to_other_code(model: str, generation: str) -> None:
-    """Switch to the source whose code differs most from the estimate."""
+    """Continues with the code whose estimates differ most."""
     source = "scss"
     by_source: dict[str, list[dict[str, Any]]] = {}
     for document in DOCUMENTS:

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/context.md give the results that the page shows."""
+"""Tests that the examples in docs/reference/context.md have the documented results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK = re.compile(
 
 
 class Played:
-    """Answers the requests of the page with the functions that the server calls."""
+    """Answers the requests in the docs with the same functions as the server."""
 
     def __init__(self) -> None:
         self._known: dict[str, Conversation] = {}

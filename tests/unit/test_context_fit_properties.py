@@ -1,4 +1,4 @@
-"""Properties of every pruning plan for generated conversations (`context/fit`)."""
+"""Tests properties of all pruning plans for generated conversations (`context/fit`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fit_case(case: Case) -> FitResult:
-    """Plan, apply, plan again, apply again and undo, and check all properties of the results."""
+    """Plan, apply, plan again, apply again and undo, checking all properties after each step."""
     session = Conversation("s", FakeCounter())
     session.set_system(case.system)
     usage = None
@@ -47,7 +47,7 @@ def fit_case(case: Case) -> FitResult:
 
 
 def _again(case: Case, session: Conversation, plans: Planner) -> None:
-    """A pruned conversation is not pruned again."""
+    """Check that a pruned conversation is not pruned again."""
     turns = list(session.turns)
     again = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
     assert again.removed == []
@@ -64,5 +64,5 @@ def _all_messages(case: Case) -> list[Turn]:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases)
 def test_any_plan(case: Case) -> None:
-    """Run a small part of `python -m tests.fuzz.context_soak`."""
+    """Runs some cases of `python -m tests.fuzz.context_soak`."""
     fit_case(case)

@@ -1,4 +1,4 @@
-"""The calibration of a kind of text learns only if nearly all added text is of that kind."""
+"""Tests that a kind of text is calibrated only if almost all of the new text is of this kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODE = "if (x == 1) { y[2] += f(x); }\n"
 
 
 class Told:
-    """A conversation in which each reported prompt is `ratio` times its estimate."""
+    """A conversation in which each reported prompt is `ratio` times the estimate."""
 
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)
@@ -35,7 +35,7 @@ class Told:
         self.calibration = ConversationCalibration(self.shared, MODEL, tokenizer.name)
 
     def say(self, *turns: Turn) -> None:
-        """Append turns, and a short reply with its usage."""
+        """Append turns, followed by a short reply with its usage."""
         self.session.append(turns)
         prompt = round(300 + self.ratio * self.session.count_without_reports().tokens())
         usage = Usage(input_tokens=prompt, prompt_tokens=prompt, output_tokens=2)
@@ -44,14 +44,14 @@ class Told:
         sample.apply_to(self.calibration, self.session.model_counts())
 
     def factors(self) -> dict[str, float]:
-        """Return the learned factors of documents by kind."""
+        """Return the calibration factors of documents by kind."""
         keys = {kind: document_key(MODEL, self.name, kind) for kind in ("prose", "json", "code")}
         found = {kind: self.shared.learned(key) for kind, key in keys.items()}
         return {kind: round(one.factor(), 2) for kind, one in found.items() if one}
 
 
 def results(count: int = 6, text: str = JSON * 20) -> list[Turn]:
-    """Return a turn with tool calls, and their results."""
+    """Return a turn with tool calls, followed by their results."""
     names = [f"c{number}" for number in range(count)]
     return [calls(*names), *(output(name, text) for name in names)]
 
@@ -70,7 +70,7 @@ def test_mixed_growth_teaches_no_kind() -> None:
         told.say(user(PROSE * 8), reply(CODE * 8), user(PROSE))
 
     assert told.factors() == {}
-    assert told.calibration.factor > 1.25  # the conversation itself learns from it
+    assert told.calibration.factor > 1.25  # the conversation itself is calibrated
 
 
 def test_growth_by_tools_or_a_system_prompt_teaches_no_kind() -> None:
@@ -113,9 +113,9 @@ def test_pictures_and_empty_turns_have_no_kind(turn: Turn) -> None:
 def test_only_added_text_is_learned_from() -> None:
     grown = (("json", 900), ("prose", 100))
 
-    assert dominant_kind(grown, 100) == "prose"  # a reply that was learned from by itself
+    assert dominant_kind(grown, 100) == "prose"  # only this reply has been used for calibration
     assert dominant_kind(grown, 110) == "prose"
     assert dominant_kind(grown, 200) is None
     assert dominant_kind(grown, 1000) == "json"
-    assert dominant_kind(grown, 2000) is None  # more than is known of
+    assert dominant_kind(grown, 2000) is None  # more text than has been counted
     assert dominant_kind((), 100) is None

@@ -1,4 +1,4 @@
-"""Conversations have the same counts by real tokenizers as `tokens/count` with messages."""
+"""Tests that a conversation has the same count as its messages in `tokens/count`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_pruning_by_a_real_tokenizer(summarize: bool) -> None:
 
 
 def test_reports_calibrate_later_estimates() -> None:
-    """The model needs 1.4 times the estimate, and a hidden prompt has 900 tokens."""
+    """The model needs 1.4 times as many tokens as estimated, and a hidden prompt has 900 tokens."""
     session = Conversation("s", counter("unknown-9"))
     learned = ConversationCalibration(Calibrations(), "unknown-9", session.counter.tokenizer)
     off = []

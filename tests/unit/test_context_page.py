@@ -1,4 +1,4 @@
-"""The context page: its parts add up to the window, and names in it are escaped."""
+"""Tests the context page: its parts add up to the window, and names are escaped."""
 
 from __future__ import annotations
 

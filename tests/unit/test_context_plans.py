@@ -1,4 +1,4 @@
-"""Examples of pruning plans: what is removed first, what stays, the cost, and undoing."""
+"""Tests examples of pruning plans: the order of removal, what is kept, costs and undo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Forgetful(FakeCounter):
-    """A counter that does not record its calls."""
+    """A counter that does not keep a record of its calls."""
 
     def text(self, text: str) -> Measure:
         made = super().text(text)
@@ -144,7 +144,7 @@ def test_a_result_in_two_parts_is_no_orphan() -> None:
 
 
 def test_calls_without_ids_are_paired_by_order_and_name() -> None:
-    """Gemini and Ollama send no ids."""
+    """Gemini and Ollama do not send ids."""
     asks = [
         {"functionCall": {"name": "a", "args": {}}},
         {"functionCall": {"name": "b", "args": {}}},
@@ -181,7 +181,7 @@ def test_remaining_messages_are_unchanged() -> None:
 
 
 class TestApply:
-    """Applying a plan, applying it again, and undoing it."""
+    """Tests applying a plan, applying it again, and undoing it."""
 
     def test_applied_plan_has_the_planned_size(self) -> None:
         plans = long_session()
@@ -302,7 +302,7 @@ def test_calibrated_estimates_decide_what_is_pruned() -> None:
 
 
 class TestSummary:
-    """Plans with the strategy `summarize`."""
+    """Tests plans with the strategy `summarize`."""
 
     def long(self) -> Planner:
         made = session()

@@ -1,8 +1,8 @@
-"""Replayed sessions: the occupancy is the size of the next request, not cumulative usage.
+"""Tests the occupancy with replayed sessions. It must be the size of the next request.
 
-A simulated model server keeps the chat, caches prompts, hides reasoning, and reports usage as its
-vendor does. Before each request, the occupancy is compared with the prompt that the server then
-reports.
+A simulated model server keeps the conversation, caches prompts, hides reasoning, and reports usage
+like its vendor. The occupancy before each request is compared with the prompt size that the server
+then reports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.messages.turns import Turn
 
 MARKS = 4
-"""Tokens of the server's chat template that end a reply and are in no report."""
+"""The tokens of the chat template at the end of a reply. They are not reported."""
 
 
 class Server:
@@ -43,7 +43,7 @@ class Server:
         return int(1.2 * message_size(turn)) + 5
 
     def answer(self, made: Turn, reasoning: int) -> tuple[int, dict[str, Any]]:
-        """Return the tokens of the request, and the usage in the form of the vendor."""
+        """Return the request's tokens, and the usage in the vendor's format."""
         prompt = self.size()
         cached = min(self._cached, prompt)
         self._cached = prompt
@@ -73,7 +73,7 @@ def anthropic(prompt: int, cached: int, out: int, reasoning: int) -> dict[str, A
         "input_tokens": fresh,
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": prompt - cached - fresh,
-        "output_tokens": out - reasoning,  # it keeps its thinking in its turns
+        "output_tokens": out - reasoning,  # the server keeps reasoning in its turns
     }
 
 

@@ -1,4 +1,4 @@
-"""Replies that were cut off inside a tool call, in each vendor's form: only the call is dropped."""
+"""Tests replies of all vendors that end inside a tool call. Only the tool call is discarded."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CUT_TEXT: dict[str, tuple[str | None, Any]] = {
     "cohere": (None, forms.cohere(forms.BROKEN, "MAX_TOKENS")),
     "cohere stream": (None, forms.cohere_events(forms.BROKEN, "MAX_TOKENS")),
 }
-"""Replies whose tool call ends inside its JSON."""
+"""Replies that end inside the JSON of a tool call."""
 
 CUT_VALUE: dict[str, tuple[str | None, Any]] = {
     "anthropic": (None, forms.anthropic(forms.ARGS, "max_tokens")),
@@ -76,7 +76,7 @@ CUT_VALUE: dict[str, tuple[str | None, Any]] = {
     "responses": (None, forms.responses(forms.WHOLE, "max_output_tokens")),
     "cohere": (None, forms.cohere(forms.WHOLE, "MAX_TOKENS")),
 }
-"""Replies whose tool call is complete JSON."""
+"""Replies that end after the JSON of a tool call."""
 
 ENDED: list[Any] = [
     forms.openai(forms.WHOLE, "tool_calls"),
@@ -181,7 +181,7 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
 
 
 def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
-    """The error that llama.cpp sends."""
+    """Uses the error that llama.cpp sends."""
     error = {"type": "exceed_context_size_error", "n_prompt_tokens": 5_031, "n_ctx": 1_024}
     counter = FakeCounter(method="estimate", error_percent=None)
     made = session(counter, [user("x" * 4_000), reply("y"), user("z")])
@@ -279,7 +279,7 @@ def test_a_dropped_call_leaves_the_occupancy() -> None:
 
 
 def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]:
-    """Return a reply with a text, and a tool call that was cut off inside its arguments."""
+    """Return a reply with text, and a tool call that ends inside its arguments."""
     cut = forms.openai(arguments, "length")
     cut["choices"][0]["message"]["content"] = kept
     cut["usage"] = usage
@@ -287,7 +287,7 @@ def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]
 
 
 def test_missing_part_of_a_call_does_not_count_as_text() -> None:
-    # Some vendors omit the part of a call that they had received.
+    # Some vendors omit incomplete tool calls.
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("z" * 250, '{"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
     apply_reply(made, read_reply(cut), window())
@@ -302,7 +302,7 @@ def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
     made = session(FakeCounter(method="estimate", error_percent=10.0), [user("x" * 993)])
     broken = '{"path": "a", "text": "b'
     gone = len("write ") + len(broken)
-    # The text has 5 % fewer tokens than its estimate, so the report is closer.
+    # The text has 5 % fewer tokens than estimated, so the reported number is more accurate.
     cut = cut_call("z" * 5_000, broken, {"prompt_tokens": 1_000, "completion_tokens": 4_750 + gone})
     apply_reply(made, read_reply(cut), window())
     size = occupancy(made)

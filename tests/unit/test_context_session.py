@@ -1,4 +1,4 @@
-"""The occupancy of a session: its parts, reported usage, and the amount of counting."""
+"""Tests the occupancy of a session: its parts, reported usage, and the amount of counting."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def set_params(**values: object) -> SetParams:
 def count_chat(
     made: Conversation, total: int, turns: list[Turn], usage: Usage | None = None
 ) -> None:
-    """Append turns, and apply an endpoint's count of the whole chat."""
+    """Append turns, and apply an endpoint's count of the whole conversation."""
     first = len(made.turns)
     made.append(turns, usage)
     made.apply_chat_count(total, first)
@@ -209,7 +209,7 @@ def test_estimate_before_sending_ignores_reports() -> None:
 
 
 class TestChatTotals:
-    """Conversations that an endpoint counts as a whole."""
+    """Tests conversations that an endpoint counts as a whole."""
 
     def test_the_total_is_the_number_at_every_append(self) -> None:
         made = session()
@@ -270,7 +270,7 @@ class TestChatTotals:
 
 
 def test_error_band_survives_a_restart() -> None:
-    """The error band depends on the kind of the last text, and texts are not saved."""
+    """The band depends on the kind of the last text, but texts are not saved."""
     made = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
     restored = restore(save(made), FakeCounter())
     assert restored.newest_kind() == made.newest_kind() == "code"
@@ -316,7 +316,7 @@ def test_methods_and_errors_of_a_sum() -> None:
 
 
 class TestSet:
-    """`context/set`."""
+    """Tests `context/set`."""
 
     def test_omitted_params_stay_and_null_removes(self) -> None:
         made = session()
@@ -359,7 +359,7 @@ def test_reset_clears_all_but_the_model() -> None:
 
 
 class TestRestart:
-    """Saved and restored conversations."""
+    """Tests that conversations are saved and restored."""
 
     def made(self) -> bytes:
         made = session(turns=[user("SECRET question")])

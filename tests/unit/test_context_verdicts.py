@@ -1,4 +1,6 @@
-"""Warnings about thresholds, the verdicts of `context/preflight`, and the current session."""
+"""Tests threshold warnings, the verdicts of `context/preflight`, and the choice of the current
+session.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ MODELS = [
 
 
 class TestThresholds:
-    """Thresholds at 80 and 95 % of the usable window."""
+    """Tests thresholds at 80 and 95 % of the usable window."""
 
     @pytest.mark.parametrize(
         ("tokens", "reached", "shown"),
@@ -114,7 +116,7 @@ def ask(made: Conversation, limit: int = 1_000, **params: Any) -> PreflightResul
 
 
 class TestPreflight:
-    """The verdict on a request before it is sent."""
+    """Tests the verdict on a request before it is sent."""
 
     def test_preflight_adds_the_request_to_the_occupancy(self) -> None:
         made = session(turns=[user("x" * 100)])
@@ -196,7 +198,7 @@ class TestPreflight:
 
 
 class TestWhichSession:
-    """The current session is the most recently updated one."""
+    """Tests that the current session is the most recently updated one."""
 
     def test_the_most_recently_updated(self, sessions: SessionRegistry) -> None:
         clock = Clock()
@@ -235,7 +237,7 @@ def sessions(tmp_path: Path) -> Iterator[SessionRegistry]:
 
 
 class TestAlternatives:
-    """The models that are suggested when a context is full."""
+    """Tests which models are suggested when a context is full."""
 
     def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
         usage = ContextUsage(tokens=limit, limit=limit, reserve=0)
@@ -264,7 +266,7 @@ class TestAlternatives:
         ],
     )
     def test_only_usable_models_are_suggested(self, model: str) -> None:
-        """The list contains fine-tuned and regional models by the prefix of their ids."""
+        """The price list also contains fine-tuned and regional models, which have a prefix."""
         catalogue.warm()
         known = AlternativeModels(model, FakeCounter(model), None, ()).all()
         names = [one.model for one in known]
@@ -276,7 +278,7 @@ class TestAlternatives:
 
     @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "gpt-4o", "gemini-2.5-flash", "gpt-4"])
     def test_retired_models_are_not_suggested(self, model: str) -> None:
-        """The price list contains models that are no longer available."""
+        """The price list also contains models that are no longer available."""
         catalogue.warm()
         names = {one.model for one in AlternativeModels(model, FakeCounter(model), None, ()).all()}
         retired = {"claude-2", "claude-3-5-sonnet", "gpt-4-32k", "o1-preview", "gemini-1.5-pro"}
@@ -286,7 +288,7 @@ class TestAlternatives:
         assert names & {"claude-sonnet-4-5", "gpt-4.1", "gemini-2.5-pro"}
 
     def test_models_of_other_makers_are_not_suggested(self) -> None:
-        """Claude at Google and GLM at Mistral have another API."""
+        """Claude at Google and GLM at Mistral use another vendor's API."""
         catalogue.warm()
         for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
             known = AlternativeModels(model, FakeCounter(model), None, ()).all()

@@ -1,4 +1,4 @@
-"""The limit, the usable window and the percentage of a context."""
+"""Tests the limit, the usable window and the percentage of a context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ limits = st.integers(1, 10**7)
     ("limit", "reserve", "expected"),
     [
         (16_384, 500, 15_884),
-        (1_000, 500, 750),  # at most a quarter is reserved
+        (1_000, 500, 750),  # the reserve is at most a quarter of the window
         (2_000, 500, 1_500),
         (4, 500, 3),
         (3, 500, 3),

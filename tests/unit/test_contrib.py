@@ -1,4 +1,4 @@
-"""Checks of the entries for other projects and of the workflows."""
+"""Tests the files for other projects and registries, and the workflows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_registry_starts_an_existing_command() -> None:
     assert len(server["description"]) <= 100
     assert [one["value"] for one in package["packageArguments"]] == ["mcp"]
     assert "mcp" in VERBS
-    # The registry looks for this in the description on PyPI, as proof of ownership.
+    # The registry requires this line in the description on PyPI, as proof of ownership.
     assert f"mcp-name: {server['name']} " in (ROOT / "README.md").read_text("utf-8")
 
 

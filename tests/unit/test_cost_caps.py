@@ -1,4 +1,6 @@
-"""Caps apply to past spending plus the estimate. Unknown prices are not guessed."""
+"""Tests that caps apply to past spending plus an estimate, and that unknown prices are not
+guessed.
+"""
 
 from __future__ import annotations
 

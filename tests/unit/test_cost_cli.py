@@ -1,4 +1,4 @@
-"""`token-sidecar cost`: its output and exit codes."""
+"""Tests `token-sidecar cost`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[CostBook]:
-    """Record three calls on two days in two workspaces. One of them has no price."""
+    """Record three calls on two days in two workspaces. One of the calls has no price."""
     book = CostBook(state_dir())
     now = datetime.now(UTC)
     usage = {"prompt_tokens": 179, "completion_tokens": 8}
@@ -246,7 +246,7 @@ def test_formulas_are_quoted_in_csv(book: CostBook) -> None:
 
 @pytest.fixture
 def list_server() -> Iterator[str]:
-    """Serves a price list at /prices.json, and another text at every other path."""
+    """Serve a price list at /prices.json, and some text at all other paths."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -280,7 +280,7 @@ def test_prices_are_updated_on_request(list_server: str, book: CostBook) -> None
 
 def test_newer_price_list_updates_windows(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
-    # The catalogue is loaded once per process, so another process must show the new prices.
+    # Prices are loaded once per process, so the new prices are read by another process.
     command = [sys.executable, "-P", "-m", "sidecar", "count", "-", "--model", "house-1", "--json"]
     done = subprocess.run(command, input="hello", capture_output=True, text=True, check=True)
     [file] = json.loads(done.stdout)["files"]
@@ -326,7 +326,7 @@ def test_reported_costs_are_marked(book: CostBook) -> None:
 def test_aiders_calls_of_the_project_it_runs_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """aider stores its history only in the project, and no other file contains its path."""
+    """aider stores sessions only in the project, and no file mentions the project's path."""
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
     (project / "src").mkdir()

@@ -1,4 +1,4 @@
-"""Parsing of time ranges: dates, words and times."""
+"""Tests the parsing of time ranges: dates, words and times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 @pytest.fixture
 def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set this machine's time zone, for functions without a parameter for it."""
+    """Set the time zone of this process to Berlin."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     yield
@@ -46,7 +46,7 @@ def ms(text: str) -> int:
 @pytest.mark.parametrize("zone", [BERLIN, None])
 @pytest.mark.usefixtures("in_berlin")
 def test_date_is_a_local_day(text: str, found: str, zone: ZoneInfo | None) -> None:
-    now = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)  # it is already the 21st in Berlin
+    now = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)  # in Berlin, it is already the 21st
     assert time_range(text, text, zone, now) == TimeRange(day(found), day(found))
 
 
@@ -99,10 +99,10 @@ def test_invalid_times_are_refused(text: str) -> None:
     ("at", "found"),
     [
         ("2026-03-28T22:59:59Z", "2026-03-28"),
-        ("2026-03-28T23:00:00Z", "2026-03-29"),  # a day of 23 hours
+        ("2026-03-28T23:00:00Z", "2026-03-29"),  # this day has 23 hours
         ("2026-03-29T21:59:59Z", "2026-03-29"),
         ("2026-03-29T22:00:00Z", "2026-03-30"),
-        ("2026-10-25T22:59:59Z", "2026-10-25"),  # one of 25
+        ("2026-10-25T22:59:59Z", "2026-10-25"),  # this day has 25 hours
         ("2026-10-25T23:00:00Z", "2026-10-26"),
         ("2026-11-20T23:30:00", "2026-11-21"),
     ],

@@ -1,4 +1,4 @@
-"""The examples of the cost pages give the results that the pages show."""
+"""Tests that the examples in the docs on costs have the documented results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOML = re.compile(r"^```toml\n(.*?)^```", re.M | re.S)
 
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The time zone of the examples."""
+    """Set the time zone of this process to UTC, which the examples use."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

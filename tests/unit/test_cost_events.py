@@ -1,4 +1,4 @@
-"""Conversion of a vendor's usage to buckets, and of workspaces to keys."""
+"""Tests the conversion of vendors' usage to buckets, and of workspaces to keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from sidecar.messages.usage import normalise_usage
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A call with 100 uncached and 40 cached tokens, and 30 output tokens, 10 of them reasoning.
+# A call with 100 uncached and 40 cached input tokens, and 30 output tokens including 10 for
+# reasoning.
 SAME_CALL: dict[str, dict[str, Any]] = {
     "openai chat": {
         "prompt_tokens": 140,

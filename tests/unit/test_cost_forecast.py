@@ -1,4 +1,4 @@
-"""Forecasts, compared with sessions that are simulated to their end."""
+"""Tests forecasts with simulated sessions, whose remaining calls are known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = "claude-sonnet-4-5"
 def record(
     book: CostBook, prompts: list[tuple[int, int]], *, hour: bool = False, category: str = "main"
 ) -> datetime:
-    """Record calls one minute apart, with cache use as in Claude Code."""
+    """Record calls at intervals of one minute, with the same cache use as Claude Code."""
     before, at = 0, START
     for number, (prompt, output) in enumerate(prompts):
         at = START + timedelta(minutes=number)
@@ -63,7 +63,7 @@ def usage_of(tokens: int, at: datetime) -> ContextUsage:
 
 
 def grown_session(rng: random.Random, size: int) -> list[tuple[int, int]]:
-    """Return prompts and outputs that grow to a size, as in a session with tool results."""
+    """Return prompt and output sizes that grow to a total, as in a session with tool results."""
     prompts, prompt = list[tuple[int, int]](), 18_000
     while prompt < size:
         output = rng.randint(50, 900)
@@ -138,7 +138,7 @@ def test_cost_per_hour_is_that_of_the_last_hour(tmp_path: Path) -> None:
     each = book.prices.price(Buckets(input=4, cache_read=19_996), MODEL, "anthropic") or Decimal(0)
     found = forecast(book, usage_of(20_000, at), at + timedelta(minutes=45))
     assert found is not None
-    # The hour that ends at minute 75 contains the calls of minutes 15 to 30.
+    # The hour that ends at minute 75 contains the calls at minutes 15 to 30.
     assert found.usd_per_hour == pytest.approx(float(16 * each), rel=0.001)
     later = forecast(book, usage_of(20_000, at), at + timedelta(hours=2))
     assert later is not None

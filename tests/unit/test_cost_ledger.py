@@ -1,4 +1,6 @@
-"""The ledger keeps each call once, its daily sums are correct, and it contains no text."""
+"""Tests that the ledger records each call once, that its daily totals are right, and that it
+contains no text.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 def call(
     number: int = 0, *, request: str | None = None, output: int = 5, cost: str | None = None
 ) -> LedgerEvent:
-    """Return a call that is `number` minutes after the start."""
+    """Return a call `number` minutes after the start."""
     return LedgerEvent(
         at=START + timedelta(minutes=number),
         model="gpt-5",
@@ -264,7 +266,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def make_previous_version(ledger: Ledger) -> Path:
-    """Record two calls in a ledger of the last development version."""
+    """Create a ledger of the previous development version that contains two calls."""
     ledger.record_many([call(request="a"), call(1, request="b")])
     with ledger.transaction() as connection:
         connection.execute("ALTER TABLE event DROP COLUMN telemetry")

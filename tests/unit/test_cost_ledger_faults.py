@@ -1,4 +1,4 @@
-"""An unusable ledger is reported, and its calls are not lost."""
+"""Tests that an unusable ledger is reported, and that no calls are lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def calls(ledger: Ledger) -> int:
 
 
 def record(ledger: Ledger, numbers: range) -> int:
-    """Record calls until the ledger fails, and return their number."""
+    """Record calls until the ledger fails, and return how many were recorded."""
     for done, number in enumerate(numbers):
         try:
             ledger.record(call(number))
@@ -89,7 +89,9 @@ def test_a_file_that_another_process_locks(ledger: Ledger, monkeypatch: pytest.M
 
 
 def test_a_full_disk(ledger: Ledger) -> None:
-    """When no file can grow, recorded calls stay, and later calls are recorded after that."""
+    """While no file can grow, recorded calls are kept. Later calls are recorded after the disk has
+    space again.
+    """
     kept = record(ledger, range(50))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     largest = max(file.stat().st_size for file in ledger.path.parent.iterdir())

@@ -1,4 +1,4 @@
-"""The deprecated metrics and spans that a collector receives."""
+"""Tests the deprecated export of metrics and spans to a collector."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def spans(collector: Collector) -> list[Any]:
 
 
 def metrics(collector: Collector) -> dict[str, Any]:
-    """Return the last state of each metric by name."""
+    """Return the last state of each metric, by name."""
     return {
         metric.name: metric
         for request in collector.requests(ExportMetricsServiceRequest, "/v1/metrics")
@@ -165,7 +165,7 @@ def test_a_dead_collector_disturbs_nobody(tmp_path: Path) -> None:
 async def test_calls_of_agents_sessions_are_exported_by_the_reading_that_finds_them(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls that were read from a file before the export was enabled are not exported."""
+    """Calls that were recorded before the export was enabled are not exported."""
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))

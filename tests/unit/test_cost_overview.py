@@ -1,4 +1,4 @@
-"""The table and charts of a cost report contain the numbers of the ledger."""
+"""Tests that the table and charts of a cost report show the numbers in the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of costs is self-contained and escaped, and it shows the numbers of the report."""
+"""Tests that the cost page is self-contained and escaped, and shows the report's numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fill(book: CostBook, model: str = "gpt-5", session: str = "s", workspace: st
 
 
 class Outline(HTMLParser):
-    """Collects tags, and checks that they are closed in order."""
+    """Collects tags, and checks that they are closed in the right order."""
 
     VOID = frozenset({"meta", "input"})
 
@@ -82,13 +82,13 @@ def outline(html: str) -> Outline:
 
 
 def made(book: CostBook, scope: Scope | None = None, **labels: str) -> str:
-    """Return the page that is written to a file."""
+    """Return the cost page after writing it to a file."""
     with book.ledger.reader() as connection:
         return whole_page(source(book, connection, scope, **labels), {})
 
 
 def panel_of(book: CostBook, choice: Choice, scope: Scope | None = None, **labels: str) -> str:
-    """Return the content of a panel."""
+    """Return the contents of a panel."""
     with book.ledger.reader() as connection:
         return panel(source(book, connection, scope, **labels), choice).html
 
@@ -108,7 +108,7 @@ def source(
 
 
 def cells(html: str) -> list[list[str]]:
-    """Return the texts of the last table by row."""
+    """Return the cells of the last table, by row."""
     table = html.rsplit("<table", 1)[1]
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
     return [

@@ -1,4 +1,4 @@
-"""Parquet files with calls, and the queries of the page about DuckDB."""
+"""Tests Parquet files of calls, and the queries in the docs on DuckDB."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVENTS = [
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the page describes it."""
+    """A shared folder with the structure that the docs describe."""
     book = CostBook(state_dir())
     book.ledger.record_many(EVENTS)
     book.close()

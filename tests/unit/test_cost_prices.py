@@ -1,4 +1,4 @@
-"""Prices of calls, compared with a table that was computed by hand, and their precedence."""
+"""Tests prices of calls against a manually computed table, and their precedence."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NOW = "2026-11-01T12:00:00+00:00"
 
 
 def prices(**quoted: str) -> dict[str, str]:
-    """USD per million tokens of each bucket, as in genai-prices 0.2.3."""
+    """The prices of each bucket in USD per million tokens, as in genai-prices 0.2.3."""
     return quoted
 
 
 class Case(NamedTuple):
-    """A call with its unit prices and its cost, which is None without a price."""
+    """A call with its prices and its cost, or None if the call has no price."""
 
     name: str
     provider: str
@@ -558,7 +558,7 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
-    """Sums can only be priced if no price threshold is inside a band."""
+    """Totals can only be priced if no threshold of a price is inside a band."""
     for provider in price_list().providers:
         for model in provider.models:
             if model.prices:

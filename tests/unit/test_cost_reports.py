@@ -1,4 +1,6 @@
-"""Reports: sums equal the costs of the single calls, and texts have the documented form."""
+"""Tests that the totals in reports equal the costs of single calls, and that texts are as
+documented.
+"""
 
 from __future__ import annotations
 
@@ -248,7 +250,7 @@ def test_a_day_begins_at_local_midnight(tmp_path: Path) -> None:
 
 def test_weeks_begin_on_monday_and_belong_to_the_year_of_their_thursday(tmp_path: Path) -> None:
     book = CostBook(tmp_path / "state", zone=NEW_YORK)
-    for day in ("2026-12-27", "2026-12-28", "2027-01-03", "2027-01-04"):  # Sunday, Monday, …
+    for day in ("2026-12-27", "2026-12-28", "2027-01-03", "2027-01-04"):  # Sunday, Monday and so on
         record(book, 1, 0, at=f"{day}T12:00:00Z")
     weeks = {row.week: row.calls for row in book.detail(CostDetailParams(by=("week",))).rows}
     assert weeks == {"2026-W52": 1, "2026-W53": 2, "2027-W01": 1}
@@ -334,7 +336,7 @@ def _calls(draw: st.DrawFn) -> LedgerEvent:
     )
 
 
-# These prices have a threshold inside a band, so calls are read one by one.
+# These prices have a threshold inside a band, so each call is priced separately.
 HOUSE = [
     {
         "id": "house",
@@ -371,7 +373,7 @@ def test_sums_cost_what_their_calls_cost(
     zone: ZoneInfo,
     session: str | None,
 ) -> None:
-    """Daily sums do not change the cost of calls, however they are grouped."""
+    """Daily totals have the same cost as their calls, however they are grouped."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 5)
     folder = tmp_path_factory.mktemp("ledger")
     ledger, prices = Ledger(folder / "ledger.db", zone), _prices_with_house(folder)
@@ -397,7 +399,7 @@ def test_sums_cost_what_their_calls_cost(
 
 
 def _prices_with_house(folder: Path) -> Prices:
-    """Return the price list of the package, with a model that has a threshold of its own."""
+    """Return the price list, with an additional model that has its own price threshold."""
     from sidecar.config import stored_prices
     from sidecar.models.price_list import _loaded, parse_list, price_list
 

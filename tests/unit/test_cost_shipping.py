@@ -1,4 +1,4 @@
-"""Shipping of calls to a collector: what arrives, once, and what happens when it does not."""
+"""Tests the shipping of calls: each call arrives once, and failures are handled."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def queue_of(book: CostBook, settings: Settings) -> ShippingQueue:
 
 
 def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shipped:
-    """Ship everything that is queued."""
+    """Ship all queued calls."""
 
     async def run() -> Shipped:
         queue = queue_of(book, settings)
@@ -101,7 +101,9 @@ def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shi
 
 
 def refuse_some(collector: Collector, queue: ShippingQueue, start: int, end: int) -> set[str]:
-    """Refuse some of the queued calls, until they are removed from the returned ids."""
+    """Make the collector reject some of the queued calls. Removing ids from the result accepts them
+    again.
+    """
     calls = queue.next_batch().calls[start:end]
     refused = {str(call.record.attributes["token_sidecar.call.id"]) for call in calls}
 
@@ -114,7 +116,7 @@ def refuse_some(collector: Collector, queue: ShippingQueue, start: int, end: int
 
 
 def make_refused_due(book: CostBook) -> None:
-    """Let the time until the next retry of refused calls pass."""
+    """Advance time until rejected calls are sent again."""
     with book.ledger.transaction() as connection:
         connection.execute("UPDATE refused SET due = 0")
 
@@ -138,7 +140,7 @@ def test_a_call_becomes_a_record_of_the_genai_conventions(
     assert call.pop("service.version")
 
     def hashed(name: str) -> str:
-        """What `openssl dgst -sha256 -hmac` prints, shortened."""
+        """Return a shortened hash, as computed by `openssl dgst -sha256 -hmac`."""
         return hmac.new(b"grain", name.encode(), "sha256").hexdigest()[:32]
 
     assert call == {
@@ -193,7 +195,7 @@ def test_an_amended_call_is_sent_again_with_a_higher_version(
     send(book, settings)
     more = msgspec.structs.replace(EVENT.buckets, output=400)
     amended = msgspec.structs.replace(numbered(5)[2], buckets=more)
-    for _ in range(2):  # the second time changes nothing
+    for _ in range(2):  # running it again changes nothing
         book.ledger.record_many([amended, *numbered(1, start=5)], amend=True)
     assert send(book, settings).accepted == 2
     first, again = collector.calls()[2], collector.calls()[5]
@@ -224,7 +226,7 @@ def test_a_new_call_that_was_amended_before_is_sent_once(
     collector: Collector, book: CostBook
 ) -> None:
     settings = configure(collector)
-    send(book, settings)  # from here on, amendments are noted
+    send(book, settings)  # from here on, the ledger tracks amended calls
     book.ledger.record_many(numbered(2))
     more = msgspec.structs.replace(EVENT.buckets, output=400)
     book.ledger.record_many([msgspec.structs.replace(numbered(2)[1], buckets=more)], amend=True)
@@ -271,7 +273,7 @@ def test_an_oversized_request_is_split(collector: Collector, book: CostBook) -> 
 def test_rejected_calls_stay_queued_and_the_others_pass(
     collector: Collector, book: CostBook
 ) -> None:
-    """A collector says how many records it rejected, but not which."""
+    """A collector reports how many records it rejected, but not which ones."""
     book.ledger.record_many(numbered(20))
     settings = configure(collector)
     poison = refuse_some(collector, queue_of(book, settings), 5, 7)
@@ -471,7 +473,7 @@ def test_a_new_salt_sends_all_calls_again_under_the_same_ids(
 
 
 def test_an_agents_calls_keep_their_ids_in_a_new_ledger(tmp_path: Path) -> None:
-    """The agent's files are read again after a damaged ledger was moved away."""
+    """If a ledger is damaged, a new ledger is created and the agent's files are read again."""
     settings = configure("http://127.0.0.1:9")
     queued = []
     for name in ("old", "new"):

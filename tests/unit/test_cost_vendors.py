@@ -1,7 +1,7 @@
-"""The cost of vendors' usage objects, computed by hand: caches, audio, images and searches.
+"""Tests the costs of vendors' usage objects, such as for caches, audio, images and searches.
 
-`parts` contains tokens with USD per million of them, and `each` searches with USD for one. All other
-tokens and searches are unpriced.
+`parts` contains token counts and their prices in USD per million tokens. `each` contains numbers of
+searches and their prices in USD. All other tokens and searches are unpriced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Case(NamedTuple):
     each: Parts
     cost: str | None
     unpriced_tokens: int | None = None
-    """The unpriced tokens, or None if everything has a price."""
+    """The unpriced tokens, or None if everything is priced."""
 
 
 def responses(
@@ -60,7 +60,9 @@ def responses(
 
 
 def gemini(prompt: dict[str, int], output: dict[str, int], **more: Any) -> dict[str, Any]:
-    """Return a reply of Gemini with tokens by modality. Cached tokens are in `cached`."""
+    """Return a reply of Gemini with token counts by modality. The number of cached tokens is
+    `cached`.
+    """
     cached = more.pop("cached", {})
     usage: dict[str, Any] = {
         "promptTokenCount": sum(prompt.values()),
@@ -83,7 +85,9 @@ def grounded(*queries: str) -> list[dict[str, Any]]:
 
 
 def mapped(*queries: str, web: bool = False) -> list[dict[str, Any]]:
-    """Return a reply with grounding by Google Maps, whose queries are reported like web queries."""
+    """Return a reply with Google Maps grounding. Its queries are reported like those of web
+    searches.
+    """
     (candidate,) = grounded(*queries)
     chunks = [{"maps": {"uri": "https://maps.example/1", "title": "A place"}}]
     chunks += [{"web": {"uri": "https://a.example", "title": "A page"}}] if web else []
@@ -100,7 +104,9 @@ def anthropic(**usage: Any) -> dict[str, Any]:
 def realtime(
     text: int, audio: int, output_text: int, output_audio: int, **more: int
 ) -> dict[str, Any]:
-    """`response.done` of the realtime API, whose cached tokens are given as `text_read`, ….."""
+    """Return `response.done` of the realtime API. Cached tokens are passed as `text_read` and so
+    on.
+    """
     read = {f"{name}_tokens": more.get(f"{name}_read", 0) for name in ("text", "audio", "image")}
     image = more.get("image", 0)
     details = {
@@ -121,7 +127,7 @@ def realtime(
 
 
 def chat(prompt: dict[str, int], output: dict[str, int], **more: Any) -> dict[str, Any]:
-    """Return a chat completion with details of its input and output."""
+    """Return a chat completion with details of its input and output tokens."""
     return {
         "choices": [{"message": more.pop("message", {})}],
         "usage": {
@@ -137,7 +143,7 @@ def chat(prompt: dict[str, int], output: dict[str, int], **more: Any) -> dict[st
 CITED = {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://a.example"}}]}
 
 CASES = [
-    # OpenAI's Responses: what is written to a cache has a price of its own since gpt-5.6.
+    # OpenAI's Responses API. Cache writes have their own price since gpt-5.6.
     Case(
         "responses: cache writes", "openai", "gpt-6-sol", responses(2_000, 2_000, 5_000, 200),
         ((2_000, "2"), (2_000, "0.2"), (5_000, "2.5"), (200, "10")), (), "0.0189",
@@ -155,7 +161,7 @@ CASES = [
         "responses: writes where none are sold apart", "openai", "gpt-5",
         responses(1_000, 0, 1_000, 100), ((2_000, "1.25"), (100, "10")), (), "0.0035",
     ),
-    # Searches by OpenAI's tools.
+    # Searches with OpenAI's built-in tools.
     Case(
         "responses: a web search", "openai", "gpt-5",
         responses(1_000, 0, 0, 100, ("web_search_call:search", "message")),
@@ -247,7 +253,7 @@ CASES = [
         gemini({"TEXT": 100}, {"TEXT": 10, "IMAGE": 1_290}),
         ((100, "0.3"), (10, "2.5"), (1_290, "30")), (), "0.038755",
     ),
-    # Grounding is billed per prompt before Gemini 3, and per query since.
+    # Grounding is billed per prompt before Gemini 3, and per query from Gemini 3 on.
     Case(
         "gemini 2.5: grounding", "google", "gemini-2.5-flash",
         gemini({"TEXT": 1_000}, {"TEXT": 100}, candidates=grounded("a", "b", "c")),
@@ -263,7 +269,7 @@ CASES = [
         gemini({"TEXT": 1_000}, {"TEXT": 100}, candidates=grounded()),
         ((1_000, "0.3"), (100, "2.5")), (), "0.00055",
     ),
-    # Tools without a list price: the rest of the call is priced, and the row is marked.
+    # Tools without a list price. The rest of the call is priced, and the row is marked.
     Case(
         "responses: a code interpreter and a search", "openai", "gpt-5",
         responses(1_000, 0, 0, 100, ("code_interpreter_call", "web_search_call:search")),
@@ -392,7 +398,7 @@ def test_there_are_sixty_cases() -> None:
 
 
 def test_a_stream_is_billed_as_its_reply() -> None:
-    """Tool calls are items of the stream, and its last event contains the usage and the tier."""
+    """The stream contains tool calls, and its last event contains the usage and the tier."""
     reply = responses(1_000, 0, 0, 100, ("web_search_call:search",)) | {"service_tier": "flex"}
     item = reply["output"][0]
     stream: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""The amount of work for a cost report: connections, statements and sums."""
+"""Tests the amount of work for a cost report: connections, SQL statements and totals."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60
 QUESTIONS = 6
-"""The number of statements for a report of whole days."""
+"""The number of SQL statements for a report of whole days."""
 
 
 def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
-    """Yield calls of two models, with a session for each day."""
+    """Yield calls of two models. Each day has its own session."""
     for number in range(count):
         yield LedgerEvent(
             at=START + timedelta(hours=number * 5),
@@ -40,7 +40,7 @@ def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    """Return a list to which each new connection for reading is added."""
+    """Return a list to which each new read connection is added."""
     made: list[sqlite3.Connection] = []
     connect = ledger_file.connect_reader
 
@@ -58,7 +58,7 @@ def ledger(
     monkeypatch: pytest.MonkeyPatch,
     opened: list[sqlite3.Connection],
 ) -> Iterator[Ledger]:
-    """Yield a ledger in which all but a few calls are in the daily sums."""
+    """Yield a ledger in which almost all calls are included in the daily totals."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 25)
     made = Ledger(tmp_path / "ledger.db", UTC)
     made.record_many(calls())

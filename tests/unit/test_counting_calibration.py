@@ -1,4 +1,4 @@
-"""Tests what calibration learns and ignores, its error bands, and its file."""
+"""Tests which samples calibration uses and ignores, its error bands, and its file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def conversation(seed: int, turns: int = 30) -> list[tuple[str, str]]:
 
 
 def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
-    """Predict a prompt as a context does: the last report plus the calibrated growth since."""
+    """Predict a prompt like a context: the last reported size plus the calibrated size of new
+    text.
+    """
     if calibration._last is None or estimated < calibration._last[0]:
         around = calibration.hidden if calibration._last is None else None
         return max(0, round(calibration.factor * estimated + (around[0] if around else 0.0)))
@@ -70,9 +72,10 @@ def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
 
 
 def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> list[float]:
-    """|predicted - reported| / reported of each prompt, each predicted before it is reported.
+    """Return the relative error of each prompt's prediction before its usage is reported.
 
-    The server's template costs 150 tokens once and 5 a message, of which the estimate knows 4.
+    The server's template adds 150 tokens in total and 5 tokens per message, but the estimate
+    assumes 4 per message.
     """
     calibration = ConversationCalibration(Calibrations(), "local", estimate.name)
     estimated, real, errors = 0, 150, []
@@ -88,7 +91,7 @@ def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> lis
         calibration.update(estimated, real)
         estimated += estimate.count(reply) + 4
         real += truth.count(reply) + 5
-        anchor = (estimated, real)  # the reply's output was reported
+        anchor = (estimated, real)  # the reply's output has been reported
     return errors
 
 
@@ -126,7 +129,7 @@ def test_error_is_measured_before_the_sample_is_learned() -> None:
     calibration.update(1000, 1000)
     calibration.update(2000, 2250)
 
-    # it was predicted to grow by 1000, and grew by 1250
+    # the estimate increased by 1000, and the reported number by 1250
     assert (before, calibration.error_percent) == (None, 25.0)
     assert calibration.samples == 1
 
@@ -345,7 +348,7 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
         if number % 100 == 0:
             shared.update("daily", 1000, 1500)
             shared.update_hidden("daily", 1500)
-            calibration_file.save(tmp_path, shared)  # and by a process that has just started
+            calibration_file.save(tmp_path, shared)  # also in a process that has just started
             shared = calibration_file.load(tmp_path)
 
     daily, hidden = shared.learned("daily"), shared.hidden("daily")
@@ -358,7 +361,7 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
 
 
 def test_merging_samples_increases_the_version(tmp_path: Path) -> None:
-    """Counts with other factors become invalid."""
+    """Counts that use the previous factors become invalid."""
     mine, other = Calibrations(), Calibrations()
     mine.update("mine", 1000, 1500)
     other.update("mine", 1000, 500)
@@ -381,7 +384,9 @@ K = key_of("unheard-of", "x")
 
 
 def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
-    """Both samples are kept, whichever process writes first, and no sample is applied twice."""
+    """Both processes' samples are kept, in whichever order they write, and each sample is applied
+    once.
+    """
     one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
     one.update(K, 1_000, 1_300)
     calibration_file.save(tmp_path, one)

@@ -1,4 +1,4 @@
-"""Tests the fitted estimates with documents to which they were not fitted.
+"""Tests fitted estimates with held-out documents.
 
 `tests.unit.held_out` contains some of the documents that `python -m benchmarks fit-estimates` holds
 out.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODELS = {
-    # model: (generation, largest mean error in percent; Llama 3 has a little more than the 4 of the
-    # documentation, because these texts are short)
+    # model: (generation, maximum mean error in percent). For Llama 3, it is higher than the 4 % in
+    # the documentation, because these texts are short.
     "claude-sonnet-4-5": ("claude", 8),
     "claude-opus-4-7": ("claude-4.7", 9),
     "gemini-3-pro": ("gemma", 7),
@@ -44,7 +44,7 @@ OTHERS = ("qwen2", "claude", "claude-4.7", "mistral-v3", "llama2")
 
 @pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hide optional packages."""
+    """Hide packages that are not required."""
     monkeypatch.setattr(model_tokenizers, "PACKAGED", {})
     model_tokenizers.packaged_file.cache_clear()
     yield
@@ -101,7 +101,7 @@ def test_estimate_for_unknown_models_is_centred() -> None:
 
 
 def covered(model: str, generations: tuple[str, ...]) -> tuple[dict[str, float], float]:
-    """Return the share of true counts within the band by generation, and the median of half of the
+    """Return the fraction of true counts inside the band by generation, and the median of half the
     band.
     """
     tokenizer = Tokenizers().for_model(model)
@@ -183,8 +183,8 @@ def test_kind_is_determined_by_the_beginning_of_a_text(text: str, kind: str) -> 
 
 @pytest.mark.parametrize("generation", estimators.generations())
 def test_adding_a_character_never_lowers_an_estimate(generation: str) -> None:
-    """Few documents contain emoji, rare Han and styled letters, so their weights could be
-    negative.
+    """Few documents contain emoji, rare Han or styled letters, so fitting could result in negative
+    weights.
     """
     found, base = estimators.approximation_of(generation), engine(estimators.BASE_VOCABULARY)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Tests the estimators' formulas, plug-ins, and that the heuristic's units add up."""
+"""Tests estimators and plug-ins, and that the heuristic's weights add up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_hello_world_is_2_by_default() -> None:
     [
         ("hello world", 3),  # 11 characters / 4
         ("a b c d", 4),
-        ("f(x) { return; }", 6),  # 4 words + 0.5 * 5 marks + 0.5 * 3 of code, rounded up: 8.5
+        # 4 words + 0.5 * 5 punctuation marks + 0.5 * 3 code characters = 8.5, rounded up.
+        ("f(x) { return; }", 6),
         ("'\"-'\"-", 4),
         ("x = y > z;", 7),
     ],
@@ -88,8 +89,8 @@ def test_any_text_is_at_least_one_token(text: str) -> None:
     assert named("default").estimate(text) >= 1
 
 
-# Texts of each kind to which the heuristic was not fitted. Estimates may be high, but not low.
-# `python -m benchmarks estimates` prints the errors for real files.
+# Texts of each kind that were not used for fitting the heuristic. Estimates may be too high, but
+# not too low. `python -m benchmarks estimates` prints the errors for real files.
 KINDS = {
     "code": "def percent(tokens: int, limit: int) -> int:\n    return min(100, 100 * tokens // limit)\n",
     "prose": "The last request's whole prompt, plus that reply's output, plus what came since.\n",
@@ -111,7 +112,7 @@ def test_the_default_is_near_the_real_count(kind: str) -> None:
 
 
 class Constant:
-    """A plug-in."""
+    """A plug-in whose result is constant."""
 
     name = "constant"
 
@@ -120,7 +121,7 @@ class Constant:
 
 
 class Broken(Constant):
-    """A plug-in that fails on every text."""
+    """A plug-in that always raises an exception."""
 
     name = "broken"
 
@@ -275,8 +276,8 @@ def test_valid_and_invalid_plugins(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A plug-in may be a class, a function that returns an estimator, or an estimator. An invalid
-    plug-in is reported, and the default counts.
+    """A plug-in may be a class, a factory function or an estimator. If it is invalid, this is
+    reported and the default estimator is used.
     """
     point = EntryPoint("mine", f"{__name__}:{written}", estimators.ENTRY_POINTS)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints([point]))
@@ -298,7 +299,7 @@ def test_valid_and_invalid_plugins(
 
 @pytest.mark.usefixtures("registry")
 def test_plugin_cannot_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Built-in estimators are found before plug-ins are loaded."""
+    """Built-in estimators take precedence over plug-ins."""
     points = [
         EntryPoint(name, f"{__name__}:_Halves", estimators.ENTRY_POINTS)
         for name in ("heuristic", "default")
@@ -311,7 +312,7 @@ def test_plugin_cannot_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch) 
 
 
 class _Words(estimators.Chars4):
-    """Counts one token per word, and cuts between words."""
+    """Counts words, and splits text between words."""
 
     name = "words"
     modes: ClassVar[list[str]] = []
@@ -326,7 +327,7 @@ class _Words(estimators.Chars4):
 
 
 class _Greedy(_Words):
-    """Keeps the whole text."""
+    """Returns the whole text instead of shortening it."""
 
     name = "greedy"
 
@@ -349,11 +350,10 @@ WORDS = "one two three four five six seven eight"
 def test_plugin_shortens_texts_itself(mode: Truncation, kept: str) -> None:
     estimators.register(_Words())
     tokenizer = Tokenizers(estimator="words").for_model("some-model")
-    learned = CalibratedTokenizer(
-        tokenizer, 2.0, 0.0
-    )  # two tokens per word, as reported usage has shown
+    # Reported usage has shown that there are two tokens per word.
+    learned = CalibratedTokenizer(tokenizer, 2.0, 0.0)
 
-    assert allowance(5, tokenizer, WORDS) == 2  # its band is as wide as the heuristic's
+    assert allowance(5, tokenizer, WORDS) == 2  # has the same band as the heuristic
     assert fit(WORDS, 5, mode, tokenizer).text == kept
     fitted = fit(WORDS, 5, mode, learned)
     assert (fitted.text, fitted.tokens, fitted.removed_tokens) == (

@@ -1,4 +1,6 @@
-"""Tests exact counts: every engine against tiktoken, long runs, damaged ranks, no network."""
+"""Tests exact counts: all engines against tiktoken, long runs, corrupt ranks, and no network
+access.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def test_long_text_has_the_same_count_in_pieces(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("engine_name", ["rs-bpe", "toktok"])
 def test_known_differences_between_engines_are_complete(engine_name: str, name: str) -> None:
-    """A sample of what `tests.fuzz.differences` checks in full."""
+    """Checks a sample. `tests.fuzz.differences` checks all characters."""
     texts = [
         *differences.in_contexts(differences.code_points(step=149, start=7)),
         *differences.contractions(random.Random(2), 4_000),
@@ -95,7 +97,7 @@ def test_disputed_text_is_counted_by_the_reference() -> None:
 
 
 def test_every_disputed_character_is_found() -> None:
-    """The search for first bytes in UTF-8 finds every character of the expression."""
+    """A search by the first byte in UTF-8 finds each character that the pattern matches."""
     known = exact_engines._DISPUTED.findall("".join(differences.code_points()))
     assert len(known) == 4_700
     assert all(is_disputed(f"plain {character} text") for character in known)
@@ -129,7 +131,7 @@ def test_million_equal_characters(
 
 @pytest.mark.parametrize("character", [" ", "a"])
 def test_a_million_equal_characters_are_counted_off_the_event_loop(character: str) -> None:
-    """tiktoken counts such a piece while the event loop runs."""
+    """tiktoken counts this single piece on a worker while the event loop runs."""
     assert engine("o200k_base").count(character * MILLION) == RUNS[character][0]
 
 
@@ -141,7 +143,7 @@ def test_a_million_equal_characters_are_counted_off_the_event_loop(character: st
 def test_long_runs_of_blanks_are_counted_exactly(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tested on short runs, which tiktoken can still count as a whole."""
+    """The test uses short runs, which tiktoken can still count as a whole."""
     few = text.format(*[" \t" * 40] * 2)
     truth = len(Reference(name).tokens(few))
     blanks = f"[{exact_engines.BLANK}]"
@@ -179,7 +181,7 @@ def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_engine_is_loaded_by_its_first_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listing models names their engines without loading 33 MB of tables."""
+    """Listing the models must not load the engines, which need 33 MB of tables."""
     loads, real = list[str](), exact_engines._rs_bpe
 
     def load(name: str) -> Any:

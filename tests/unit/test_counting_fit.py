@@ -1,4 +1,4 @@
-"""Tests that fitted texts are within the limit, and that characters and lines stay whole."""
+"""Tests that shortened text is within the limit, and that characters and lines are not split."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_no_character_is_split(character: str, mode: Mode) -> None:
 
 
 class Guess(Tokenizer):
-    """Estimates a quarter of the characters, with a configurable error band."""
+    """Estimates one token per four characters, with a configurable error band."""
 
     name = "guess"
     method: Method = "estimate"
@@ -171,9 +171,7 @@ def test_fit_reserves_the_error_band_of_estimates(error: float | None, aim: int)
 
 
 class Odd(Tokenizer):
-    """A tokenizer whose counts decrease as a text grows and never add up, as those of a plug-in
-    may.
-    """
+    """A tokenizer whose counts are not monotonic and not additive, as is possible for a plug-in."""
 
     name = "odd"
 

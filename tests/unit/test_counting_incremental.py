@@ -1,4 +1,4 @@
-"""Incremental counts equal full ones, and tokenize only what an edit touched."""
+"""Tests that incremental counts equal full counts, and tokenize only text near an edit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASES = ("o200k_base", "cl100k_base")
 
 
 class Recording(Tokenizer):
-    """An exact tokenizer that records what it counts."""
+    """An exact tokenizer that records the texts it counts."""
 
     def __init__(self, has_safe_cuts: bool = True, name: str = "recording") -> None:
         self.name = name
@@ -45,7 +45,7 @@ class Recording(Tokenizer):
 
 
 class Scaled(Tokenizer):
-    """Multiplies another tokenizer's counts by three, with a minimum of one."""
+    """Multiplies the counts of another tokenizer by three. The minimum is one."""
 
     name = "scaled"
     method: Method = "estimate"
@@ -80,7 +80,7 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_edits_count_as_tiktoken_does(seed: int) -> None:
-    """A short run of `python -m tests.fuzz.soak`."""
+    """Runs `python -m tests.fuzz.soak` briefly."""
     soak.soak_document(seed, 60, BASES)
 
 
@@ -100,7 +100,7 @@ EDITS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 20), TEXTS), max_
 def test_several_edits_before_one_count(
     text: str, changes: list[tuple[int, int, str]], piece: int, name: str
 ) -> None:
-    """Edits may touch pieces that were never counted."""
+    """An edit may affect pieces that have not been counted yet."""
     doc = TextDocument("untitled:x", text, piece_characters=piece)
     document_tokens(doc, engine(name))
     for start, length, new in changes:
@@ -229,7 +229,7 @@ def test_stopped_background_count_continues_later() -> None:
 
 
 def test_counting_while_editing() -> None:
-    """Workers count snapshots of a document while it is edited, and every count is exact."""
+    """Workers count snapshots of a document while it is being edited. All counts are exact."""
     rng = random.Random(7)
     for name in BASES:
         doc = code(60_000)

@@ -1,5 +1,5 @@
-"""Tests pictures, clips and tool prompts with the examples on the vendors' pages, and the
-margins.
+"""Tests pictures, clips and tool prompts with the examples in the vendors' docs, and the margins of
+error.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Unce
         ("gpt-4o", (2048, 4096), "high", 1105),
         ("gpt-4o", (4096, 8192), "low", 85),
         ("gpt-5.1", (1024, 1024), "auto", 70 + 4 * 140),
-        # The same page: patches, within the budget and over it.
+        # OpenAI, "Images and vision": patches, within and above the limit.
         ("gpt-6-astra", (1024, 1024), "high", 1229),
         ("gpt-6-astra", (2048, 2048), "high", 3000),
         ("gpt-6-astra", (4096, 512), "high", 2458),
         ("gpt-5.4", (1024, 1024), "high", 1229),
         ("gpt-5.4", (2048, 2048), "high", 3000),
         ("gpt-4.1-mini", (1024, 1024), "auto", 1659),
-        # The table of details on the same page.
+        # OpenAI, "Images and vision": the table of detail levels.
         ("gpt-5.6-sol", (4096, 4096), "auto", 19661),  # unscaled: 128 * 128 patches
         ("gpt-5.6-terra", (4096, 4096), "low", 308),  # within 512: 16 * 16
         ("gpt-5.5", (6000, 6000), "auto", 12000),  # 10,000 patches
-        ("gpt-5.4", (6000, 6000), "auto", 3000),  # as `high`
-        ("gpt-5.4", (2048, 2048), "low", 4916),  # 6,144 patches: more than `high`
-        ("gpt-5.2", (4096, 4096), "high", 4916),  # 2,048 a side
-        ("o4-mini", (1800, 2400), "auto", 2498),  # 1,452 patches, as in an earlier edition
-        # Anthropic, "Vision": both tiers.
+        ("gpt-5.4", (6000, 6000), "auto", 3000),  # same as `high`
+        ("gpt-5.4", (2048, 2048), "low", 4916),  # 6,144 patches, which is more than `high` allows
+        ("gpt-5.2", (4096, 4096), "high", 4916),  # each side is scaled to 2,048
+        # 1,452 patches, as in an earlier version of the page.
+        ("o4-mini", (1800, 2400), "auto", 2498),
+        # Anthropic, "Vision": both sizes.
         ("claude-sonnet-4-5", (200, 200), "auto", 64),
         ("claude-sonnet-4-5", (1000, 1000), "auto", 1296),
         ("claude-sonnet-4-5", (1092, 1092), "auto", 1521),
@@ -184,7 +185,7 @@ def test_clip_of_never_raises(data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "block", "tokens"),
     [
-        # Google, "Media resolution": audio per second, frames of video.
+        # Google, "Media resolution": audio per second, and video frames.
         ("gemini-3.8-flash", inline("audio/wav", wav(10)), 250),
         ("gemini-2.5-flash", inline("audio/wav", wav(10)), 320),
         ("gemini-3.8-flash", inline("video/mp4", mp4(60)), 60 * (70 + 25)),
@@ -195,7 +196,7 @@ def test_clip_of_never_raises(data: str) -> None:
             60 * (280 + 25),
         ),
         ("gemini-3.8-flash", inline("video/mp4", mp4(60), videoMetadata={"fps": 2}), 60 * 165),
-        # OpenAI, "Managing costs" of realtime: one token for 100 ms of a user's audio.
+        # OpenAI, "Managing costs" for realtime: one token per 100 ms of a user's audio.
         ("gpt-audio", {"type": "input_audio", "input_audio": {"data": wav(10)}}, 100),
         ("gpt-audio", inline("application/pdf", "JVBERi0="), FILE_TOKENS),
     ],
@@ -237,7 +238,7 @@ PDF = "application/pdf"
         (pdf(12), 12),
         (pdf(12, nested=True), 12),
         (pdf(7, packed=True), 7),
-        (pdf(3_000), 3_000),  # an array of 24 KB stands between the type and the count
+        (pdf(3_000), 3_000),  # an array of 24 KB is between the type and the count
         ("data:application/pdf;base64," + pdf(3), 3),
         (base64.b64encode(b"%PDF-1.4\n1 0 obj<</Linearized 1/L 9/N 44/T 1>>endobj").decode(), 44),
         (base64.b64encode(b"<< /Type /Pages /Count 9 >>").decode(), None),  # not a PDF
@@ -261,10 +262,10 @@ def test_page_count_never_raises(data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "least", "tokens", "most"),
     [
-        # Anthropic, "PDF support": 1,500 to 3,000 per page; 1,592 to 2,481 were measured.
+        # Anthropic, "PDF support": 1,500 to 3,000 tokens per page. We measured 1,592 to 2,481.
         ("claude-opus-5", 1_500, 2_250, 3_000),
         ("claude-haiku-4-5", 1_500, 2_250, 3_000),
-        # Google, "Media resolution" and "Document understanding"; 560 were measured.
+        # Google, "Media resolution" and "Document understanding". We measured 560 tokens.
         ("gemini-3.8-flash", 560, 560, 560),
         ("gemini-2.5-pro", 258, 258, 258),
     ],
@@ -281,9 +282,7 @@ def test_page_tokens_equal_the_vendors_published_numbers(
 
 
 def test_openai_page_counts_its_text_and_picture() -> None:
-    """The vendor does not publish the picture's size, so the margin covers 0 to twice the
-    tokens.
-    """
+    """The vendor does not publish the size of the page's picture, so the margin is 100 %."""
     page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
     assert page.margin == page.tokens > 1_000
     low = clip_tokens(

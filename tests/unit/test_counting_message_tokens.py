@@ -1,4 +1,4 @@
-"""Tests messages and tools: OpenAI's published figures, every vendor's format, pictures,
+"""Tests counts of messages and tools: OpenAI's published example, all formats, pictures, and
 methods.
 """
 
@@ -21,8 +21,8 @@ from sidecar.messages.media import size_of
 
 TOKENIZERS = Tokenizers()
 
-# The example in OpenAI's cookbook "How to count tokens with tiktoken", with the usage that the API
-# reported.
+# The example in OpenAI's cookbook "How to count tokens with tiktoken", and the usage reported by
+# the API.
 JARGON = [
     {
         "role": "system",
@@ -149,7 +149,7 @@ def test_tool_has_the_same_count_in_every_format(model: str) -> None:
 
 
 class Watched(Tokenizer):
-    """A tokenizer that records what it counts."""
+    """A tokenizer that records the texts it counts."""
 
     name = "watched"
 
@@ -172,7 +172,7 @@ def test_a_tool_set_is_counted_once() -> None:
 
 
 def test_cached_tool_set_uses_the_current_band() -> None:
-    """Reports that confirm a factor leave it unchanged but narrow its band."""
+    """A report that confirms the factor does not change it, but makes the band narrower."""
     plain = TOKENIZERS.for_model("llama-3.3-70b")
     first, then = (
         count_tools(
@@ -186,7 +186,9 @@ def test_cached_tool_set_uses_the_current_band() -> None:
 
 
 def test_priming_tokens_widen_the_band() -> None:
-    """The band contains half of the three unpublished tokens."""
+    """The number of tokens before a reply is unpublished, so the band includes half of the three
+    tokens.
+    """
     message = {"role": "user", "content": "hello"}
 
     def doubt(model: str) -> float:
@@ -379,7 +381,7 @@ NESTED = st.dictionaries(st.sampled_from(KEYS), LEAVES | BLOCKS | st.lists(BLOCK
 JSON = LEAVES | NESTED | st.lists(NESTED, max_size=2)
 
 
-@settings(deadline=None)  # the first one loads a vocabulary
+@settings(deadline=None)  # the first count loads a vocabulary
 @given(messages=st.lists(JSON, max_size=3), tools=st.lists(JSON, max_size=3))
 def test_counting_never_raises_for_any_message(messages: list[Any], tools: list[Any]) -> None:
     assert count(messages, "gpt-5", tools).tokens >= 0

@@ -1,4 +1,4 @@
-"""Tests SentencePiece vocabularies from a `.model` file and from the header of a GGUF file."""
+"""Tests SentencePiece vocabularies from `.model` files and GGUF headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TEXTS = st.lists(
 
 @cache
 def trained(kind: str) -> bytes:
-    """Train a small SentencePiece model: BPE like Llama 2's, or Unigram."""
+    """Train a small SentencePiece model, either BPE (like Llama 2) or Unigram."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SAMPLE),
@@ -72,7 +72,7 @@ def test_sentencepiece_file_is_recognised_by_its_first_bytes(kind: str, tmp_path
 
 
 def pieces() -> tuple[list[str], list[float], list[int]]:
-    """Return the pieces, scores and types that a converter writes into a GGUF header."""
+    """Return the pieces, scores and types for a GGUF header."""
     model = library("bpe")
 
     def kind(one: int) -> int:

@@ -1,6 +1,4 @@
-"""Tests that the features of a text are the sum of its pieces' features at every safe
-split point.
-"""
+"""Tests that the features of text are the sum of its pieces' features, at all safe split points."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\u0301\u00a0"
-"""A character of every class, including those at safe split points."""
+"""A character of each class, including those around safe split points."""
 
 
 def differing(text: str) -> list[str]:
-    """Return the features whose sum over the pieces differs from the whole text, at any split
+    """Return the features for which the sum over the pieces differs from the whole, at any split
     point.
     """
     summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))
@@ -44,8 +42,8 @@ def test_features_of_documents_add_up() -> None:
 
 @pytest.mark.parametrize("text", ["uno y dos ", "        y= 1 y , y.\n", "x y y y1 y. Y y\ny\ty "])
 def test_features_of_a_single_cyrillic_letter_add_up(text: str) -> None:
-    """A word between blanks is a feature of Spanish, and a split point may lie before its last
-    blank.
+    """A single-letter word between blanks is a feature of Spanish. A split point may precede the
+    second blank.
     """
     assert_none_differs((text, text * 100))
 

@@ -1,4 +1,4 @@
-"""Tests which tokenizer counts for a model: a configured file, an engine, a package or an
+"""Tests which tokenizer is used for a model: a configured file, an engine, a package or an
 approximation.
 """
 
@@ -40,7 +40,8 @@ def test_claude_is_calibrated_by_generation() -> None:
     text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 50
 
     assert (before.method, since.method) == ("calibrated", "calibrated")
-    assert before.count(text) == pytest.approx(899, rel=0.13)  # fitted to ctok
+    # These are the counts of ctok, to which the estimates were fitted.
+    assert before.count(text) == pytest.approx(899, rel=0.13)
     assert since.count(text) == pytest.approx(1249, rel=0.2)
     for tokenizer in (before, since):
         band = tokenizer.band(tokenizer.count(text), text)
@@ -55,9 +56,7 @@ def test_unknown_model_is_estimated() -> None:
     assert (tokenizer.name, tokenizer.method) == ("unknown~o200k_base", "estimate")
     band = tokenizer.band(1_000, "plain words " * 90)
     assert band is not None
-    assert (
-        15 < band < 100
-    )  # wide, because any vocabulary is possible, including older ones and Claude's
+    assert 15 < band < 100  # the band is wide, because the model may have any vocabulary
     assert tokenizer.count("hello world") == 2
     assert tokenizer.count("") == 0
 
@@ -235,7 +234,7 @@ def test_settings_entries_are_accepted(tmp_path: Path) -> None:
 
 
 def test_fallback_counts_documents_and_texts_alike(tmp_path: Path) -> None:
-    """The fallback for an unreadable file scales a sum of pieces once, not each piece."""
+    """If a file is unreadable, the fallback scales the total of all pieces, not each piece."""
     missing = Tokenizers([TokenizerFile(models=("claude-*",), file=str(tmp_path / "missing.json"))])
     stand_in, own = (known.for_model("claude-opus-4-6") for known in (missing, Tokenizers()))
     text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 2_000

@@ -1,5 +1,5 @@
-"""Tests that vocabulary files have the counts of the `tokenizers` library, and safe split
-points.
+"""Tests that counts with vocabulary files equal those of the `tokenizers` library, and that split
+points are safe.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ WRITTEN = [pattern for pattern in PATTERNS if pattern.splits]
 
 @cache
 def trained(pattern: Pattern) -> bytes:
-    """Return a small `tokenizer.json` that splits by `pattern`."""
+    """Train a small tokenizer that splits by `pattern`, and return its `tokenizer.json`."""
     tokenizer = Tokenizer(models.BPE())
     splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pattern.splits[0]]
     last = pre_tokenizers.ByteLevel(
@@ -195,7 +195,7 @@ def test_lone_surrogates_count_as_the_replacement_character(text: str) -> None:
 
 
 def rank_lines(count: int) -> bytes:
-    """Return a rank file with all bytes and some pairs of them."""
+    """Return a rank file with all bytes and some pairs of bytes."""
     tokens = [bytes([n]) for n in range(256)]
     tokens += [bytes([n // 256 % 256, n % 256]) for n in range(256, 65_536 + 256)]
     tokens += [b"\0\0" + token for token in tokens[256:]]
@@ -254,12 +254,12 @@ def test_tekken_file_uses_the_declared_number_of_tokens(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocab}))
 
     tokenizer = load_tekken(tmp_path / "tekken.json", "mine")
-    assert tokenizer.count("abc") == 2  # "abc" is the 258th token, and 257 are in use
+    assert tokenizer.count("abc") == 2  # "abc" is the 258th token, but only 257 are in use
     assert tokenizer.has_safe_cuts
 
 
 def gguf(pattern: Pattern, pre: str) -> bytes:
-    """Return the header of a GGUF model with the trained vocabulary."""
+    """Return the GGUF header of a model with the trained vocabulary."""
     model = json.loads(trained(pattern))["model"]
     tokens = [token.encode() for token in sorted(model["vocab"], key=model["vocab"].get)]
     merges = [" ".join(merge).encode() for merge in model["merges"]]

@@ -1,4 +1,6 @@
-"""Links, files, tests, members, commands and settings that the documentation names must exist."""
+"""Tests that the documentation names only existing links, files, tests, fields, commands and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
 @cache
 def names_in(path: Path) -> set[str]:
-    """Return the test names of a file."""
+    """Return the names of the tests in a file."""
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -56,7 +58,7 @@ def test_named_tests_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_named_files_exist(page: Path) -> None:
-    """Paths are relative to the root, to the package, or to the page's own folder."""
+    """Paths may be relative to the root, the package, or the folder of the page."""
     named, places = CODE.findall(page.read_text("utf-8")), (ROOT, ROOT / "sidecar", page.parent)
     assert [file for file in named if not any((at / file).exists() for at in places)] == []
 
@@ -84,7 +86,7 @@ def test_named_members_exist(page: Path) -> None:
 
 @cache
 def identifiers() -> set[str]:
-    """Return the names in our code: modules, folders, classes, functions, parameters and
+    """Return all names in our code: modules, folders, classes, functions, parameters and
     attributes.
     """
     found = set[str]()
@@ -112,9 +114,8 @@ def test_names_in_the_glossarys_code_column_exist() -> None:
     rows = [row.split("|")[3] for row in page.splitlines() if row.count("|") == 4]
     named = {name for cell in rows for name in re.findall("`([^`]+)`", cell)}
     assert len(named) > 80
-    known = "\n".join(
-        identifiers()
-    )  # a word is a whole name or a part of one; a capitalised word is a class
+    # Words may be whole names or parts of names. Capitalised words are classes.
+    known = "\n".join(identifiers())
     classes = {name.partition(".")[0] for name in named if name[0].isupper() and name != "AT_LEAST"}
     assert classes - {*members(), "Store"} == set()
     words = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name) for name in named}
@@ -123,7 +124,7 @@ def test_names_in_the_glossarys_code_column_exist() -> None:
 
 @cache
 def names_of_vscode() -> set[str]:
-    """Return the extension's settings and commands, and the server's own commands."""
+    """Return the extension's settings and commands, and the server's commands."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))["contributes"]
     parts = manifest["configuration"]
     settings = [key for part in parts for key in part["properties"]] if isinstance(parts, list) else parts["properties"]  # fmt: skip

@@ -1,6 +1,4 @@
-"""Every method, setting and command has a row in docs/reference/promises.md, and each row is
-correct.
-"""
+"""Tests that docs/reference/promises.md has a correct row for each method, setting and command."""
 
 from __future__ import annotations
 
@@ -31,13 +29,13 @@ ROWS = ROW.findall(PAGE.read_text("utf-8"))
 
 
 def of(heading: str) -> set[str]:
-    """Return the names in a table."""
+    """Return the names in the first column of a table."""
     part = PAGE.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return {found[0] for found in ROW.findall(part)}
 
 
 def verbs(group: click.Group, before: str = "") -> Iterator[str]:
-    """Return the commands of the command line, including those of groups."""
+    """Return the commands of the command line, including subcommands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -48,13 +46,13 @@ def verbs(group: click.Group, before: str = "") -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """Return a heading's anchor as GitHub creates it."""
+    """Return the anchor that GitHub creates for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 @cache
 def sections(page: Path) -> dict[str, str]:
-    """Return the text under each heading by anchor, including its subsections."""
+    """Return the text below each heading, including its subsections, by anchor."""
     found: dict[str, str] = {}
     text = re.sub(r"^```.*?^```", lambda code: code[0].replace("\n#", "\n "), page.read_text("utf-8"), flags=re.M | re.S)  # fmt: skip
     heads = list(re.finditer(r"^(#+) (.+)$", text, re.M))
@@ -81,7 +79,7 @@ def test_every_command_of_the_command_line_has_a_row() -> None:
 
 
 def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Return the commands of the command line by name."""
+    """Return the commands of the command line, by name."""
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         assert command
@@ -91,8 +89,8 @@ def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.
 
 
 def test_options_with_a_row_belong_to_the_named_commands() -> None:
-    """A row names an option as "`option` of `command` and `command`". Every command that prints
-    has `--json`.
+    """A row names an option as "`option` of `command` and `command`". All commands that print
+    results have `--json`.
     """
     known = {name: {opt for one in it.params for opt in one.opts} for name, it in commands(main)}
     rows = re.findall(r"^\| `(--[\w-]+)` of ([^|]+) \|", PAGE.read_text("utf-8"), re.M)
@@ -128,7 +126,7 @@ def test_promises_about_faults_name_existing_tests() -> None:
 
 @cache
 def functions_of(file: Path) -> set[str]:
-    """Return the functions of a file."""
+    """Return the functions in a file."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     nodes = ast.walk(ast.parse(file.read_text("utf-8")))
     return {node.name for node in nodes if isinstance(node, kinds)}

@@ -1,4 +1,4 @@
-"""The documentation site, built as it is published."""
+"""Tests the documentation site as it is published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python editors/generate_types.py` writes the editors' types from the schema."""
+"""Tests that `python editors/generate_types.py` generates the editors' types from the schema."""
 
 from __future__ import annotations
 

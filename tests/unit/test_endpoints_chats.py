@@ -1,4 +1,4 @@
-"""Tests that messages and tools of every vendor's format are converted to OpenAI's."""
+"""Tests that messages and tools in any vendor's format are converted to OpenAI's format."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TURNS: list[dict[str, Any]] = [
 
 
 def told(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return messages in a form that does not depend on how JSON is written."""
+    """Return messages in a form that is independent of how their JSON is formatted."""
     rows: list[tuple[Any, ...]] = []
     for message in openai_messages(messages):
         content = message["content"]

@@ -1,4 +1,4 @@
-"""Tests the vendors' count endpoints: recognised by host, never probed with a POST request."""
+"""Tests the vendors' count endpoints, which are recognised by host and never probed with POST."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cloud(name: str) -> Cloud:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let a vendor's host name resolve to this machine."""
+    """Make a vendor's host name resolve to this machine."""
 
     def as_cloud(name: str) -> None:
         monkeypatch.setattr(endpoint_module, "find_cloud", lambda _: cloud(name))
@@ -320,7 +320,9 @@ MODELS_THAT_ARE_PATHS = (
 async def test_model_name_cannot_change_the_request_path(
     name: str, model: str, pretend: Any
 ) -> None:
-    """Each request goes to the vendor's count endpoint, or to a path below its models."""
+    """Requests are only sent to the vendor's count endpoint, or to paths under its list of
+    models.
+    """
     pretend(name)
     routes = VENDORS[name][0]
     counts = {path.rpartition("m-1")[2] for method, path in routes if method == "POST"}

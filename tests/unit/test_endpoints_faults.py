@@ -1,6 +1,4 @@
-"""Tests servers that fail in every way: each failure is a miss with a reason, within the time
-limit.
-"""
+"""Tests endpoints that fail. Each failure has a reason and is returned within the time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ HTML = Canned(body=b"<!doctype html><html><body>Welcome</body></html>")
 
 
 PATIENCE = 60.0
-"""Seconds to wait for things that usually take much less."""
+"""How long to wait for things that usually take much less time, in seconds."""
 
 
 async def hang(_: Asked) -> Canned:
@@ -105,7 +103,7 @@ FAULTS: dict[str, tuple[Callable[[], FakeServer], str]] = {
 
 @pytest.fixture
 def short_times(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Use a quarter of the timeouts, so that tests of hanging servers take less time."""
+    """Reduce timeouts to a quarter, so that tests of hanging servers take less time."""
 
     def shorten(case: str) -> None:
         assert (endpoint_module.PROBE_SECONDS, http_module.REQUEST_SECONDS) == (2.0, 2.0)

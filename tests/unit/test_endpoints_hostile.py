@@ -1,4 +1,4 @@
-"""Tests that the answers of malicious servers fill no memory, block nothing and print nothing."""
+"""Tests that responses of malicious servers use little memory, block nothing and print nothing."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 ONE_MB = 1_000_000
 MOST_MEMORY = 96 * ONE_MB
-"""Four times the size limit of a body, plus the largest memory for JSON of that size."""
+"""Four times the maximum size of a body, plus the maximum memory for parsing JSON of this size."""
 CONTENTS = 400 * ONE_MB
 
 
 @pytest.fixture(autouse=True)
 def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable time limits, because these tests are about limits of size."""
+    """Disable time limits, because these tests are about size limits."""
     monkeypatch.setattr(http_module, "REQUEST_SECONDS", 60.0)
     monkeypatch.setattr(endpoint_module, "PROBE_SECONDS", 60.0)
 
 
 def gzipped(times: int) -> bytes:
-    """Return a body of at most a kilobyte whose innermost coding holds CONTENTS."""
+    """Return a body of at most one kilobyte that decompresses to CONTENTS."""
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9) as file:
         for _ in range(CONTENTS // ONE_MB):
@@ -66,7 +66,7 @@ BOMBS = {
 
 
 async def memory_for(server: FakeServer, miss: str | None) -> int:
-    """Return the most bytes that Python allocated until a text was counted or missed."""
+    """Return the peak memory that Python allocated until the count succeeded or failed."""
     endpoints = server.endpoints()
     tracemalloc.start()
     try:
@@ -238,9 +238,7 @@ async def test_long_ollama_parameters_do_not_block_the_server(parameters: str) -
 
 
 async def _raw(answer: AsyncIterator[bytes]) -> tuple[Miss | EndpointCount, int]:
-    """Answer each request with these bytes. Return the result and the number of bytes that were
-    sent.
-    """
+    """Answer each request with these bytes, and return the result and the number of bytes sent."""
     written = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -344,7 +342,9 @@ def test_shown_url_contains_no_secret(url: str) -> None:
 
 
 async def test_server_with_an_untrusted_certificate_gets_no_request(tmp_path: Path) -> None:
-    """The handshake fails, so neither key nor model name is sent. A trusted server is used."""
+    """The TLS handshake fails, so neither the key nor the model name is sent. A trusted server is
+    used.
+    """
     pem = Path(__file__).parents[1] / "fixtures" / "self-signed.pem"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)

@@ -1,6 +1,6 @@
-"""Tests counts by LM Studio's SDK: only of loaded models, and a miss if anything fails.
+"""Tests counts with LM Studio's SDK: only loaded models are used, and failures are handled.
 
-A module with the interface of the SDK replaces it, because LM Studio is not available here.
+LM Studio is not available here, so a module with the same interface replaces the SDK.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELLO = "hello world, how many tokens are you?"
 
 @dataclass
 class FakeSdk:
-    """Records calls of the SDK, and fails on request."""
+    """Records calls of the SDK. The test can make them fail."""
 
     loaded: list[str] = field(default_factory=lambda: ["tiny"])
     failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""Tests that servers and their models are recognised with few requests."""
+"""Tests that servers and their models are detected with few requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a slow server gets only requests whose callers still wait, the newest first."""
+"""Tests that a slow server receives only requests that are still needed, the newest first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable timeouts, so that the tests also pass on slow machines."""
+    """Disable timeouts, so that the tests pass on slow machines."""
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", PATIENCE)
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", PATIENCE)
 
 
 def held(server: FakeServer) -> asyncio.Event:
-    """Answer texts only once the event is set."""
+    """Delay responses to text counts until the event is set."""
     real, gate = server.routes["POST", "/tokenize"], asyncio.Event()
 
     async def slow(asked: Asked) -> Canned:
@@ -37,7 +37,7 @@ def held(server: FakeServer) -> asyncio.Event:
 
 
 def texts(server: FakeServer) -> list[str]:
-    """Return the texts that were sent to be counted."""
+    """Return the texts that the server was asked to count."""
     return [one.body["content"] for one in server.asked if one.path == "/tokenize"]
 
 
@@ -100,8 +100,8 @@ async def test_unsent_request_does_not_change_the_servers_status() -> None:
 
 
 async def test_restart_is_noticed_after_the_caller_stopped_waiting() -> None:
-    """The first answer shows that the server was restarted, but its models have not been requested
-    yet.
+    """The first response shows that the server has been restarted, but its models have not been
+    requested yet.
     """
     async with llamacpp("tiny") as server:
         endpoints = server.endpoints("tiny")

@@ -1,4 +1,4 @@
-"""Tests the messages for mistakes in the configuration of a model server."""
+"""Tests the messages about mistakes in the configuration of an endpoint."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ KEY = "LLAMA_API_KEY"
 
 
 async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
-    """Return the reason why the endpoint does not count. The miss of a count has the same
-    reason.
-    """
+    """Return why the endpoint does not count. A failed count must give the same reason."""
     endpoints = Endpoints([declared], True, environment)
     found = await endpoints.count_text("tiny", "hello world")
     [row] = endpoints.capabilities()
@@ -109,7 +107,9 @@ UNASKED = [
 async def test_a_count_reports_why_no_endpoint_was_asked(
     written: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server and the command line give the same reason; an exact count needs no server."""
+    """The server and the command line give the same reason. Exact counts do not need an
+    endpoint.
+    """
     config, file = tmp_path / "config.toml", tmp_path / "a.md"
     config.write_text(f'model = "tiny"\n[tokenize]\n{written}')
     file.write_text("hello world\n")

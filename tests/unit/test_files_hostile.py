@@ -1,4 +1,4 @@
-"""Hostile folders are walked to the end: deeply nested ones, and any `.gitignore`."""
+"""Tests that searching hostile folders ends, including very deep folders and any `.gitignore`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def deep(root: Path) -> Iterator[Path]:
-    """A root with folders nested deeper than Python's recursion limit, which is removed after the
-    test.
+    """A root folder whose subfolders are nested deeper than Python's recursion limit. Removed after
+    the test.
     """
     folders = [root]
     for _ in range(DEPTH):
@@ -46,7 +46,7 @@ def deep(root: Path) -> Iterator[Path]:
 
 
 def walked(root: Path) -> tuple[set[str], list[SkippedPath]]:
-    """Return the names that a walk finds, and the names that it skips."""
+    """Return the names of the files that are found and skipped."""
     found = list(find([str(root)]))
     files = {os.path.relpath(one.path, root) for one in found if isinstance(one, File)}
     skipped = [one for one in found if isinstance(one, SkippedPath)]

@@ -1,4 +1,4 @@
-"""git in a hostile repository: no program that its configuration or its folders name is executed."""
+"""Tests git in a hostile repository. Programs from its configuration or folders must not be run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import hostile
 if TYPE_CHECKING:
     from tests.hostile import Hostile
 
-# Ordinary git triggers each of them, so the traps work.
+# These traps work, because ordinary git triggers each of them.
 ORDINARY = {
     ("status",): {"fsmonitor", "hook", "module-fsmonitor", "module-clean", "module-hook"},
     ("diff", "HEAD", "--", "CLAUDE.md"): {"external", "clean", "smudge"},
@@ -38,7 +38,9 @@ VERBS = [
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
-    """The hostile repository as the current folder, with its subfolders on PATH in every spelling."""
+    """The hostile repository as the current folder. PATH contains its subfolders in all
+    spellings.
+    """
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     made = hostile.make(tmp_path)
@@ -70,13 +72,13 @@ def test_no_trap_is_triggered(
 def test_a_check_against_a_revision_runs_nothing_else(
     repository: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command counts and compares in the hostile repository, and starts only git."""
+    """In the hostile repository, the command starts only git."""
     poison_path(repository, monkeypatch)
     program = Path(sys.executable).parent / "token-sidecar"
     command = [str(program), "check", "--diff", "main", "CLAUDE.md", "lazy.md"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert repository.fired() == set()
-    # The blob is missing and would have to be fetched: this is reported, and nothing is fetched.
+    # The blob is missing. This is reported, and git does not fetch the blob.
     assert done.returncode == 2
     assert "git cannot compare" in done.stderr
     hostile.give_back(repository)
@@ -118,7 +120,7 @@ def test_a_folder_that_contains_the_home_belongs_to_the_user(
 def test_a_link_in_the_repository_to_an_outside_program_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is an outside link that leads into the repository."""
+    """A link outside of the repository that points into the repository is not used, either."""
     outside, inside = tmp_path / "outside", tmp_path / "repository/bin"
     for folder in (outside, inside):
         folder.mkdir(parents=True)
@@ -139,7 +141,7 @@ def test_a_link_in_the_repository_to_an_outside_program_is_not_used(
 def test_unreadable_path_entries_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry is locked, or has a name that no file system accepts."""
+    """The entry is unreadable, or has a name that is invalid on all file systems."""
     locked = tmp_path / "locked"
     (locked / "bin").mkdir(parents=True)
     locked.chmod(0)

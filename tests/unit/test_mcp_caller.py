@@ -1,4 +1,4 @@
-"""Tests which agent and session a call of a tool is assigned to."""
+"""Tests which agent and session a tool call is assigned to."""
 
 from __future__ import annotations
 

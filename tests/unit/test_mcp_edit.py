@@ -1,4 +1,4 @@
-"""Tests edits of clients' JSON files, and the changes that `mcp --install` makes."""
+"""Tests edits of clients' JSON files, and the changes made by `mcp --install`."""
 
 from __future__ import annotations
 

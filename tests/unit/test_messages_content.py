@@ -1,4 +1,4 @@
-"""Tests that counting, conversations and endpoints read every message format alike."""
+"""Tests that counts, conversations and endpoints interpret all message formats in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests replies of every vendor: whole and streamed, complete and cut off inside a tool call."""
+"""Tests replies of all vendors, both complete and streamed, and those that end inside a tool
+call.
+"""
 
 from __future__ import annotations
 
@@ -385,7 +387,7 @@ def test_reader_never_crashes(response: object, format: str | None) -> None:
 
 
 def test_failed_call_has_no_arguments() -> None:
-    """The text of a call without parameters may be missing, but only in a complete reply."""
+    """Only in a complete reply may a tool call without parameters have no arguments."""
     packets = [
         {"type": "toolCallGenerationStart", "toolCallId": "c"},
         {"type": "toolCallGenerationNameReceived", "name": "write"},

@@ -1,4 +1,4 @@
-"""Tests that the usage of every vendor is read as the same parts, which do not overlap."""
+"""Tests that the usage of all vendors is converted to the same parts, which do not overlap."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:
-    """Return input, cache reads, cache writes, one-hour writes, output, reasoning and prompt
-    tokens.
+    """Return the tokens for input, cache reads, cache writes, one-hour writes, output, reasoning
+    and prompt.
     """
     assert usage is not None
     return (

@@ -1,4 +1,6 @@
-"""Tests that the catalogue has windows from the offline price list, and never blocks or raises."""
+"""Tests that the catalogue knows the windows in the offline price list, and never blocks or
+raises.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from sidecar.models.names import parse
         ("anthropic/claude-haiku-4.5", 200_000),
         ("gemini-2.5-pro", 1_048_576),
         ("deepseek-v3.2", 128_000),
-        # The window of a local server depends on how it was started.
+        # The window of a local server depends on its start options.
         ("Qwen2.5-7B-Instruct-Q4_K_M.gguf", None),
         ("llama3.1:8b", None),
         ("some-model-of-mine", None),

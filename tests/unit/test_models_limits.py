@@ -1,4 +1,6 @@
-"""Tests windows, prompt limits and output limits, including models that the price list lacks."""
+"""Tests context windows, prompt limits and output limits, including models missing from the price
+list.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ OTHERWISE = {
 
 
 def test_published_windows_agree_with_the_list() -> None:
-    """The table is used for future models, so it must be right for current ones."""
+    """The table is meant for future models, so it must be right for current ones."""
     catalogue.warm()
     listed = [
         (model.id, parse(model.id).bare, model.context_window)
@@ -214,9 +216,9 @@ def test_suggested_models_can_hold_the_prompt() -> None:
 
 
 def test_every_listed_model_has_a_window() -> None:
-    """A failure after an update of genai-prices names the models that need a row. Models without a
-    window (pictures, speech, models that are no longer offered) are in the fixture. A model in the
-    fixture may have a window by now.
+    """If this fails after an update of genai-prices, add rows for the listed models. Models without
+    a context window (such as for pictures and speech) are listed in the fixture. Remove those that
+    have one now.
     """
     catalogue.warm()
     unknown = {

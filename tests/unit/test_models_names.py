@@ -1,4 +1,4 @@
-"""Tests that model names are parsed as people write them."""
+"""Tests that model names are parsed in the spellings that people use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sidecar.models.names import matches, parse, same_model
 from sidecar.text.globs import MAX_LENGTH
 
 CASES = [
-    # (as written, provider, bare, generation)
+    # (name, provider, name without provider, generation)
     ("gpt-5", "openai", "gpt-5", "o200k_base"),
     ("gpt-4o-2024-08-06", "openai", "gpt-4o-2024-08-06", "o200k_base"),
     ("chatgpt-4o-latest", "openai", "chatgpt-4o-latest", "o200k_base"),
@@ -181,7 +181,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_only_the_beginning_of_a_long_name_is_read(name: str) -> None:
-    """If this fails, it takes hours, because some patterns take quadratic time."""
+    """Some patterns take quadratic time, so a regression would make this test run for hours."""
     assert generation_of(name) == UNKNOWN
     assert len(parse(name).bare) <= MAX_LENGTH
     assert same_model(name, name)

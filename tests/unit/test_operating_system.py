@@ -1,4 +1,6 @@
-"""Differences between operating systems are in one module, whose Windows branch works."""
+"""Tests that differences between operating systems are in one module, including its Windows
+branch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 SIMULATION = [sys.executable, "-P", windows_simulation.__file__]
 ASKS = {"sys.platform", "os.name", "platform.system"}
-"""Expressions that ask for the operating system."""
+"""Matches expressions that check the operating system."""
 ONLY_SOMEWHERE = {
     *("ctypes", "fcntl", "grp", "msvcrt", "pwd", "resource", "select", "termios", "winreg"),
     "_winapi",
@@ -45,7 +47,7 @@ def test_one_module_asks_for_the_system() -> None:
 
 @pytest.fixture
 def windows() -> Iterator[Any]:
-    """Load the module's Windows branch."""
+    """Load the Windows branch of the module."""
     modules = {name: sys.modules.get(name) for name in ("_winapi", "msvcrt")}
     try:
         yield windows_simulation.load_windows_branch()
@@ -155,7 +157,7 @@ def test_the_commands_run_without_posix_functions(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows itself is no simulation")
 def test_the_server_runs_without_posix_functions(tmp_path: Path) -> None:
-    """The event loop cannot watch pipes on Windows, so one thread reads and another one writes."""
+    """On Windows, the event loop cannot watch pipes. One thread reads and another thread writes."""
     client = StdioClient([*SIMULATION, "serve"])
     params = {"processId": 100, "rootUri": tmp_path.as_uri(), "capabilities": {}}
     assert client.request("initialize", params)["serverInfo"]["name"] == "token-sidecar"

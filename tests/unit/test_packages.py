@@ -1,4 +1,6 @@
-"""The packages to publish are reproducible and complete, and have one version."""
+"""Tests that the packages to be published are reproducible and complete, and have the same
+version.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def build(kind: str, folder: Path) -> Path:
-    """Build a wheel or an sdist of the working tree."""
+    """Build a wheel or an sdist from the working tree."""
     folder.mkdir()
     script = f"from hatchling.build import build_{kind}; build_{kind}({str(folder)!r})"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)

@@ -1,6 +1,4 @@
-"""Prompt files of a hostile repository: read only inside its root, in limited number, and in
-linear time.
-"""
+"""Tests prompt files in a hostile repository: only files inside the root are read, with limits."""
 
 from __future__ import annotations
 
@@ -140,7 +138,7 @@ def test_a_limited_number_of_mentions_in_a_file_is_looked_up(
     ids=["ticks", "runs", "pairs", "dots", "ats", "path", "tildes"],
 )
 def test_every_line_is_parsed_in_linear_time(line: str) -> None:
-    """The test fails by never ending: Python's `re` would block the interpreter for days."""
+    """A regression would make this test hang, because `re` would block the interpreter for days."""
     assert len(list(find_imports(f"{line}\n{line} @b.md\n"))) <= 4
 
 
@@ -157,7 +155,5 @@ def test_every_line_is_parsed_in_linear_time(line: str) -> None:
     ],
 )
 def test_code_spans_end_as_in_commonmark(line: str, named: list[str]) -> None:
-    """A run of backticks closes with the next run of the same length, and is literal text
-    otherwise.
-    """
+    """A run of backticks ends at the next run of the same length. Otherwise it is literal text."""
     assert list(find_imports(line)) == named

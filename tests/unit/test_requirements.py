@@ -1,4 +1,4 @@
-"""What the VS Code extension and CI install: pinned and hashed, and up to date."""
+"""Tests that the requirements of the VS Code extension and CI are pinned, hashed and up to date."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LICENCES = load(".ci/licences.py")
 
 
 def pins(file: Path) -> dict[NormalizedName, tuple[Requirement, int]]:
-    """Return the pins of a file by name, with their number of hashes.
+    """Return the pinned packages in a file, with the number of hashes of each.
 
-    Of a package with several pins, the one for this system is returned.
+    If a package has several pins, the pin for this system is returned.
     """
     entries = re.sub(r"\\\n\s+", "", file.read_text("utf-8")).splitlines()
     found = [
@@ -99,7 +99,7 @@ def test_the_tests_run_on_what_users_install() -> None:
 
 
 def test_all_dependencies_have_accepted_licences(tmp_path: Path) -> None:
-    """Uses the bill of materials of this environment, which a release makes in the same way."""
+    """Uses this environment's bill of materials. Releases create theirs in the same way."""
     file = tmp_path / "sbom.json"
     command = ["cyclonedx_py", "environment", "--output-file", str(file), sys.prefix]
     subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
@@ -129,7 +129,7 @@ def test_every_licence_of_a_package_must_be_accepted(named: str, accepted: bool)
 
 
 def test_dependencies_of_pinned_packages_are_pinned() -> None:
-    """Uses the metadata of packages that are installed in the pinned version."""
+    """Uses the metadata of installed packages whose version is the pinned one."""
     seen = 0
     for name, (pin, _) in PINS.items():
         here = next(iter(metadata.distributions(name=name)), None)

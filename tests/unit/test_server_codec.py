@@ -1,4 +1,4 @@
-"""Sent messages are valid JSON, and unknown enum values are ignored."""
+"""Tests that sent messages are valid JSON, and that unknown enum values are ignored."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_infinite_number_is_not_sent(number: float) -> None:
 
 
 def enum_places(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Return the paths of all enum values in a type, with their enum types."""
+    """Return the path of each enum value inside a type, and the enum."""
     if isinstance(kind, type) and attrs.has(kind):
         for field in attrs.fields(kind):
             yield from enum_places(field.type, (*path, field.name))
@@ -93,8 +93,11 @@ def camel_case(name: str) -> str:
 
 
 def with_values(*places: tuple[str, ...], known: bool) -> dict[str, Any]:
-    """Return `initialize` params with an unknown value at these paths, and a known one before it
-    if `known` is set."""
+    """Return `initialize` params with unknown enum values at these paths.
+
+    Args:
+        known: Whether a known value precedes each unknown value.
+    """
     params: dict[str, Any] = {"processId": None, "rootUri": None, "capabilities": {}}
     for place in places:
         kind = ENUM_PLACES[place]
@@ -110,7 +113,7 @@ def with_values(*places: tuple[str, ...], known: bool) -> dict[str, Any]:
 
 
 def required(name: str) -> dict[str, Any]:
-    """Return the members that an object must have besides its enums."""
+    """Return an object's required fields, except for enums."""
     semantic: dict[str, Any] = {
         "requests": {},
         "tokenTypes": [],
@@ -145,7 +148,7 @@ def test_an_unknown_enum_value_of_a_client_is_ignored(place: tuple[str, ...]) ->
     value = value_at(params, place)
     if "Sequence" not in str(kind):
         assert value is None
-    elif "Union" in str(kind):  # This place accepts any text or number.
+    elif "Union" in str(kind):  # This field accepts any string or number.
         assert set(enum_of(kind)) <= set(value)
     else:
         assert value == list(enum_of(kind))

@@ -1,4 +1,4 @@
-"""A committed request is completed even if the client cancels it."""
+"""Tests that a committed request is completed even if the client cancels it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors become JSON-RPC errors with a code, a message, a kind and `retryable`."""
+"""Tests that errors become JSON-RPC errors with a code, a message, a kind and `retryable`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames are read from any stream of chunks, even with garbage between them."""
+"""Tests that messages are read in chunks of any size, even with invalid data between them."""
 
 from __future__ import annotations
 

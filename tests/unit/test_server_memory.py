@@ -1,4 +1,4 @@
-"""The server returns unused memory to the operating system."""
+"""Tests that the server returns unused memory to the operating system."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ assert engine("cl100k_base", "interactive").count(text) == engine("cl100k_base",
 
 
 def test_tables_of_a_tokenizer_are_released_and_counts_stay_exact() -> None:
-    """Only Linux reports which memory is in use. On other systems, only the counts are checked."""
+    """The memory in use is only checked on Linux. On other systems, only the counts are checked."""
     subprocess.run([sys.executable, "-P", "-X", "utf8", "-c", _CHECK], check=True)

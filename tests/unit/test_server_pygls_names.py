@@ -1,4 +1,4 @@
-"""The internals of pygls that the server uses exist in the installed release."""
+"""Tests that the installed version of pygls has the internals that the server uses."""
 
 from __future__ import annotations
 

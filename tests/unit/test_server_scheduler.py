@@ -1,4 +1,4 @@
-"""Jobs with the same key run one at a time, and their defects are logged."""
+"""Tests that jobs with the same key do not run concurrently, and that exceptions are logged."""
 
 from __future__ import annotations
 

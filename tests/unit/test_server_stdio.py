@@ -1,4 +1,4 @@
-"""The stdio loop limits unread output and handles non-blocking pipes."""
+"""Tests that the stdio loop limits buffered output and handles non-blocking pipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAME = b"Content-Length: 2\r\n\r\n" + BODY
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[int, int, int, int]]:
-    """Return the reading and the writing end of stdin, then of stdout."""
+    """Return the read and write ends of stdin, followed by those of stdout."""
     ends = (*os.pipe(), *os.pipe())
     yield ends
     for end in ends:
@@ -63,7 +63,7 @@ async def test_spurious_wake_up_is_not_the_end_of_input(
 ) -> None:
     taken, sent, _, written = pipes
     os.set_blocking(taken, False)
-    twin = os.dup(taken)  # Both pipes are reported, and one handler reads all data.
+    twin = os.dup(taken)  # Both pipes become ready, and the first handler reads all data.
     frames: list[Frames] = []
     loop = asyncio.get_running_loop()
     for end in (taken, twin):

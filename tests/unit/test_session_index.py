@@ -1,5 +1,5 @@
-"""The session index: the sessions and calls of agents' stores in the ledger's database, each read
-once.
+"""Tests the session index: agents' sessions and calls are read once and stored in the ledger's
+database.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 class World:
-    """The homes of two agents, a root, and an index."""
+    """The home folders of two agents, a root folder, and an index."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.other = folder / "root", folder / "other"
@@ -188,7 +188,9 @@ def test_a_slower_read_does_not_overwrite_a_newer_one(
 
 
 class SlowReader:
-    """Claude Code's reader. While it reads, another process reads a later version of the store."""
+    """Claude Code's reader, slowed down so that another process reads a later version of the store
+    first.
+    """
 
     def __init__(self, world: World) -> None:
         (self._reader,) = (one for one in world.readers if one.agent == "claude-code")

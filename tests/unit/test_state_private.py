@@ -1,4 +1,4 @@
-"""State and caches are private from the first write, and set aside when they are damaged."""
+"""Tests that state and caches are private from the start, and are moved away if damaged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ update_prices(state_dir() / "prices.json", f"http://127.0.0.1:{server.server_por
 
 
 def write_in_a_process(writer: str, state: Path, work: Path) -> None:
-    """Write state in a process with an umask of 0."""
+    """Write state in a process whose umask is 0."""
     environment = os.environ | {"TOKEN_SIDECAR_STATE": str(state)}
     script = f"import os\nos.umask(0)\n{WRITERS[writer]}"
     work.mkdir(exist_ok=True)
@@ -80,7 +80,7 @@ def write_in_a_process(writer: str, state: Path, work: Path) -> None:
 
 
 def modes(folder: Path) -> Iterator[tuple[str, int]]:
-    """Return the names and permissions of a folder and everything below it."""
+    """Return the names and permissions of a folder and everything inside."""
     for path in (folder, *folder.rglob("*")):
         yield path.name, stat.S_IMODE(path.stat().st_mode)
 
@@ -204,7 +204,7 @@ def test_processes_that_save_sessions_at_the_same_time_lose_none(tmp_path: Path)
 
 
 def run_together(program: str, folder: Path) -> None:
-    """Run three processes of one program that start at the same time."""
+    """Run three processes of the same program at the same time."""
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(

@@ -1,4 +1,4 @@
-"""Tests where safe split points are, and that the listed letters are letters."""
+"""Tests the positions of safe split points, and the list of letters."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_a_cut_is_safe(before: str, after: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("don", "'t"),  # the apostrophe may begin a contraction of the word
+        ("don", "'t"),  # the apostrophe may start a contraction
         ("wor", "d"),
         ("12", "3"),
         ("3", "d"),
         (" ", "word"),
         ("!", "\n"),
-        (";\n", "/ slash"),  # o200k adds it to the punctuation before it
-        (";\n", "   "),  # cl100k matches trailing blanks together
+        (";\n", "/ slash"),  # o200k merges it with the punctuation before it
+        (";\n", "   "),  # cl100k matches all trailing blanks at once
         (";\n", " \n x"),
         (";\n", ""),
         ("\r", "\nx"),
         (";\r", "x"),
-        ("e", "\u0301"),  # a combining mark belongs to the letter in o200k
+        ("e", "\u0301"),  # in o200k, a combining mark is part of the letter
         ("カタカナ", "ー"),
         ("ſ", " "),
         ("", "x"),
@@ -76,7 +76,7 @@ def test_next_cut_returns_the_first_cut() -> None:
 
 
 def test_letters_and_breaks_are_disjoint() -> None:
-    """Every listed letter is a letter in Unicode, and therefore for every tokenizer."""
+    """All characters in the list are letters in Unicode, and therefore in all tokenizers."""
     every = "".join(map(chr, range(0x10000)))
     letters = set(re.findall(f"[{LETTERS}]", every))
     kinds = {unicodedata.category(letter) for letter in letters}

@@ -1,4 +1,6 @@
-"""Tests at every safe split point that the tokens of both parts add up to those of the whole."""
+"""Tests that at each safe split point, the tokens of both parts add up to those of the whole
+text.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ PATTERNS = {
     for pattern in vars(vocabulary_files).values()
     if isinstance(pattern, Pattern) and pattern.has_safe_cuts
 }
-# So few characters that all sequences of two or three occur often.
+# With so few characters, all sequences of two or three occur often.
 ALPHABET = "aB1 \t\n\r/'.s字ー。é😀\u0301\u3000\x1c<"
 
 
 @cache
 def ranks() -> dict[bytes, int]:
-    """Return arbitrary ranks, because only the split pattern matters here."""
+    """Return arbitrary ranks. Only the split pattern matters in these tests."""
     return load_ranks(VOCABULARIES["cl100k_base"])
 
 

@@ -1,4 +1,6 @@
-"""Tests documents against the simple model in `tests.fuzz.oracle`, in all three encodings."""
+"""Tests documents in all three position encodings against the simple model in
+`tests.fuzz.oracle`.
+"""
 
 from __future__ import annotations
 
@@ -224,7 +226,7 @@ def test_small_pieces_are_joined() -> None:
 
 
 class Watched(Piece):
-    """A piece that records every access to its attributes."""
+    """A piece that records each access to its attributes."""
 
     visited: ClassVar[set[int]] = set()
 
@@ -234,7 +236,9 @@ class Watched(Piece):
 
 
 def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
-    """Return how many pieces are accessed by each of some random edits and the count after it."""
+    """Return how many pieces are accessed during each of several random edits and the following
+    count.
+    """
     for module in ("pieces", "document"):
         monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)
     rng, line = random.Random(characters), "some words; and others\n"
@@ -268,7 +272,7 @@ def test_work_of_an_edit_does_not_grow_with_the_document(
 
 
 class Searched:
-    """A split pattern that records how many characters it searches."""
+    """A split pattern that records how many characters are searched."""
 
     def __init__(self) -> None:
         self.characters, self._pattern = 0, cuts._cut()

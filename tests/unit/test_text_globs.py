@@ -59,7 +59,7 @@ def git_says(line: str, paths: list[str]) -> list[str]:
 
 
 def ours(lines: list[str], paths: list[str]) -> list[str]:
-    """Return the paths that the lines ignore, directly or through a folder."""
+    """Return the paths that the lines ignore, either directly or because of a parent folder."""
     found = IgnoreGlobs(lines)
 
     def is_ignored(path: str, *, folder: bool) -> bool:
@@ -80,7 +80,7 @@ def ours(lines: list[str], paths: list[str]) -> list[str]:
 @example("[a/b]", "a", "b", "a")
 @example("a/**/", "a", "b", "a")
 def test_gitignore_lines_match_like_git(line: str, top: str, middle: str, deep: str) -> None:
-    """The exception is `**` beside other characters, which git treats as `*`, as documented."""
+    """The documented exception is `**` next to other characters, which git treats as `*`."""
     assume(path_glob_problem(line) is None)
     assume(not re.search(r"[^/]\*\*|\*\*[^/]", line))
     folders = [f"{top}/", f"{top}/{middle}/", f"{top}/{middle}/{deep}/"]
@@ -174,7 +174,7 @@ def test_matching_takes_linear_time(pattern: str, path: str) -> None:
 
 
 def test_a_path_is_compared_once_with_many_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RE2 reads a path once per set of 10,000 characters of patterns."""
+    """RE2 reads a path once for each set of patterns with 10,000 characters in total."""
     compared: list[str] = []
     original = PathSpec.check_file
 

@@ -1,4 +1,4 @@
-"""Tests top-level blocks of code, marked regions and ignore marks."""
+"""Tests top-level blocks of code, marked regions and ignore comments."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_title_may_contain_the_separator() -> None:
     ],
 )
 def test_long_lines_take_linear_time(line: str) -> None:
-    # Quadratic time would exceed the time limit of the suite.
+    # Quadratic time would exceed the tests' timeout.
     found(line)
 
 
@@ -123,7 +123,7 @@ lines = st.sampled_from(LINES.split("|"))
 
 
 def headings_of_the_document(text: str) -> list[tuple[int, int]]:
-    """Return the first line and level of top-level headings, as markdown-it parses them."""
+    """Return the first line and the level of each top-level heading, according to markdown-it."""
     tokens = MarkdownIt("commonmark").parse(text)
     return [
         (token.map[0], int(token.tag[1]))
@@ -136,7 +136,7 @@ def headings_of_the_document(text: str) -> list[tuple[int, int]]:
 def test_headings_are_those_of_commonmark(parts: list[str]) -> None:
     text = "\n".join(parts)
     if parts and parts[0] == "---":
-        text = f"\n{text}"  # front matter is not part of CommonMark
+        text = f"\n{text}"  # CommonMark does not define front matter
     assert [(part.start_line, part.level) for part in found(text)] == headings_of_the_document(text)
 
 
@@ -151,6 +151,6 @@ def test_sections_are_nested_and_end_at_the_next_heading(parts: list[str]) -> No
 
 
 def test_heading_path_with_many_blanks_takes_linear_time() -> None:
-    r"""The pattern `\\s+>\\s+` would take quadratic time."""
+    r"""A pattern such as `\\s+>\\s+` would take quadratic time."""
     assert normalize_heading_path("x" + " " * 1_000_000 + "y") == "x y"
     assert normalize_heading_path("x" + " " * 9 + ">" + "\t" * 9 + "y > z") == "x > y > z"

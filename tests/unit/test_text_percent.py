@@ -1,4 +1,4 @@
-"""Tests that percentages have one format and one rounding everywhere."""
+"""Tests that percentages are formatted and rounded in the same way everywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sidecar.text.printable import percent_text
 
 TOP = Path(__file__).parents[2]
 OWNERS = {"sidecar/text/printable.py", "sidecar/counting/count.py", "editors/vscode/src/format.ts"}
-"""The modules that format a share or a band, and the one that formats both in VS Code."""
+"""The modules that format percentages and error bands, and the corresponding module in VS Code."""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ OWNERS = {"sidecar/text/printable.py", "sidecar/counting/count.py", "editors/vsc
     [(0, "0 %"), (13, "13 %"), (99.97, "99 %"), (100, "100 %"), (117.2, "117 %"), (-0.0, "0 %")],
 )
 def test_a_share_is_rounded_down(share: float, text: str) -> None:
-    """Only a full share is shown as 100 %."""
+    """Only a completely used limit is shown as 100 %."""
     assert percent_text(share) == text
 
 
@@ -44,7 +44,8 @@ def _python() -> list[str]:
             written = any(
                 isinstance(before, ast.FormattedValue)
                 and isinstance(after, ast.Constant)
-                and re.match(r"\s?%(?![\";])", str(after.value))  # not an attribute of HTML
+                # Ignores percentages in HTML attributes, such as widths.
+                and re.match(r"\s?%(?![\";])", str(after.value))
                 for before, after in values
             )
             if written:
@@ -59,5 +60,5 @@ def _shims() -> list[str]:
 
 
 def test_no_other_module_formats_percentages() -> None:
-    """Another format of the same number would look like another number."""
+    """A number in two formats would look like two different numbers."""
     assert set(_python()) | set(_shims()) <= OWNERS

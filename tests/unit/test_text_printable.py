@@ -1,4 +1,4 @@
-"""Tests that untrusted names have no effect on terminals, CI or Markdown."""
+"""Tests that untrusted names cannot affect terminals, CI or Markdown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_harmless_text_is_unchanged(text: str) -> None:
 
 
 def forged(line: str) -> bool:
-    """Return whether GitHub's or Azure's runner reads a command in a line."""
+    """Return whether GitHub's or Azure's runner would execute a line as a command."""
     return line.lstrip().startswith("::") or bool(re.search(r"##\w*\[", line))
 
 
@@ -89,7 +89,7 @@ BARE_LINK = re.compile(r"(https?|ftp)://|www\.|\w@\w", re.IGNORECASE)
 
 
 def rendered(text: str) -> str:
-    """Return the text of the only cell of a table row. Fail if Markdown renders anything else."""
+    """Return the text of the only cell in a table row. Fail if Markdown renders anything else."""
     source = f"| head |\n|---|\n| a{markdown(text)}z |\n"
     assert not BARE_LINK.search(source), "which GitHub's Markdown makes a link of"
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])

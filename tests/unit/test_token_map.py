@@ -1,4 +1,4 @@
-"""The tokens of a folder by subfolder and file."""
+"""Tests the token counts of a folder by subfolder and file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread at a time resolves types, because msgspec alone would crash the process."""
+"""Tests that only one thread at a time resolves types, because msgspec would crash the process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print("whole")
 
 
 def test_several_threads_may_use_a_type_for_the_first_time() -> None:
-    """With plain `msgspec.convert`, the process crashes with a segmentation fault."""
+    """With `msgspec.convert`, the process would crash with a segmentation fault."""
     command = [sys.executable, "-c", FIRST_USES, "sidecar.typed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")

@@ -1,4 +1,4 @@
-"""Counts run on threads and are shared by concurrent callers."""
+"""Tests that counts run on threads and are shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ WORDS = "some words\n" * 2_000
 
 
 class Waiting(Tokenizer):
-    """A tokenizer with one token per character, whose long counts block until the test releases
-    them."""
+    """A tokenizer that counts characters. Long texts block until the test continues."""
 
     name = "waiting"
     has_safe_cuts = True
@@ -88,7 +87,7 @@ async def test_giant_pieces_do_not_block_other_counts(counter: SnapshotCounter) 
 
 
 async def test_count_stops_when_its_last_waiter_is_cancelled(counter: SnapshotCounter) -> None:
-    """The count stops at its next piece, and a later caller starts a new count."""
+    """The count stops at the next piece. A later request starts a new count."""
     (taken,), tokenizer = opened(GENES + "\n" + WORDS), Waiting()
     asking = [asyncio.ensure_future(counter.count(taken, tokenizer)) for _ in range(2)]
     await began(tokenizer)

@@ -1,4 +1,4 @@
-"""The file watcher reports all changes, and sleeps while there are none."""
+"""Tests that the file watcher reports all changes, and sleeps in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = float("inf")
 
 
 class Following:
-    """Records the reports about some paths. It never polls."""
+    """Records the changes reported for some paths. Polling is disabled."""
 
     def __init__(self, *paths: Path) -> None:
         self.paths = list(paths)
@@ -33,21 +33,21 @@ class Following:
         self.subscription = self.watcher.subscribe(
             lambda: [str(path) for path in self.paths], self.reports.put, NEVER
         )
-        assert self.reports.get(timeout=60) is None  # The paths are watched.
+        assert self.reports.get(timeout=60) is None  # The paths are now being watched.
 
     def until_reported(self, *paths: Path) -> None:
-        """Wait until these paths are reported, in one or several reports."""
+        """Wait until changes to all of these paths have been reported."""
         left = set(map(str, paths))
         while left:
             left -= self.reports.get(timeout=60) or set()
 
     def until_told_to_look(self) -> None:
-        """Wait for a report that anything may have changed."""
+        """Wait until it is reported that any file may have changed."""
         while self.reports.get(timeout=60) is not None:
             pass
 
     def reported_before(self, last: Path, change: Callable[[], object]) -> set[str]:
-        """Return what is reported before a change of `last`."""
+        """Return everything that is reported before a change of `last`."""
         change()
         seen: set[str] = set()
         while str(last) not in seen:
@@ -70,7 +70,7 @@ def follow() -> Iterator[Callable[..., Following]]:
 
 @pytest.fixture
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the comparison of file times."""
+    """Disable the comparison of modification times."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 3_600.0)
 
 
@@ -116,7 +116,7 @@ def test_new_folder_is_watched_with_its_contents(
 
 @pytest.mark.usefixtures("events_only")
 def test_replaced_file_is_reported(tmp_path: Path, follow: Callable[..., Following]) -> None:
-    """Editors save like this: they write another file and rename it."""
+    """Editors save a file by writing a new file and renaming it."""
     file, written = tmp_path / "file", tmp_path / "written"
     file.touch()
     following = follow(file)
@@ -175,7 +175,7 @@ def test_new_and_replaced_paths_are_watched(
 def test_a_missing_path_is_watched_as_soon_as_it_appears(
     tmp_path: Path, follow: Callable[..., Following]
 ) -> None:
-    """An agent's first session creates its home folder, and then the followed folder in it."""
+    """In its first session, an agent creates its home folder and then the watched folder inside."""
     home = tmp_path / "user"
     tree, file = home / "agent" / "sessions", home / "settings"
     following = follow(tree, file)
@@ -194,7 +194,7 @@ def test_a_missing_path_is_watched_as_soon_as_it_appears(
 def test_recreated_folder_with_the_same_inode_is_watched(
     tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On ext4, a folder that is created again may get the same inode number."""
+    """On ext4, a recreated folder may have the same inode number as before."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.5)
     monkeypatch.setattr(
         file_watcher, "_identity", lambda path: (1, 1) if os.path.isdir(path) else None
@@ -213,9 +213,9 @@ def test_recreated_folder_with_the_same_inode_is_watched(
 def test_no_write_is_missed_while_watches_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
-    """A subscriber that reads the reported files knows the last content of each.
+    """A subscriber that reads the reported files knows the last contents of each file.
 
-    The test writes the files just before or after the system calls that change watches.
+    The test writes to the files just before or after each system call that changes a watch.
     """
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     old, new = tmp_path / "old", tmp_path / "new"
@@ -229,7 +229,7 @@ def test_no_write_is_missed_while_watches_change(
 
     watcher = FileWatcher()
     watcher.subscribe(lambda: [str(old), str(new)], read, NEVER)
-    assert contents.get(timeout=60) == {}  # The paths are watched.
+    assert contents.get(timeout=60) == {}  # The paths are now being watched.
     update = _Watches.update
 
     def write_meanwhile(watches: _Watches, *folders: object) -> None:
@@ -381,7 +381,7 @@ def test_without_watches_changes_are_polled_and_the_limit_is_logged(
 def test_unwatchable_folder_is_watched_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each poll tries again to watch the folder."""
+    """Each poll tries to watch the folder again."""
     started, refused = _Watches._running_observer, threading.Event()
 
     def refuse(_watches: _Watches) -> None:

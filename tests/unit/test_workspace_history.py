@@ -1,4 +1,6 @@
-"""Calls in agents' session files are recorded once, each byte is read once, and no text is stored."""
+"""Tests that calls in agents' files are recorded once, that each byte is read once, and that no
+text is stored.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """Two agents' home folders, a root folder and the user's ledger."""
+    """The home folders of two agents, a root folder and the user's ledger."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -57,7 +59,7 @@ class World:
 
     @property
     def sources(self) -> Sources:
-        """Return the sources of the agents that have files."""
+        """Return the sources for the agents that have files."""
         found = Sources.of(Agents(), str(self.root))
         assert found is not None
         return found

@@ -1,4 +1,4 @@
-"""Sessions are named by their title, by branch and start, or by the first prompt if requested."""
+"""Tests session labels: the title, the branch and start time, or the first prompt if requested."""
 
 from __future__ import annotations
 

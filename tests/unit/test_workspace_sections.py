@@ -1,4 +1,4 @@
-"""After reported usage, a section adds only the tokens by which it has grown."""
+"""Tests that after a usage report, a section adds only the tokens by which it has grown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Chat:
         self.session.sections = [Section(name="doc", source=TextSource(PROSE))]
 
     async def write(self, text: str) -> int:
-        """Replace the section's text and return the tokens of the conversation."""
+        """Replace the section's text, and return the conversation's token count."""
         (section,) = self.session.sections
         self.session.sections = [msgspec.structs.replace(section, source=TextSource(text))]
         await self.counts.refresh(self.session, SETTINGS)
@@ -51,7 +51,7 @@ class Chat:
 
 
 async def test_restored_text_has_its_original_count() -> None:
-    """The text is replaced several times by a text of another kind, which has another factor."""
+    """The section is repeatedly replaced with text of another kind, which has another factor."""
     chat = Chat()
     chat.teach("json", 1.3)
     await chat.write(PROSE)
@@ -64,7 +64,7 @@ async def test_restored_text_has_its_original_count() -> None:
 
 
 async def test_calibration_between_two_texts_is_not_growth() -> None:
-    """The reported text is counted again with the factor for its own kind."""
+    """The text from the time of the report is recounted with the factor for its own kind."""
     chat = Chat()
     await chat.write(PROSE)
     chat.session.apply_reply_usage(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
@@ -79,8 +79,9 @@ async def test_calibration_between_two_texts_is_not_growth() -> None:
 
 @pytest.mark.parametrize("step", [0, 2_000])
 def test_error_of_a_section_does_not_calibrate_turns(step: int) -> None:
-    """This holds both for a section that stays unchanged and for one that grows between two
-    reports."""
+    """Applies to a section that does not change, and to a section that grows between two
+    reports.
+    """
     chat = Chat()
     session, name = chat.session, chat.tokenizer.name
     calibration = ConversationCalibration(Calibrations(), MODEL, name)

@@ -1,4 +1,4 @@
-"""Which session of a workspace is shown."""
+"""Tests which session of a workspace is displayed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("mine", "agents", "shown"),
     [
-        (29, 0, "mine"),  # For half an hour, a client's conversation is shown.
+        (29, 0, "mine"),  # A client's conversation is displayed for half an hour.
         (31, 0, "agents"),
-        (31, 40, "mine"),  # Then the most recently updated session is shown.
+        (31, 40, "mine"),  # Later, the most recently updated session is displayed.
         (0, 5, "mine"),
         (None, 40, "agents"),
         (40, None, "mine"),
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def test_shown_session_is_chosen_by_age(
     tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
 ) -> None:
-    """The parameters are minutes since each session was updated."""
+    """Each parameter is the number of minutes since a session was updated."""
     services = Services(state=State(tmp_path))
     sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)
@@ -55,8 +55,8 @@ def test_shown_session_is_chosen_by_age(
 @pytest.mark.parametrize(
     ("minutes", "until"),
     [
-        (5, timedelta(minutes=30)),  # Then the agent's session is shown.
-        (40, timedelta(hours=24)),  # Then the session is too old to be shown.
+        (5, timedelta(minutes=30)),  # Later, the agent's session is displayed.
+        (40, timedelta(hours=24)),  # Later, the session is too old to be displayed.
     ],
 )
 def test_remote_conversation_is_shown_like_a_local_one(

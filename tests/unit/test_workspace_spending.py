@@ -1,4 +1,4 @@
-"""The newest sums of the ledger are shown, in whatever order workers finish."""
+"""Tests that the latest totals of the ledger are displayed, in whichever order workers finish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def call(session: str) -> CostRecordParams:
-    """Return a call that costs about a dollar."""
+    """Return a call that costs about one dollar."""
     usage = {"prompt_tokens": 400_000, "completion_tokens": 0}
     return CostRecordParams(model="gpt-4o", usage=usage, session=session)
 

@@ -1,8 +1,8 @@
-"""Run `token-sidecar` on Linux or macOS as on Windows: `python windows_simulation.py ARGUMENT …`.
+"""Runs `token-sidecar` on Linux or macOS as if on Windows: `python windows_simulation.py
+ARGUMENT…`.
 
-Only `sidecar.operating_system` takes its Windows branch, with stand-ins for the C modules that
-it
-calls there. Functions that Windows lacks are removed, so any use elsewhere fails.
+Only `sidecar.operating_system` uses its Windows branch. The C modules that it calls are replaced.
+Functions that do not exist on Windows are removed, so that any use elsewhere fails.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def remove_what_windows_lacks() -> None:
 
 
 def _not_on_windows(*_: object) -> NoReturn:
-    raise NotImplementedError  # as in the proactor event loop
+    raise NotImplementedError  # same behaviour as the proactor event loop
 
 
 def _winapi() -> Any:
-    """A stand-in in which process 100 runs, 200 has ended, and 300 belongs to another user. Files
-    are real.
+    """A stand-in in which process 100 is running, 200 has ended, and 300 belongs to another user.
+    Files are real.
     """
     module: Any = types.ModuleType("_winapi")
     module.OPEN_EXISTING = 3
