@@ -1,9 +1,10 @@
-"""Writes both shims' types from the schema of the custom messages.
+"""Generates the types of both plugins from the schema of the custom messages.
 
-    python editors/generate_types.py            write them
-    python editors/generate_types.py --check    exit 1 if a file is out of date
+    python editors/generate_types.py            write the files
+    python editors/generate_types.py --check    exit with code 1 if a file is out of date
 
-`editors/neovim/lua/token_sidecar/types.lua` (LuaCATS) and `editors/vscode/src/generated.ts`.
+The files are `editors/neovim/lua/token_sidecar/types.lua` (LuaCATS) and
+`editors/vscode/src/generated.ts`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Json = dict[str, Any]
 
 
 def references(node: Any) -> Iterator[str]:
-    """The names of all types that a part of the schema refers to."""
+    """Return the names of all types that a part of the schema refers to."""
     if isinstance(node, dict):
         if "$ref" in node:
             yield node["$ref"].rsplit("/", 1)[1]
@@ -36,7 +37,7 @@ def references(node: Any) -> Iterator[str]:
 
 
 def reachable(schema: Json, slots: list[Json]) -> set[str]:
-    """Names of the types that these slots hold, directly or deeper."""
+    """Return the names of all types that these parts of the schema use, directly or indirectly."""
     found: set[str] = set()
     todo = list(references(slots))
     while todo:
@@ -48,12 +49,12 @@ def reachable(schema: Json, slots: list[Json]) -> set[str]:
 
 
 def params_of(schema: Json) -> list[Json]:
-    """Where a client sends: there alone may a member with a default be left out."""
+    """Return the params that a client sends. Only these may omit fields that have a default."""
     return [request["params"] for request in schema["requests"].values()]
 
 
 class Lua:
-    """LuaCATS: null is nil, since Neovim's decoder drops null members."""
+    """Generates LuaCATS. Nullable fields are optional, because Neovim omits null values."""
 
     path = HERE / "neovim/lua/token_sidecar/types.lua"
     simple = {  # noqa: RUF012
@@ -94,7 +95,7 @@ class Lua:
 
 
 class TypeScript:
-    """Strict TypeScript: null stays null; only a sender may leave a member out."""
+    """Generates strict TypeScript. Only fields in sent params may be omitted."""
 
     path = HERE / "vscode/src/generated.ts"
     simple = {  # noqa: RUF012
@@ -136,7 +137,7 @@ Language = Lua | TypeScript
 
 
 def translate(language: Language, node: Json) -> str:
-    """A JSON Schema type in the language; unions joined by a bare `|`."""
+    """Translate a JSON Schema type. The members of a union are separated by `|`."""
     if "$ref" in node:
         return language.ref(node["$ref"].rsplit("/", 1)[1])
     if "enum" in node:
@@ -153,7 +154,7 @@ def translate(language: Language, node: Json) -> str:
 
 
 def render(language: Language, schema: Json) -> str:
-    """The whole file."""
+    """Return the contents of the generated file."""
     left_out = reachable(schema, params_of(schema))
     parts = [language.head()]
     for name, definition in schema["$defs"].items():
@@ -166,7 +167,7 @@ def render(language: Language, schema: Json) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with `--check` only compare; 1 when a file was out of date."""
+    """Write the files, or only check them. Return 1 if a file was out of date."""
     schema = json_schema()
     stale = 0
     act: Callable[[Path, str], object] = _tell if "--check" in arguments else _write

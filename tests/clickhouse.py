@@ -1,6 +1,6 @@
-"""ClickHouse for tests: the engine of chdb behind a small HTTP front, as a process of its own.
+"""Runs ClickHouse for the tests: chdb's engine behind a small HTTP server, in its own process.
 
-`python -m tests.clickhouse FOLDER` prints its port and serves until it is killed.
+`python -m tests.clickhouse FOLDER` prints the port, and runs until it is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DATABASE = "otel"
 
 
 def statements(sql: str) -> Iterator[str]:
-    """The statements of a script, without the comments between them."""
+    """Return the SQL statements in a script, without comments."""
     for part in sql.split(";\n"):
         lines = [line for line in part.splitlines() if not line.startswith("--")]
         if text := "\n".join(lines).strip():
@@ -38,7 +38,7 @@ def statements(sql: str) -> Iterator[str]:
 
 
 class ClickHouse:
-    """A running front, and a client of it."""
+    """A running server, and a client for it."""
 
     def __init__(self, folder: Path, password: str = "") -> None:
         environment = {**os.environ, "CLICKHOUSE_PASSWORD": password}
@@ -58,14 +58,14 @@ class ClickHouse:
             self.run(statement)
 
     def run(self, statement: str, **parameters: object) -> str:
-        """Run a statement; the rows of a query as TSV."""
+        """Run a statement, and return the rows as TSV."""
         named = {f"param_{name}": str(value) for name, value in parameters.items()}
         answer = self._client.post("/", params=named, content=statement.encode())
         assert answer.status_code == 200, f"{statement[:200]}: {answer.text[:600]}"
         return answer.text.strip()
 
     def insert(self, statement: str, data: bytes) -> None:
-        """Run `INSERT ... FORMAT ...` with data."""
+        """Run `INSERT ... FORMAT ...` with the given data."""
         answer = self._client.post("/", params={"query": statement}, content=data)
         assert answer.status_code == 200, answer.text[:600]
 
@@ -74,7 +74,7 @@ class ClickHouse:
         return [line.split("\t") for line in text.split("\n")] if text else []
 
     def compute_daily(self) -> None:
-        """What the refreshable view does every five minutes."""
+        """Refresh the daily totals. The real view does this every five minutes."""
         self.run("INSERT INTO llm.daily_sums SELECT * FROM llm.compute_daily")
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class ClickHouse:
 
 
 class Engine:
-    """A chdb session, one statement at a time."""
+    """A chdb session that runs one statement at a time."""
 
     def __init__(self, folder: str) -> None:
         from chdb import session
@@ -94,7 +94,7 @@ class Engine:
         self._types = dict[str, dict[str, str]]()
 
     def answer(self, named: dict[str, str], body: bytes) -> bytes:
-        """What ClickHouse answers to a request with these parameters."""
+        """Return ClickHouse's response to a request with these parameters."""
         text = named.get("query") or body.decode()
         if found := _INSERT.match(text):
             self._insert(found[1], found[2], found[3], body)
@@ -134,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         named = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self._read_body()
         kind = self.headers.get("Content-Type", "")
-        if kind.startswith("multipart/form-data"):  # a query with long parameters
+        if kind.startswith("multipart/form-data"):  # needed for queries with long parameters
             head = f"Content-Type: {kind}\r\n\r\n".encode()
             for part in email.message_from_bytes(
                 head + body, policy=email.policy.HTTP
@@ -179,7 +179,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Ignore clients that are killed before they are answered."""
+        """Ignore clients that are killed before they get a response."""
 
 
 def main() -> None:

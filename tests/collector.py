@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP that decodes bodies with the protocol's own types."""
+"""A receiver of OTLP over HTTP that uses the protocol's own types."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Answer = tuple[int, bytes, dict[str, str]]
-"""An answer's status, body and further headers."""
+"""The status, body and additional headers of a response."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Ignore clients that disconnect before they are answered."""
+        """Ignore clients that disconnect before they get a response."""
 
 
 class Collector:
-    """A collector that answers each request with `answer(path, body)`. By default, it accepts
+    """A collector that responds to each request with `answer(path, body)`. By default, it accepts
     everything.
     """
 
     def __init__(self) -> None:
         self.bodies: list[tuple[str, bytes]] = []
-        """The path and uncompressed body of each request."""
+        """The path and the uncompressed body of each request."""
         self.accepted: list[bytes] = []
-        """The bodies that were answered with 200 and no rejection."""
+        """The bodies of requests that were accepted completely."""
         self.headers: list[dict[str, str]] = []
         self.keeps_bodies = True
         self.answer: Callable[[str, bytes], Answer] = lambda _path, _body: (200, b"", {})
@@ -73,9 +73,7 @@ class Collector:
         return [kind.FromString(body) for at, body in self.bodies if at == path]
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return the attributes of the accepted log records, in order, with those of their
-        resource.
-        """
+        """Return the attributes of each accepted log record, including those of its resource."""
         return [call for body in self.accepted for call in calls_of(body)]
 
     def close(self) -> None:
@@ -85,7 +83,7 @@ class Collector:
 
 
 def calls_of(body: bytes) -> list[dict[str, Any]]:
-    """Return the attributes of a request's log records, with those of their resource."""
+    """Return the attributes of each log record in a request, including those of its resource."""
     request = ExportLogsServiceRequest.FromString(body)
     return [
         attributes(part.resource) | attributes(record) | {"at": record.time_unix_nano}
@@ -102,7 +100,7 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 
 def rejection(calls: int, reason: str = "") -> Answer:
-    """Return the answer of a collector that rejects some of a request's records."""
+    """Return the response of a collector that rejects some records."""
     response = ExportLogsServiceResponse()
     response.partial_success.rejected_log_records = calls
     response.partial_success.error_message = reason

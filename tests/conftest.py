@@ -1,4 +1,4 @@
-"""Fixtures that keep tests away from the developer's own configuration and state."""
+"""Fixtures that isolate tests from the developer's own configuration and state."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ pytest_plugins = ["tests.e2e.agents.scores"]
 
 TESTS = Path(__file__).parent
 WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
-"""Tests that use several processes or threads, which a busy machine can disturb."""
+"""Tests that use several processes or threads, and are therefore sensitive to a busy machine."""
 REAL_AGENTS = TESTS / "e2e" / "agents"
-"""Tests that are never retried, because a call that a race bills wrongly must not pass on a retry.
-"""
+"""Tests that are never retried, because a race condition in billing must not go unnoticed."""
 
 SHARING_FOLDERS = ("llama", "vscode")
 """Folders whose tests share a program that starts slowly."""
 
-# the duration of an example depends on the machine's load and says nothing about the code
+# the duration depends on the load of the machine rather than on the code
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -30,7 +29,7 @@ settings.load_profile("any machine")
 
 @pytest.fixture(autouse=True)
 def fresh_logging() -> None:
-    """Undo the logging setup of a server that an earlier test started in this process."""
+    """Reset the logging configuration of a server that an earlier test started in this process."""
     ours = logging.getLogger("sidecar")
     ours.setLevel(logging.NOTSET)
     ours.propagate = True
@@ -39,7 +38,7 @@ def fresh_logging() -> None:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test an empty user configuration, a private state folder and a private home."""
+    """Give each test an empty user configuration, its own state folder and its own home folder."""
     config = tmp_path / "user-config.toml"
     config.write_text("")
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
@@ -51,7 +50,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of processes be retried once. The summary lists each retry with its reason."""
+    """Allow one retry for tests of processes. The summary lists each retry with its reason."""
     for item in items:
         has_processes = any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES)
         if has_processes and not item.path.is_relative_to(REAL_AGENTS):
@@ -60,9 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """With `-n 2`, run tests that share an editor or a server in one process.
+    """With `-n`, run tests that share an editor or a server in the same process.
 
-    VS Code and the model servers start once per folder, the others once per module.
+    VS Code and the model servers are started once per folder, and other programs once per module.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -1,4 +1,4 @@
-"""Counts of a document, computed as the server's workers do but without a worker."""
+"""Counts documents like the server's workers, but on the current thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANY = 10**12
 
 
 def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
-    """Count the whole document. Only pieces that are new since the last count are tokenized."""
+    """Count the whole document. Only pieces that have not been counted yet are tokenized."""
     base = tokenizer.base
     if not base.has_safe_cuts:
         return tokenizer.scale(count_pieces(countable_pieces(doc, base), base))
@@ -30,7 +30,7 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
 
 
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
-    """Return how many characters a count of the document would have to tokenize now."""
+    """Return how many characters a count would have to tokenize."""
     base = tokenizer.base
     pieces = doc.uncounted_pieces(base.name) if base.has_safe_cuts else countable_pieces(doc, base)
     return count_uncounted_characters(pieces, base, SLOW)

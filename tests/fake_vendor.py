@@ -1,9 +1,8 @@
-"""A fake model vendor on loopback that real coding agents talk to.
+"""A fake model vendor on localhost for use by real coding agents.
 
-It speaks Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
-generateContent, streamed or not. A `Script` decides its replies. `FakeVendor.calls` logs the
-usage that
-each call reported, which tests compare with the recorded usage.
+It implements Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
+generateContent, with or without streaming. A `Script` determines the replies. `FakeVendor.calls`
+lists the usage that was reported for each call. Tests compare it with the recorded usage.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Event = dict[str, Any]
 
 
 class Usage(NamedTuple):
-    """The tokens of one call. The four classes of input and output do not overlap."""
+    """The tokens of a call. The four classes of input and output do not overlap."""
 
     uncached: int
     cache_read: int = 0
@@ -41,17 +40,17 @@ class Usage(NamedTuple):
 
     @property
     def context(self) -> int:
-        """Return the tokens of this call that the conversation's next request carries."""
+        """Return how many of these tokens the conversation's next request contains."""
         return self.prompt + self.output
 
 
 class ToolUse(NamedTuple):
-    """A call of one of the agent's tools that the model requests."""
+    """A call of one of the agent's tools, as requested by the model."""
 
     name: str
     arguments: dict[str, Any]
     namespace: str | None = None
-    """The group of tools that contains the tool in OpenAI's responses."""
+    """The group that contains the tool in OpenAI's responses."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,18 @@ class Reply:
     text: str = "Done."
     tools: tuple[ToolUse, ...] = ()
     prompt_tokens: int | None = None
-    """The prompt size to report. By default, it is about the size of the request."""
+    """The prompt size to report. By default, it is based on the size of the request."""
     status: int = 200
-    """Any other HTTP status refuses the request, which then uses no tokens."""
+    """The HTTP status. If it is not 200, the request fails and uses no tokens."""
     after: Kind | None = None
-    """Reply only after a call of this kind was answered, for example a sub-agent's."""
+    """The kind of call, such as a sub-agent's, that must be answered before this one."""
     hangs: bool = False
-    """Send the start of the reply and then nothing until the client disconnects."""
+    """Whether to send only the start of the reply, and wait until the client disconnects."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The parts of a request in any vendor's format that a script needs."""
+    """The parts of a request that a script needs, in any vendor's format."""
 
     api: Api
     model: str
@@ -81,7 +80,7 @@ class Request:
 
     @property
     def user_texts(self) -> list[str]:
-        """The texts of the user's messages, oldest first, without tool results."""
+        """The user's messages, oldest first, excluding tool results."""
         return list(_USER_TEXTS[self.api](self.body))
 
     @property
@@ -92,14 +91,14 @@ class Request:
 
 @dataclass
 class VendorCall:
-    """A request, and the usage that was reported for it."""
+    """A request, and the usage that the vendor reported for it."""
 
     number: int
     request: Request
     kind: Kind
     reply: Reply
     usage: Usage | None = None
-    """The usage, if it was sent to the client completely."""
+    """The usage, if the client received it completely."""
     started_at: float = field(default_factory=time.monotonic)
     finished_at: float | None = None
     disconnected: bool = False
@@ -110,16 +109,23 @@ class VendorCall:
 
 
 class Script:
-    """Replies by prompt: each call for a prompt gets the next of its replies.
+    """The replies to each prompt, used in order.
 
-    A request belongs to the newest user message that contains a known prompt. Requests without
-    tools (titles, summaries) and requests that contain a phrase of `side_calls` are side calls.
+    A request is assigned to the latest user message that contains a known prompt. Requests without
+    tools (for titles and summaries), and requests that contain a phrase in `side_calls`, are side
+    calls.
     """
 
     def __init__(
         self, side_calls: dict[str, Kind] | None = None, *, turns_have_tools: bool = True
     ) -> None:
-        """`turns_have_tools` is False for an agent whose requests never offer tools."""
+        """Create a script without replies.
+
+        Args:
+            side_calls: Phrases that identify side calls.
+            turns_have_tools: Whether turns offer tools to the model. If not, a request without
+                tools may belong to a turn.
+        """
         self.side_calls = side_calls or {}
         self._turns_have_tools = turns_have_tools
         self._replies: dict[str, list[Reply]] = {}
@@ -127,7 +133,7 @@ class Script:
         self._lock = threading.Lock()
 
     def on(self, prompt: str, *replies: Reply, kind: Kind = "main") -> None:
-        """Answer calls for `prompt` with `replies`, one after the other, then with "Done."."""
+        """Add replies for calls with this prompt. Any further calls get "Done."."""
         self._replies[prompt] = list(replies)
         self._kinds[prompt] = kind
 
@@ -148,28 +154,28 @@ class Script:
 
 
 SIDE_TEXT = "A short note"
-"""The reply to a side call."""
+"""The reply to side calls."""
 SUMMARY_TEXT = f"<analysis>{SIDE_TEXT}</analysis>\n<summary>{SIDE_TEXT}</summary>"
-"""The reply to a request for a summary, in the format that some agents require."""
+"""The reply to requests for a summary, in a format that some agents require."""
 
 
 class FakeVendor:
-    """The fake vendor's server, a context manager. `url` has no path."""
+    """The fake vendor's server, used as a context manager. `url` has no path."""
 
     def __init__(
         self, script: Script, listener: socket.socket | None = None, reply_seconds: float = 0.0
     ) -> None:
-        """Start listening.
+        """Start to listen.
 
         Args:
-            script: Decides the replies.
-            listener: A socket that already listens, for example in another network namespace.
-            reply_seconds: The duration of each reply.
+            script: Determines the replies.
+            listener: A socket that is already listening, possibly in another network namespace.
+            reply_seconds: How long each reply takes.
         """
         self.script, self.reply_seconds = script, reply_seconds
         self.calls: list[VendorCall] = []
         self.receive_logs: Callable[[Mapping[str, str], bytes], None] | None = None
-        """Receives the headers and the body of OpenTelemetry logs that an agent sends."""
+        """Called with the headers and body of OpenTelemetry logs from an agent."""
         self._changed = threading.Condition()
         self._server = _Server(self, listener or socket.create_server(("127.0.0.1", 0)))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -187,12 +193,14 @@ class FakeVendor:
         self._thread.join()
 
     def wait_until(self, condition: Callable[[list[VendorCall]], bool], seconds: float) -> bool:
-        """Return whether the log meets `condition` within `seconds`."""
+        """Return whether the list of calls satisfies `condition` within `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self.calls), seconds)
 
     def billed(self, *kinds: Kind) -> list[VendorCall]:
-        """Return the calls of these kinds (by default all) whose usage was reported, in order."""
+        """Return the calls of these kinds (by default all) whose usage has been reported, in
+        order.
+        """
         return [call for call in self.calls if call.usage and (not kinds or call.kind in kinds)]
 
     def begin(self, request: Request) -> VendorCall:
@@ -211,7 +219,7 @@ class FakeVendor:
 
 
 def _usage(call: VendorCall) -> Usage:
-    """Return made-up token counts that are plausible and different for every call."""
+    """Return plausible token counts that are different for each call."""
     prompt = call.reply.prompt_tokens or len(json.dumps(call.request.body)) // 4
     prompt += 7 * call.number
     cache_read = prompt // 2 if call.number > 1 else 0
@@ -222,8 +230,8 @@ def _usage(call: VendorCall) -> Usage:
     return Usage(uncached, cache_read, cache_write, output, reasoning, cache_write // 3)
 
 
-# How each vendor formats a reply: as a whole answer, and as the events of a stream. A hanging reply
-# omits the last events, from the first that contains the usage of the output.
+# The format of each vendor's replies, complete and as a stream of events. A reply that hangs ends
+# before the first event that contains output usage.
 
 
 def _anthropic(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
@@ -402,7 +410,7 @@ def _call_id(call: VendorCall, index: int) -> str:
     return f"{prefix}_{call.number:020}{index}"
 
 
-# how each vendor's requests are parsed
+# parses each vendor's requests
 
 
 def _texts(content: object, text_types: tuple[str, ...] = ("text", "input_text")) -> str:
@@ -460,7 +468,7 @@ _PATHS: list[tuple[str, Api]] = [
 
 
 def _request(path: str, body: dict[str, Any]) -> Request | None:
-    """Parse the request. Returns None if the path does not ask for a reply."""
+    """Parse the request, or return None if the path is not that of a model."""
     for pattern, api in _PATHS:
         if found := re.search(pattern, path):
             if api == "gemini":
@@ -478,7 +486,7 @@ class _Server(ThreadingHTTPServer):
         self.socket, self.vendor = listener, vendor
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Write nothing to stderr, because agents disconnect at any time."""
+        """Do not print errors, because agents may disconnect at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -486,7 +494,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write nothing to stderr."""
+        """Do not print anything."""
 
     def do_HEAD(self) -> None:
         self._send(200, {})
@@ -577,7 +585,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _hang(self, events: list[Event]) -> None:
-        """Send the first event, then comments until the client disconnects."""
+        """Send the first event, followed by comments until the client disconnects."""
         self._begin_stream()
         self._chunk(_line(events[0]))
         for _ in range(600):

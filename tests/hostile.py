@@ -1,4 +1,4 @@
-"""A repository that tries to run code. Every trap that is triggered appends its name to one file."""
+"""A repository that tries to run code. Each trap that is triggered writes its name to a file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PROMPT = "A hostile prompt, but only text.\n"
 
 @dataclass(frozen=True)
 class Hostile:
-    """The repository, and the file that must stay missing."""
+    """The repository, and the file with the names of triggered traps."""
 
     root: Path
     marker: Path
@@ -60,11 +60,11 @@ class Hostile:
         return set(self.marker.read_text().split()) if self.marker.exists() else set()
 
     def bad(self) -> list[Path]:
-        """Return a folder for each irregular configuration file. Each folder has a CLAUDE.md."""
+        """Return the folders with bad settings files. Each folder contains a CLAUDE.md."""
         return [self.root / "bad" / name for name in (*BAD_SETTINGS, *BAD_FILES)]
 
     def path(self) -> str:
-        """Return the repository's folders as PATH entries, in every spelling."""
+        """Return the repository's folders as PATH entries, in all spellings."""
         folders = (self.root, self.root / "bin", self.root / ".venv/bin")
         return os.pathsep.join(["", ".", "bin", *map(str, folders)])
 
@@ -93,9 +93,7 @@ def make(folder: Path) -> Hostile:
 
 
 def add_bad_settings(repository: Hostile) -> None:
-    """Add settings and ignore files that are outside links, FIFOs, devices, bombs or hostile
-    patterns.
-    """
+    """Add settings and ignore files that are links, FIFOs, devices, bombs or hostile patterns."""
     (repository.root.parent / "secret").write_text(PLANTED)
     for folder in repository.bad():
         folder.mkdir(parents=True)
@@ -106,7 +104,7 @@ def add_bad_settings(repository: Hostile) -> None:
 
 
 def write_bad_settings(folder: Path, name: str, secret: Path) -> None:
-    """Write one of the bad settings files into a folder that has none."""
+    """Write one of the bad settings files to a folder."""
     settings = folder / ".token-sidecar.toml"
     if name in BAD_SETTINGS:
         settings.write_text(BAD_SETTINGS[name])
@@ -144,7 +142,7 @@ def _python(repository: Hostile) -> None:
 
 
 def _environment(repository: Hostile) -> None:
-    """Create a virtual environment whose Python is real and whose modules are traps."""
+    """Create a virtual environment with a real Python, whose modules are traps."""
     folder = repository.root / ".venv"
     modules = folder / f"lib/python3.{sys.version_info.minor}/site-packages"
     for each in (folder / "bin", modules):
@@ -164,7 +162,7 @@ def _programs(repository: Hostile) -> None:
 
 
 def _editors(repository: Hostile) -> None:
-    """Write files that an editor might read settings or commands from."""
+    """Write files with settings and commands for various editors."""
     root = repository.root
     settings = {
         "tokenSidecar.server.path": str(root / "token-sidecar"),
@@ -181,7 +179,7 @@ def _editors(repository: Hostile) -> None:
 
 
 def _submodule(repository: Hostile) -> None:
-    """Add a submodule with a hostile configuration. git runs itself in it for a diff."""
+    """Add a submodule with a hostile configuration. `git diff` runs git inside the submodule."""
     folder = repository.root / "module"
     folder.mkdir()
     _git(folder, "init", "-q", "-b", "main")
@@ -193,7 +191,9 @@ def _submodule(repository: Hostile) -> None:
 
 
 def _embedded_bare(repository: Hostile) -> None:
-    """Add a folder that is laid out as a bare repository, as a clone can contain it."""
+    """Add a folder that has the structure of a bare repository. A clone can contain such a
+    folder.
+    """
     folder = repository.root / "docs"
     bare = repository.root / "docs.git"
     _git(
@@ -207,7 +207,7 @@ def _embedded_bare(repository: Hostile) -> None:
 
 
 def _arm(repository: Hostile, folder: Path, work_tree: Path | None, lead: str = "") -> None:
-    """Set every git configuration value that names a command. `folder` is a git folder."""
+    """Set each git option that contains a command, in the configuration of a git folder."""
     commands = {
         "core.fsmonitor": "fsmonitor",
         "core.pager": "pager",
@@ -263,7 +263,7 @@ def _script(path: Path, line: str) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Run git to set up the repository, before any trap is armed."""
+    """Run git to create the repository, before traps are set."""
     who = {
         f"GIT_{role}_{what}": "t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }

@@ -1,8 +1,7 @@
-"""A model server with OpenAI's chat API that counts its requests with tiktoken.
+"""A model server for OpenAI's chat API that counts tokens with tiktoken.
 
-It shares no code with the program under test: it counts a request as OpenAI's cookbook
-describes
-for messages and functions, counts the text of its reply, and reports both as `usage`.
+It shares no code with token-sidecar. Requests are counted as in OpenAI's cookbook. The counts of
+the request and the reply are reported as `usage`.
 """
 
 from __future__ import annotations
@@ -21,35 +20,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PER_MESSAGE, PRIMING = 3, 3
-"""The tokens around each message, and before the reply (OpenAI's cookbook, "How to count tokens").
-"""
+"""The tokens that are added per message and before the reply, according to OpenAI's cookbook."""
 PER_FUNCTION, PER_BLOCK, PER_PROPERTY, PER_ENUM, PER_ENUM_ITEM, PER_TOOLS = 7, 3, 3, -3, 3, 12
 PER_CALL = 7
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A model's reply: text, tool calls, and an amount of reasoning."""
+    """A model's reply, consisting of text, tool calls and reasoning."""
 
     text: str = ""
     calls: tuple[tuple[str, str], ...] = ()
-    """The name and the arguments (as JSON) of each tool call."""
+    """The name and arguments (as JSON) of each tool call."""
     reasoning: int = 0
-    """The reasoning tokens, which are part of the reported output and never sent back."""
+    """The reasoning tokens, which are included in the reported output and never sent back."""
 
 
 class Received(msgspec.Struct):
-    """A request, its tokens, and its reply."""
+    """A request, its token count, and its reply."""
 
     body: dict[str, Any]
     prompt: int
     output: int
     reasoning: int
     answered: threading.Event
-    """The test sets this event when the server may answer."""
+    """Set by the test when the server may respond."""
 
 
 def count_message(message: dict[str, Any]) -> int:
-    """Return the tokens of a message and its envelope."""
+    """Return the token count of a message, including its markup."""
     tokens = PER_MESSAGE + truth(message["role"])
     content = message.get("content")
     if isinstance(content, str):
@@ -63,7 +61,7 @@ def count_message(message: dict[str, Any]) -> int:
 
 
 def count_tools(tools: list[dict[str, Any]]) -> int:
-    """Return the tokens of a request's tools."""
+    """Return the token count of a request's tools."""
     if not tools:
         return 0
     return PER_TOOLS + sum(_function(tool["function"]) for tool in tools)
@@ -91,13 +89,13 @@ def _block(schema: Any) -> int:
 
 
 def request_tokens(body: dict[str, Any]) -> int:
-    """Return the tokens of a whole request."""
+    """Return the token count of a whole request."""
     messages = sum(map(count_message, body["messages"]))
     return messages + count_tools(body.get("tools") or []) + PRIMING
 
 
 def reply_tokens(reply: Reply) -> int:
-    """Return the tokens of a reply without its reasoning."""
+    """Return the token count of a reply, excluding reasoning."""
     calls = sum(PER_CALL + truth(name) + truth(arguments) for name, arguments in reply.calls)
     return truth(reply.text) + calls
 
@@ -105,10 +103,9 @@ def reply_tokens(reply: Reply) -> int:
 class ModelServer:
     """Answers each chat request with the result of `answer(body)`.
 
-    With `waits`, a request is answered only when the test sets its `answered` event. `usage`
-    selects the chunk
-    with the usage: one of its own, as OpenAI sends it, or the last one with content, as
-    Copilot's API does.
+    If `waits` is true, the server responds only after the test has set the request's `answered`
+    event. `usage` selects the chunk that contains the usage: an additional chunk (as in OpenAI's
+    API) or the last chunk with content (as in Copilot's API).
     """
 
     def __init__(
@@ -139,7 +136,7 @@ class ModelServer:
         self._thread.join()
 
     def take(self, body: dict[str, Any]) -> tuple[Received, Reply]:
-        """Register a request and return its reply when the test allows it."""
+        """Register a request. Return its reply once the test permits."""
         reply = self.answer(body)
         output = reply_tokens(reply) + reply.reasoning
         received = Received(body, request_tokens(body), output, reply.reasoning, threading.Event())
@@ -198,7 +195,7 @@ def _whole(server: ModelServer, received: Received, reply: Reply) -> dict[str, A
 def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
-            """Write nothing to stderr."""
+            """Do not print anything."""
 
         def do_GET(self) -> None:
             self._send(json.dumps({"object": "list", "data": [{"id": "gpt-4o"}]}).encode())

@@ -1,9 +1,8 @@
-"""Install everything the tests need, and run them: `python3 tests/run.py`.
+"""Installs everything that the tests need, and runs the tests: `python3 tests/run.py`.
 
-This needs Python 3.11 or later and the package registries (PyPI, npm, and on Debian its
-packages, as
-root). Everything goes into folders that git ignores: `.venv`, `.editors`, `.agents` and
-`.vocabularies`. Further arguments are passed to pytest. `--no-install` skips the installation.
+Python 3.11 or later, access to PyPI and npm and, on Debian, root permissions are required.
+Everything is installed into folders that git ignores: `.venv`, `.editors`, `.agents` and
+`.vocabularies`. Other arguments are passed to pytest. `--no-install` skips the installation.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
-"""This project itself; its dependencies are pinned in `tests/requirements.txt`."""
+"""This project, without its dependencies, which are pinned in `tests/requirements.txt`."""
 ELSEWHERE = ("win32", "darwin")
-"""Operating systems whose branches of the code are only type-checked here."""
+"""Operating systems whose branches in the code are only type-checked on this machine."""
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
 
 
 def main(arguments: list[str]) -> int:
-    """Install, check and test. Returns the first exit code that is not 0."""
+    """Install, check and test. Return the first exit code that is not 0."""
     os.chdir(ROOT)
     python = str(_python())
     if "--no-install" in arguments:
@@ -35,7 +34,7 @@ def main(arguments: list[str]) -> int:
     for check in checks + types_elsewhere:
         if code := _run([python, "-m", *check]):
             return code
-    # Two processes even on more cores, because the editors need CPU time too.
+    # Two processes even if there are more cores, because the editors need CPU time, too.
     return _run([python, "-m", "pytest", "-n", "2", "--dist", "loadscope", *arguments])
 
 

@@ -1,4 +1,4 @@
-"""The expected counts: tiktoken over the whole text at once."""
+"""Computes expected counts by tokenizing the whole text with tiktoken."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 
 def encoding(name: str = "o200k_base") -> tiktoken.Encoding:
-    """Return tiktoken's encoder with the packaged rank files, whose SHA-256 tiktoken publishes."""
+    """Return tiktoken's encoding with the bundled rank files, whose SHA-256 is in tiktoken's
+    source.
+    """
     return Reference(name)._get_encoding()
 
 
 def truth(text: str, name: str = "o200k_base") -> int:
-    """Return the tokens of `text`, in which lone surrogates count as U+FFFD."""
+    """Return the number of tokens in `text`. Lone surrogates count as U+FFFD."""
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return len(encoding(name).encode_ordinary(clean))

@@ -1,5 +1,5 @@
--- Without a terminal: types into the buffer and prints the drawn status line after each edit.
--- Exits 0 only if a number came after each, and if it is what the server counts for the same text.
+-- Types text into the buffer, and prints the status line after each edit, for use without a terminal. The
+-- exit code is 0 if each edit was followed by the right count.
 local WAIT_MS, POLL_MS = tonumber(vim.env.TOKEN_SIDECAR_TRY_WAIT_MS) or 30000, 20
 
 ---@return string
@@ -27,7 +27,7 @@ local function recount()
   return answer and answer.result and answer.result.tokens
 end
 
---- Polls until `done` holds; the event loop runs meanwhile. Inside a coroutine.
+--- Polls until `done()` returns true, while the event loop runs. Must be called in a coroutine.
 ---@param done fun(): boolean
 ---@return boolean
 local function wait(done)

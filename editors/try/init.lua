@@ -1,4 +1,4 @@
--- What a user's init.lua would hold: the plugin on the runtimepath, and its text in the status line.
+-- A minimal init.lua: adds the plugin to the runtimepath, and its text to the status line.
 local here = vim.fs.dirname(debug.getinfo(1, 'S').source:sub(2))
 vim.opt.runtimepath:prepend(vim.fs.joinpath(vim.fs.dirname(here), 'neovim'))
 vim.opt.runtimepath:append(vim.env.TOKEN_SIDECAR_TRY_HELP)

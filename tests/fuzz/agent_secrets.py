@@ -1,12 +1,11 @@
-"""Check that no text of agents' sessions is stored or logged: `python -m tests.fuzz.agent_secrets
-[MEGABYTES]`.
+"""Checks that no text of agents' sessions is stored or logged.
 
-The script generates a history with keys, tokens, e-mail addresses, words and paths in messages,
-titles, tool inputs and outputs, and broken lines. A server and the command line read all of it.
-The numbers must be right, no secret may be in the ledger, the state folder, logs or error
-messages, no agent's file may be changed or opened for writing except SQLite's `-wal` and `-shm`,
-and with `agents.enabled = false` no file may be opened. Set `TRACER=audit` to use Python's audit
-events instead of strace.
+Run it as `python -m tests.fuzz.agent_secrets [MEGABYTES]`. It generates sessions with secrets, such
+as keys and e-mail addresses, in messages, titles, tool calls, results and malformed lines. A server
+and the command line read all of them. The numbers must be right. The ledger, the state folder, logs
+and error messages must not contain secrets. No agent's file may be changed or opened for writing,
+except SQLite's `-wal` and `-shm` files. With `agents.enabled = false`, no file may be opened. Set
+`TRACER=audit` to use Python's audit events instead of strace.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ if TYPE_CHECKING:
 
 MEGABYTES = 100.0
 MARK = "planted"
-"""Part of every secret."""
+"""A part that all secrets have in common."""
 _FORMS = (MARK.encode(), MARK.encode("utf-16-le"), MARK.encode().hex().encode())
 _NUMBERS = itertools.count()
 _HOMES = (".claude", ".codex", ".config", ".gemini", ".local", ".cline", ".copilot")
 
 
 def secret() -> str:
-    """Return unique secrets: a key, two tokens, an address, a word and a path."""
+    """Return unique secrets: a key, two tokens, an e-mail address, a word and a path."""
     number = next(_NUMBERS)
     return (
         f"sk-{MARK}{number:016x} ghp_{MARK}{number:024x} AKIA{MARK.upper()}{number:09X}"
@@ -70,13 +69,15 @@ def _text(_: Clock, length: int) -> str:
 
 
 def plant(home: Path, megabytes: float, writers: ExitStack) -> list[Truth]:
-    """Create sessions in all kinds of stores below `home`. The writers keep their databases open."""
+    """Create sessions in stores of all kinds below `home`. Other processes keep the databases
+    open.
+    """
     truths, root = history(home, megabytes), home / "work" / "0"
     return [*truths, *_logs(home, root), *_documents(home, root), *_databases(home, root, writers)]
 
 
 def _logs(home: Path, root: Path) -> Iterator[Truth]:
-    """Create line files with titles and broken lines."""
+    """Create files of lines with titles and malformed lines."""
     chats = copilot.CodeHome(home / ".config" / "Code" / "User", seed=11)
     chat = copilot.everyday(chats, root)
     chat.state["customTitle"] = secret()
@@ -92,7 +93,7 @@ def _logs(home: Path, root: Path) -> Iterator[Truth]:
 
 
 def _documents(home: Path, root: Path) -> Iterator[Truth]:
-    """Create stores that are written as a whole."""
+    """Create stores that agents rewrite completely."""
     storage = home / ".config" / "Code" / "User" / "globalStorage"
     tasks = cline.ClineHome(storage / "saoudrizwan.claude-dev", seed=15)
     cline.everyday(tasks, root)
@@ -104,7 +105,7 @@ def _documents(home: Path, root: Path) -> Iterator[Truth]:
 
 
 def _databases(home: Path, root: Path, writers: ExitStack) -> Iterator[Truth]:
-    """Create SQLite stores whose writers stay open."""
+    """Create SQLite stores that other processes keep open."""
     data = home / ".local" / "share"
     opened_code = opencode.OpenHome(data / "opencode", seed=17)
     opencode.everyday(opened_code, root)
@@ -124,7 +125,7 @@ def _databases(home: Path, root: Path, writers: ExitStack) -> Iterator[Truth]:
 
 
 def _broken(session: claude.Transcript) -> None:
-    """Return titles, and lines that no reader understands."""
+    """Return titles, and lines that readers cannot decode."""
     session.write({"type": "custom-title", "customTitle": secret()})
     session.write({"type": "summary", "summary": secret()})
     append(session.path, {"type": "assistant", "message": {"usage": secret(), "model": secret()}})
@@ -133,7 +134,7 @@ def _broken(session: claude.Transcript) -> None:
 
 
 def states(home: Path) -> dict[str, tuple[int, int, str]]:
-    """Return size, time and contents of the agents' files, and the rows and schema of databases."""
+    """Return the size, time and contents of agents' files, and the rows and schema of databases."""
     found = {}
     for path in (one for name in _HOMES for one in (home / name).rglob("*") if one.is_file()):
         if not path.name.endswith(("-wal", "-shm")):
@@ -150,7 +151,7 @@ def _dump(path: Path) -> Iterator[str]:
 
 
 class Reading:
-    """Runs token-sidecar on a home folder, and records what it stored, logged and opened."""
+    """Runs token-sidecar on a home folder, and keeps track of what is stored, logged and opened."""
 
     def __init__(self, home: Path, state: Path, *, enabled: bool = True) -> None:
         self.home, self.state = home, state
@@ -166,7 +167,7 @@ class Reading:
         self.said: list[bytes] = []
 
     def serve(self) -> None:
-        """Run an editor's session with all requests about agents, including invalid ones."""
+        """Run an editor session with all requests about agents, including invalid ones."""
         command = opened_files.command(
             self.logs / "serve", "serve", "--log-level", "DEBUG", traced=self.traced
         )
@@ -194,7 +195,7 @@ class Reading:
             self.said.append(str(error).encode())
 
     def verb(self, *arguments: str, titles: bool = False) -> None:
-        """Run a command. Commands that print titles may print those, but nothing else."""
+        """Run a command. Its output must not contain secrets, except for titles."""
         log = self.logs / arguments[0]
         command = opened_files.command(log, *arguments, traced=self.traced)
         done = subprocess.run(
@@ -204,7 +205,7 @@ class Reading:
         self.said += [done.stderr] if titles else [done.stdout, done.stderr]
 
     def run(self) -> None:
-        """Run the editor's session and then the command line."""
+        """Run the editor session, followed by the command line."""
         self.serve()
         self.verb("cost", "--json")
         self.verb("doctor", "--json")
@@ -212,7 +213,7 @@ class Reading:
         self.verb("usage", "--all", "--json", titles=True)
 
     def leaks(self) -> list[str]:
-        """Return the places where a secret was stored or logged."""
+        """Return the places in which a secret was stored or logged."""
         kept = [path for path in self.state.rglob("*") if path.is_file()]
         found = [str(path) for path in kept if _holds(path.read_bytes())]
         return found + [text.decode(errors="replace")[:500] for text in self.said if _holds(text)]
@@ -230,7 +231,11 @@ def _holds(data: bytes) -> bool:
 
 
 def check(home: Path, folder: Path, truths: list[Truth]) -> None:
-    """Check all promises of the module. Raises AssertionError."""
+    """Check everything that this module describes.
+
+    Raises:
+        AssertionError: A check failed.
+    """
     before = states(home)
     reading = Reading(home, folder / "state")
     reading.run()
@@ -262,7 +267,7 @@ def _by(reading: Reading) -> str:
 
 
 def main(megabytes: float) -> None:
-    """Create the history, read it, and check the result."""
+    """Generate the sessions, read them, and check the results."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as writers:
         folder = Path(name).resolve()
         home = folder / "home"

@@ -1,8 +1,8 @@
-"""Run `context/fit` on many random conversations: `python -m tests.fuzz.context_soak`.
+"""Runs `context/fit` on many random conversations: `python -m tests.fuzz.context_soak`.
 
-Each plan is computed, applied, computed again, applied again and undone, with all checks of
-`tests/unit/test_context_fit_properties.py`. The default is 100,000 conversations; Hypothesis
-prints a failing one.
+Each plan is computed and applied twice and then undone, with all checks in
+`tests/unit/test_context_fit_properties.py`. The default is 100,000 conversations. If one fails,
+Hypothesis prints it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.fuzz.conversations import Case, cases
 from tests.unit.test_context_fit_properties import fit_case
 
 CHUNK = 5_000
-"""Conversations per Hypothesis run, because its memory grows with their number."""
+"""The number of conversations per Hypothesis run, which is limited because of its memory use."""
 
 
 def main() -> int:
-    """Run the checks and print statistics of the conversations. Raises on a failure."""
+    """Run the checks, and print statistics of the conversations."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--conversations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def soak(number: int, from_seed: int, seen: Counter[str]) -> None:
-    """Check a number of conversations and return their statistics."""
+    """Check this number of conversations, and return statistics."""
 
     @settings(
         max_examples=number, deadline=None, database=None, suppress_health_check=list(HealthCheck)

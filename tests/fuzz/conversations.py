@@ -1,6 +1,6 @@
-"""Random valid and broken conversations in the vendors' formats, and the properties of every plan.
+"""Generates valid and broken conversations in all vendors' formats, and checks plans for them.
 
-The checks read messages with their own walker. From `sidecar.context` they only use results.
+The checks parse messages independently, and use only the results of `sidecar.context`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOVES = (
 
 
 class Move(NamedTuple):
-    """One step of a conversation, with its number of calls and characters."""
+    """A step of a conversation, with its number of calls and characters."""
 
     kind: str
     number: int
@@ -40,7 +40,7 @@ class Move(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A conversation and the params of `context/fit`."""
+    """A conversation, and the params of `context/fit`."""
 
     turns: list[Turn]
     max_tokens: int
@@ -48,7 +48,7 @@ class Case(NamedTuple):
     system: str | None
     summarize: bool
     usage: tuple[int, int] | None
-    """The prompt and output tokens that were reported with the turns."""
+    """The prompt and output tokens reported for each turn."""
 
 
 moves = st.integers(0, 28).flatmap(
@@ -73,7 +73,7 @@ cases = st.builds(
 
 
 def build(shape: str, made: list[Move]) -> list[Turn]:
-    """Build a conversation from moves. Its texts are numbered in order: `#7`."""
+    """Build a conversation from moves. Its texts are numbered (`#7`)."""
     maker = _Maker(shape)
     for move in made:
         maker.move(move)
@@ -81,7 +81,7 @@ def build(shape: str, made: list[Move]) -> list[Turn]:
 
 
 class _Maker:
-    """Builds turns, and records the calls without a result."""
+    """Builds turns, and keeps track of the calls without a result."""
 
     def __init__(self, shape: str) -> None:
         self.shape = shape
@@ -177,17 +177,17 @@ class _Maker:
 
 
 class Seen(NamedTuple):
-    """The contents of a message, read from its JSON."""
+    """The contents of a message, parsed independently."""
 
     calls: list[str]
     results: list[str]
     marks: list[int]
     own_text: bool
-    """Whether the message has text besides calls and results."""
+    """Whether the message contains text in addition to calls and results."""
 
 
 def see(turn: Turn) -> Seen:
-    """Return the ids and numbers in a turn."""
+    """Return the ids and text numbers in a turn."""
     seen = Seen([], [], [], False)
     body = msgspec.to_builtins(turn)
     talks = _walk(body, seen, in_result=turn.role == "tool")
@@ -204,7 +204,7 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
     if isinstance(value, list):
         talks = [
             _walk(one, seen, in_result) for one in value
-        ]  # Evaluate all of them: each adds to `seen`.
+        ]  # Evaluate every item, because each one adds to `seen`.
         return any(talks)
     if not isinstance(value, dict):
         return False
@@ -252,7 +252,7 @@ def _no_orphans(asked: list[Seen], kept: list[Seen], turns: list[Turn]) -> None:
 
 
 def _may_wait(asked: list[Seen], turns: list[Turn]) -> set[str]:
-    """Return the calls that are followed only by results and system turns, so they are pending."""
+    """Return the pending calls, which are followed only by results and system turns."""
     for index in range(len(turns) - 1, -1, -1):
         seen = asked[index]
         if seen.calls:
@@ -269,8 +269,9 @@ def _order_kept(kept: list[Seen]) -> None:
 
 
 def _stays(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
-    """Return the turns that must be kept: system turns, and the last user turns with what follows,
-    except for orphans."""
+    """Return the turns that must be kept: system turns, and the last user turns with everything
+    after them, except orphans.
+    """
     there = {mark for seen in kept for mark in seen.marks}
     calls = {one for seen in kept for one in seen.calls}
     tail = _tail(case, asked)

@@ -1,9 +1,8 @@
-"""Find differences between the fast engines and tiktoken: `python -m tests.fuzz.differences` (5
-minutes).
+"""Finds differences between our engines and tiktoken.
 
-It compares the tokens of every code point in many contexts, and of random texts with contractions.
-Printed differences must be covered by `sidecar.counting.exact_engines.disputed`; otherwise the
-exit code is 1.
+`python -m tests.fuzz.differences` takes five minutes. It compares the tokens of each code point in
+many contexts, and of random text with contractions. The exit code is 1 if a difference is not
+covered by `sidecar.counting.exact_engines.disputed`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CONTEXTS = (
     "'{c}",
     "a'{c}b 1{c}2 '{c}e 'r{c}",
     "\n{c}\n {c}.{c}",
-    # Neighbouring characters merge by themselves, and the character's class decides where.
+    # Neighbours that can be merged. The class of the character between them determines where.
     "{c}'sx 'll{c}'rex",
     "12{c}345{c}6 a\u0301{c}x",
     "{c}\r\n\r\n//{c}/ {c}\n\n  {c}",
@@ -37,12 +36,12 @@ CONTRACTIONS = "'''’sStTrReEvVmMlLdDſKİıßabA 1\n\t./\u0301\u0e31ǅʰªⅷ�
 
 
 def reference(name: str) -> Encode:
-    """Return tiktoken's tokens of a text."""
+    """Return tiktoken's tokens for the text."""
     return Reference(name).tokens
 
 
 def fast(engine: str, name: str) -> Encode:
-    """Return an engine's tokens of a text, without the fallback to tiktoken."""
+    """Return an engine's tokens for the text, without falling back to tiktoken."""
     encoding: Any
     if engine == "rs-bpe":
         from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
@@ -56,27 +55,27 @@ def fast(engine: str, name: str) -> Encode:
 
 
 def code_points(step: int = 1, start: int = 0) -> Iterator[str]:
-    """Yield every `step`th code point that is not a surrogate."""
+    """Yield every `step`th code point, except surrogates."""
     for code in range(start, 0x110000, step):
         if not 0xD800 <= code < 0xE000:
             yield chr(code)
 
 
 def in_contexts(characters: Iterable[str]) -> Iterator[str]:
-    """Yield texts with each character in each context."""
+    """Yield each character in each context."""
     for character in characters:
         for context in CONTEXTS:
             yield context.replace("{c}", character)
 
 
 def contractions(rng: random.Random, texts: int) -> Iterator[str]:
-    """Yield random texts with contractions in upper and lower case."""
+    """Yield random text with contractions in upper and lower case."""
     for _ in range(texts):
         yield "".join(rng.choices(CONTRACTIONS, k=rng.randrange(1, 12)))
 
 
 def differing(texts: Iterable[str], one: Encode, other: Encode) -> Iterator[str]:
-    """Return the texts for which two engines give different tokens."""
+    """Return the texts for which the two engines' tokens differ."""
     return (text for text in texts if one(text) != other(text))
 
 

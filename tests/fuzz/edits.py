@@ -1,4 +1,4 @@
-"""Random documents and edits, with texts that create, remove and hide safe split points."""
+"""Generates documents and edits that add, remove and hide safe split points."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ODD = "\ud83d\ude00\ud800\udc00 ſ'ſ 'ſt \u0e31\u0300\u200b\ufeff\x00\x01\x7f 
 MARKS = "!!??..//--==##**[]{}()<>\"'`~|\\/\n/\r/ /\n//\n"
 DIGITS = "0123456789 3.14159 1,000,000 ١٢٣ "
 GENES = "ACGTTGCAACGT" * 40
-"""A long stretch without a safe split point."""
+"""A long text without a safe split point."""
 SPECIAL = "<|endoftext|><|im_start|>user\n<|endofprompt|>"
 STOCK = (
     *(CODE, PROSE, FRENCH, RUSSIAN, CHINESE, JAPANESE, KOREAN, EMOJI, BLANKS, ODD, MARKS),
@@ -51,8 +51,9 @@ SNIPPETS = (
 
 
 def document_text(rng: random.Random, characters: int) -> str:
-    """Return a text of about `characters`, of one kind or mixed, sometimes with other line
-    endings."""
+    """Return text of about `characters` characters, of one or several kinds, sometimes with unusual
+    line endings.
+    """
     stock = rng.sample(STOCK, rng.choice((1, 2, 4, len(STOCK))))
     parts, length = [], 0
     while length < characters:
@@ -68,7 +69,7 @@ def document_text(rng: random.Random, characters: int) -> str:
 
 
 def snippet(rng: random.Random) -> str:
-    """Return a typed or pasted text, which is usually short."""
+    """Return text that a user might type or paste. It is usually short."""
     chance = rng.random()
     if chance < 0.75:
         return rng.choice(SNIPPETS)
@@ -80,7 +81,7 @@ def snippet(rng: random.Random) -> str:
 
 
 def place(rng: random.Random, doc: TextDocument) -> int:
-    """Return a random offset, often at a boundary between two pieces."""
+    """Return a random offset, often at the boundary between two pieces."""
     if rng.random() < 0.4:
         return rng.randrange(doc.characters + 1)
     pieces = doc.pieces
@@ -89,7 +90,9 @@ def place(rng: random.Random, doc: TextDocument) -> int:
 
 
 def edit(rng: random.Random, doc: TextDocument) -> tuple[Range, str]:
-    """Return a random edit in the document's position encoding. It often crosses a piece boundary."""
+    """Return a random edit in the document's position encoding, often across a boundary between
+    pieces.
+    """
     start = place(rng, doc)
     chance = rng.random()
     if chance < 0.5:

@@ -1,7 +1,8 @@
-"""Fit 10,000 random texts to random limits: `python -m tests.fuzz.fit_soak [N] [SEED]`.
+"""Shortens 10,000 random texts to random limits: `python -m tests.fuzz.fit_soak [N] [SEED]`.
 
-Each result must be within its limit, contain no split character, stay unchanged when fitted again,
-and use at least 95 % of the limit if each line has at most a twentieth of it.
+Each result must be within the limit, contain no split characters, and not change when it is
+shortened again. If no line takes more than a twentieth of the limit, at least 95 % of the limit
+must be used.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ JOINERS = "\u200d\u200c"
 
 
 def random_text(source: random.Random) -> str:
-    """Return words, numbered lines or arbitrary code points, with up to some thousand characters."""
+    """Return up to several thousand characters of words, numbered lines or arbitrary code
+    points.
+    """
     length = source.choice((0, 1, 3, 20, 100, 600, 2000))
     kind = source.random()
     if kind < 0.5:
@@ -68,7 +71,7 @@ def _code_point(source: random.Random) -> int:
 
 
 def torn(text: str, cut: int) -> bool:
-    """Return whether a cut splits a surrogate pair, a combining sequence or a joined emoji."""
+    """Return whether a cut splits a surrogate pair, a combining sequence or an emoji sequence."""
     if not 0 < cut < len(text):
         return False
     before, after = text[cut - 1], text[cut]
@@ -76,7 +79,7 @@ def torn(text: str, cut: int) -> bool:
         return before == "\r" and after == "\n"
     stack = text[max(0, cut - 64) : cut + 64]
     if all(unicodedata.category(c)[0] == "M" or c in JOINERS for c in stack[1:]):
-        return False  # No script has characters with this many combining marks.
+        return False  # No language uses this many combining marks per character.
     return (
         ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
         or unicodedata.category(after) in ("Mn", "Me", "Mc")
@@ -85,7 +88,7 @@ def torn(text: str, cut: int) -> bool:
 
 
 def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
-    """Return the offsets at which the text was cut."""
+    """Return the offsets at which text was removed."""
     if mode == "end":
         return [len(text) - len(fitted.text)]
     if mode == "start" or MARKER not in fitted.text or MARKER in text:
@@ -95,7 +98,9 @@ def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
 
 
 def check(text: str, tokens: int, mode: Mode, model: str, tokenizers: Tokenizers) -> float | None:
-    """Check a result. Returns the used share of the limit if all lines are short, else None."""
+    """Check a result. Return the fraction of the limit that is used if all lines are short,
+    otherwise None.
+    """
     tokenizer = tokenizers.for_model(model)
     fitted = fit(text, tokens, mode, tokenizer)
     assert tokenizer.count(fitted.text) == fitted.tokens <= tokens
@@ -108,7 +113,7 @@ def check(text: str, tokens: int, mode: Mode, model: str, tokenizers: Tokenizers
 
 
 def main(rounds: int = 10_000, seed: int = 0) -> None:
-    """Fit and check all texts, and print the smallest used share of a limit."""
+    """Shorten and check all texts, and print the smallest fraction of the limit that is used."""
     source, tokenizers = random.Random(seed), Tokenizers()
     shares = []
     for number in range(rounds):

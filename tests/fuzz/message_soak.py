@@ -1,10 +1,10 @@
-"""Send random messages to a real server: `python -m tests.fuzz.message_soak --messages 1000000`.
+"""Sends random messages to a real server: `python -m tests.fuzz.message_soak --messages 1000000`.
 
-The messages are valid ones, mutated ones (missing, swapped or wrongly typed members, deep nesting,
-infinite numbers), arbitrary bytes, reused or foreign ids, requests before `initialize` and after
-`shutdown`, and unexpected answers. Each id must get as many answers as requests, and the server
-must run until `exit` or a frame over the limit. The exit code is 1 otherwise, or if memory grows
-by a tenth after the first 100,000 messages.
+The messages are valid, mutated (missing, swapped or wrongly typed fields, deep nesting, infinite
+numbers) or arbitrary bytes. Some have reused or unknown ids, precede `initialize`, follow
+`shutdown`, or are unexpected responses. Each request must get one response, and the server must run
+until `exit` or a message over the size limit. Otherwise, or if memory grows by more than a tenth
+after the first 100,000 messages, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from tests.fuzz.messages import Message
 
 MOST_OPEN = 64
-"""Maximum number of open requests."""
+"""The maximum number of unanswered requests."""
 PATIENCE_SECONDS = 30.0
 SETTLED = 100_000
-"""After this number of messages, memory may grow by at most `GROWTH`."""
+"""The number of messages after which memory may grow only by `GROWTH`."""
 GROWTH = 0.1
 EVERY = 10_000
-"""Number of messages between progress reports."""
+"""The number of messages between progress reports."""
 BEFORE, AFTER = 200, 200
-"""Numbers of messages before `initialize` and after `shutdown`."""
+"""The numbers of messages before `initialize` and after `shutdown`."""
 
 CAPABILITIES = {
     "general": {"positionEncodings": ["utf-16"]},
@@ -64,7 +64,7 @@ class WrongError(Exception):
 
 
 class Session:
-    """A server process with its open requests and its answers."""
+    """A server process, with its unanswered requests and its responses."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -92,7 +92,7 @@ class Session:
         self._reader.start()
 
     def run(self, messages: int, end: str) -> Iterator[int]:
-        """Send messages. Returns the number sent after each thousand."""
+        """Send messages, and yield the total number after each thousand."""
         self._random_ones(min(BEFORE, messages // 4), ("initialize",))
         params = {"processId": os.getpid(), "rootUri": self._root, "capabilities": CAPABILITIES}
         self._send({"jsonrpc": "2.0", "id": "first", "method": "initialize", "params": params})
@@ -101,7 +101,7 @@ class Session:
             self._random_ones(1_000)
             if (
                 self.sent % EVERY < 1_000
-            ):  # Reset conversations, because their contents are not a leak.
+            ):  # Reset conversations, because their growth is not a leak.
                 self._send(self.messages.folders(removed=True))
                 self._send(self.messages.folders(removed=False))
             yield self.sent
@@ -135,7 +135,7 @@ class Session:
         self._frame(body(message))
 
     def _frame(self, content: bytes) -> None:
-        """Write a frame, sometimes preceded by garbage or with a wrong length."""
+        """Write a message, sometimes after invalid data or with a wrong length."""
         self.sent += 1
         noise = self._chance.random()
         if noise < 0.01:
@@ -156,7 +156,7 @@ class Session:
             ) from None
 
     def _wait(self, most: int) -> None:
-        """Wait until at most this many requests are open."""
+        """Wait until at most this number of requests is unanswered."""
         with self._news:
             while self._owed.total() > most:
                 before = self.answers
@@ -175,7 +175,7 @@ class Session:
         cast("IO[bytes]", self.process.stdin).close()
 
     def close(self) -> None:
-        """Stop the process and remove its files, also after an error."""
+        """Stop the process, and remove its files."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -184,7 +184,7 @@ class Session:
                 cast("IO[bytes]", stream).close()
 
     def errors(self) -> str:
-        """Return the end of the server's log."""
+        """Return the last lines of the server's log."""
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4_000))
         return self._log.read().decode("utf-8", "replace")
 
@@ -210,7 +210,9 @@ class Session:
                 self._strays += 1
 
     def _asked(self, message: Message) -> None:
-        """Answer the server correctly, with an error, with another result, or twice."""
+        """Answer a request from the server correctly, with an error, with an unexpected result, or
+        twice.
+        """
         chance = self._chance.random()
         answer: Message = {"jsonrpc": "2.0", "id": message["id"], "result": _right(message)}
         if chance < 0.1:
@@ -223,7 +225,7 @@ class Session:
                 self._write(b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
 
     def memory(self) -> int:
-        """Return the resident memory of the process in kilobytes, or 0 if `ps` is missing."""
+        """Return the resident memory of the process in kilobytes, or 0 if `ps` is not available."""
         command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
         try:
             return int(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -242,7 +244,7 @@ def _refuse(number: str) -> None:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return an environment without the user's own files."""
+    """Return an environment that hides the user's own files."""
     home = str(folder)
     ours = {"TOKEN_SIDECAR_STATE": f"{home}/state", "TOKEN_SIDECAR_CONFIG": f"{home}/none.toml"}
     return {**os.environ, "HOME": home, "USERPROFILE": home, **ours}
@@ -251,9 +253,11 @@ def _environment(folder: Path) -> dict[str, str]:
 def soak(
     messages: int, seed: int, end: str, report: Callable[[int, int, int], None] = lambda *_: None
 ) -> tuple[int, int]:
-    """Run one session. Returns its memory in kilobytes after the start phase and at the end.
+    """Run a session, and return the server's memory in kilobytes after the start phase and at the
+    end.
 
-    Raises: WrongError: An answer is missing or superfluous, or the server ended early.
+    Raises:
+        WrongError: A response is missing or superfluous, or the server ended early.
     """
     settled = last = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
@@ -270,7 +274,7 @@ def soak(
 
 
 def main() -> int:
-    """Run one session and print its result."""
+    """Run a session, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -57,7 +57,7 @@ MAX_DEPTH = 3_000
 
 
 class Messages:
-    """Generates messages, or bytes in place of a message, from one random generator."""
+    """Generates messages or invalid bytes with one random generator."""
 
     def __init__(self, chance: random.Random, root: str) -> None:
         self._chance = chance
@@ -89,13 +89,13 @@ class Messages:
         return self._mangled(message)
 
     def folders(self, *, removed: bool) -> Message:
-        """Close or open the root folders of the session."""
+        """Return a message that closes or opens root folders."""
         roots = [{"uri": uri, "name": uri} for uri in self._roots]
         event = {"added": [] if removed else roots[:1], "removed": roots if removed else []}
         return self._notification("workspace/didChangeWorkspaceFolders", event=event)
 
     def _mutate(self, message: Message) -> None:
-        """Change one place in a message. The result is still JSON, or almost."""
+        """Change a random place in a message. The result is usually still valid JSON."""
         places = list(_places(message)) or [(message, "jsonrpc")]
         holder, key = self._chance.choice(places)
         how = self._chance.randrange(7)
@@ -115,14 +115,16 @@ class Messages:
 
     def _nested(self, value: Any) -> Any:
         depth = self._chance.choice((3, 3, 3, 3, 100, 190, 201, 967, MAX_DEPTH))
-        if depth > 300:  # Too deep to build as a value, so `body` writes it directly.
+        if depth > 300:  # Too deep for Python objects, so `body` writes the value directly.
             return {Deep.KEY: [depth, self._chance.randrange(2)]}
         for _ in range(depth):
             value = [value] if self._chance.random() < 0.5 else {"content": value}
         return value
 
     def _mangled(self, message: Message) -> bytes:
-        """Return a message's bytes with some of them removed or changed. Its id stays unique."""
+        """Return the message as bytes, some of which are removed or changed. The id remains
+        unique.
+        """
         if message.get("method") in ("exit", "shutdown", "initialize"):
             message["method"] = "tokens/count"
         message["id"] = f"mangled {self._number}"
@@ -161,7 +163,7 @@ class Messages:
         return {"start": self._position(), "end": self._position()}
 
     def _one_of(self, **params: Any) -> Message:
-        """Return a random choice of some params."""
+        """Return random params."""
         return {name: value for name, value in params.items() if self._chance.random() < 0.5}
 
     def _opened(self) -> Message:
@@ -333,19 +335,19 @@ class Messages:
         return self._notification("$/cancelRequest", id=number)
 
     def _answer(self) -> Message:
-        """Return an answer without a request. It may have the id of an open request."""
+        """Return a response to a request that the server never sent. Its id may be in use."""
         number = self._chance.choice((*IDS, self._number, self._number - 1))
         what = self._chance.choice(({"result": None}, {"error": {"code": 1, "message": ""}}))
         return {"jsonrpc": "2.0", "id": number, **what}
 
     def _unusual(self) -> Message:
-        """Return a method with the wrong kind of message, or at the wrong time."""
+        """Return a message of the wrong type, or at the wrong time."""
         method = self._chance.choice(METHODS)
         make = self._chance.choice((self._request, self._notification))
         return make(method, **self._one_of(id=1, value="off", token=1))
 
     def _rare(self) -> Message:
-        """Return a rare message that makes the server read its settings again."""
+        """Return a rare message that makes the server reload its settings."""
         if self._chance.random() < 0.99:
             return self._notification("$/setTrace", value="off")
         roots = [{"uri": uri, "name": uri} for uri in self._roots[1:]]
@@ -360,13 +362,13 @@ class Messages:
 
 
 class Deep:
-    """Placeholder in a message for a value that is nested too deeply to build."""
+    """A placeholder for a value that is too deeply nested for Python objects."""
 
     KEY = "\x01deep"
 
 
 def body(message: Message) -> bytes:
-    """Encode a message as JSON, with its deep values."""
+    """Encode a message as JSON, including deeply nested values."""
     text = json.dumps(message)
     mark = json.dumps({Deep.KEY: 0})[:-2]
     while (start := text.find(mark)) >= 0:
@@ -378,7 +380,7 @@ def body(message: Message) -> bytes:
 
 
 def _places(value: Any) -> Any:
-    """Return every container in a message with each of its keys."""
+    """Return each container in a message with each of its keys."""
     level = [value]
     while level:
         holder = level.pop()
@@ -390,7 +392,7 @@ def _places(value: Any) -> Any:
 
 
 def is_owed(message: Message) -> bool:
-    """Return whether the server must answer a message with this id."""
+    """Return whether the server must respond to a message with this id."""
     number = message.get("id")
     if isinstance(number, bool) or not isinstance(number, int | str):
         return False
@@ -398,7 +400,7 @@ def is_owed(message: Message) -> bool:
 
 
 def ends(message: Message) -> bool:
-    """Return whether a message may end the session, or the phase in which requests are accepted."""
+    """Return whether the server may stop accepting requests after this message."""
     method = message.get("method")
     if message.get("jsonrpc") != "2.0":
         return False

@@ -1,8 +1,7 @@
-"""Log the files that a program opens and changes, with strace or with Python's audit events.
+"""Logs the files that a program opens or changes, with strace or with Python's audit events.
 
-`python -P tests/fuzz/opened_files.py LOG ARGUMENT...` runs token-sidecar with the arguments and logs
-audit events. SQLite opens files without an audit event, so only `sqlite3.connect` is logged for
-them.
+`python -P tests/fuzz/opened_files.py LOG ARGUMENT...` runs token-sidecar with the arguments, and
+logs audit events. SQLite's files cause no audit event, so `sqlite3.connect` is logged instead.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Opened(NamedTuple):
 
 
 def may_trace() -> bool:
-    """Return whether strace is installed and allowed to trace."""
+    """Return whether strace is installed and permitted."""
     strace = shutil.which("strace")
     if strace is None:
         return False
@@ -45,7 +44,7 @@ def may_trace() -> bool:
 
 
 def command(log: Path, *arguments: str, traced: bool) -> list[str]:
-    """Return a command that runs token-sidecar with these arguments and logs the files it opens."""
+    """Return a command that runs token-sidecar and logs the files that it opens."""
     if not traced:
         return [sys.executable, "-P", __file__, str(log), *arguments]
     return ["strace", *_TRACE, "-o", str(log), sys.executable, "-P", "-m", "sidecar", *arguments]

@@ -1,4 +1,4 @@
-"""A simple and slow model of documents: one string, processed character by character."""
+"""A simple and slow model of documents, for use as a reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def width(character: str, encoding: Encoding) -> int:
-    """Return the code units of a character. A lone surrogate takes three bytes, as in JSON."""
+    """Return the number of code units of a character. A lone surrogate takes three bytes, as in
+    JSON.
+    """
     code = ord(character)
     if encoding == "utf-32":
         return 1
@@ -21,7 +23,7 @@ def width(character: str, encoding: Encoding) -> int:
 
 
 def lines(text: str) -> list[tuple[int, int]]:
-    """Return the offsets of each line's start and end. There is at least one line."""
+    """Return the start and end offset of each line. There is at least one line."""
     found, start, at = [], 0, 0
     while at < len(text):
         if text[at] in "\r\n":
@@ -34,7 +36,7 @@ def lines(text: str) -> list[tuple[int, int]]:
 
 
 def offset(text: str, position: Position, encoding: Encoding) -> int:
-    """Return the offset of a position, clamped to the end of its line and of the text."""
+    """Return the offset of a position. It is limited to the end of the line and of the text."""
     spans = lines(text)
     if position.line >= len(spans):
         return len(text)
@@ -47,7 +49,7 @@ def offset(text: str, position: Position, encoding: Encoding) -> int:
 
 
 def position(text: str, at: int, encoding: Encoding) -> Position:
-    """Return the position of an offset. An offset between CR and LF is at the line's end."""
+    """Return the position of an offset. Between CR and LF, this is the end of the line."""
     number, (start, end) = max(
         (number, span) for number, span in enumerate(lines(text)) if span[0] <= at
     )
@@ -55,7 +57,7 @@ def position(text: str, at: int, encoding: Encoding) -> Position:
 
 
 def joined(text: str) -> str:
-    """Return the text with surrogate pairs joined to characters."""
+    """Return the text, with surrogate pairs joined to characters."""
     result = ""
     for character in text:
         if result and "\ud800" <= result[-1] <= "\udbff" and "\udc00" <= character <= "\udfff":
@@ -73,5 +75,5 @@ def edited(text: str, span: Range, new: str, encoding: Encoding) -> str:
 
 
 def joined_near(before: str, new: str, after: str) -> str:
-    """Return `before + new + after` with the surrogate pairs in and around `new` joined."""
+    """Return `before + new + after`, with surrogate pairs in and around `new` joined."""
     return before[:-1] + joined(before[-1:] + new + after[:1]) + after[1:]

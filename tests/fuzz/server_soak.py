@@ -1,9 +1,9 @@
-"""Send random edits to a real server: `python -m tests.fuzz.server_soak --edits 100000`.
+"""Sends random edits to a real server: `python -m tests.fuzz.server_soak --edits 100000`.
 
-Every edit is sent as `didChange` over stdio, and `tokens/count` must return the same number as
-tiktoken for the text that an oracle keeps. With `--openings 10`, documents of 10 MB are also
-edited while they are opened. A third of the documents is over 20 KB, and each position encoding is
-used in a third of the sessions. The exit code is 1 if any number differs.
+Each edit is sent as `didChange` over stdio. `tokens/count` must return the same number as tiktoken
+for the expected text. With `--openings 10`, documents of 10 MB are also edited while they are being
+opened. One third of the documents are larger than 20 KB, and each position encoding is used in one
+third of the sessions. The exit code is 1 if a number differs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def position(place: Position) -> dict[str, int]:
 
 
 class Session:
-    """A server, a client with one position encoding, and the expected texts."""
+    """A server, a client with one position encoding, and the expected text of each document."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
@@ -45,10 +45,10 @@ class Session:
         self.client.notify("initialized", {})
 
     def soak(self, seed: int, wanted: int) -> bool:
-        """Edit one document `wanted` times. Returns whether it has more than 20 KB."""
+        """Edit a document `wanted` times, and return whether it is larger than 20 KB."""
         rng = random.Random(seed)
         size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)
-        # A document of this project generates valid edits; the oracle computes their results.
+        # One of our own documents generates valid edits, and the reference model applies them.
         doc = TextDocument("untitled:soak", edits.document_text(rng, size), encoding=self.encoding)
         uri, text = f"file:///soak/{seed}.txt", doc.text
         model, name = rng.choice((("gpt-5", "o200k_base"), ("gpt-4", "cl100k_base")))
@@ -73,7 +73,7 @@ class Session:
         return size > 20_000
 
     def opening(self, seed: int, size: int) -> None:
-        """Send edits while a long document is opened and counted for the first time."""
+        """Send edits while a long document is being opened and counted."""
         rng, uri = random.Random(seed), f"file:///soak/long{seed}.txt"
         some = edits.document_text(rng, 20_000)
         doc = TextDocument("untitled:soak", source_text(size) + some, encoding=self.encoding)
@@ -100,7 +100,7 @@ class Session:
 
 
 def main() -> int:
-    """Run sessions until enough edits are sent, and print a summary."""
+    """Run sessions until enough edits have been sent, and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edits", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

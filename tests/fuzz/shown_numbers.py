@@ -1,9 +1,9 @@
-"""Check shown numbers under stress: `python -m tests.fuzz.shown_numbers --operations 100000`.
+"""Checks displayed numbers under stress: `python -m tests.fuzz.shown_numbers --operations 100000`.
 
-A real server runs in this process, with threads that switch every microsecond, while a client
-edits, appends, requests, records and changes settings at random. No request may fail. At the end,
-each document's status, the conversation's state, its sections' counts and all findings must equal
-newly computed ones. The exit code is 1 if any number differs.
+A real server runs in this process, with threads that switch every microsecond. A client sends
+random edits, messages, requests, calls and changes of settings. No request may fail. At the end,
+all displayed numbers must equal newly computed ones: document statuses, the conversation, its
+sections, and findings. The exit code is 1 if a number differs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ INTERVAL_SECONDS = 1e-6
 
 
 class Stress:
-    """A client with the texts that it has sent."""
+    """A client, and the texts that it has sent."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self.client, self.rng = client, random.Random(seed)
@@ -67,7 +67,7 @@ class Stress:
         ]
 
     async def run(self, operations: int) -> None:
-        """Run operations, many of them concurrently, and then the checks."""
+        """Run operations, many of them concurrently, followed by the checks."""
         for uri in URIS:
             self.client.open("", uri)
         weights = [weight for weight, _ in self.doing]
@@ -100,7 +100,7 @@ class Stress:
             await asyncio.sleep(0.005)
 
     async def check(self) -> None:
-        """Compare every derived number with a newly computed one."""
+        """Compare all displayed numbers with newly computed ones."""
         server = self.client.server
         services = server.services
         for uri, text in self.texts.items():
@@ -125,7 +125,7 @@ class Stress:
         assert abs(costs[0] - costs[1]) < 1e-9, costs
 
     async def check_session(self, shown: Conversation, workspace: Workspace) -> None:
-        """Compare a conversation's cached counts with counts for the current settings."""
+        """Compare the cached counts of a conversation with new counts for the current settings."""
         services, session = self.client.server.services, shown
         counter = services.conversations(workspace).counter(session.model)
         kept = [measure.tokens for measure in session.model_counts().turns.measures]
@@ -228,7 +228,7 @@ class Stress:
 
 
 async def stress(operations: int, seed: int) -> None:
-    """Run the test on a new server. Raises the errors of requests and checks."""
+    """Run the operations and checks on a new server."""
     client = Client(create_server())
     client.patience_seconds = None
     client.ignore("status/update", "context/warning", "textDocument/publishDiagnostics")

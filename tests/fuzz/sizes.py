@@ -1,7 +1,7 @@
-"""Test large inputs: `python -m tests.fuzz.sizes`.
+"""Tests large inputs: `python -m tests.fuzz.sizes`.
 
-The inputs are a document of 100 MB, 1,000 open documents, 200 root folders and a folder of 100,000
-files. The server must answer every request and end on `exit`. Time and memory are printed.
+The inputs are a document of 100 MB, 1,000 open documents, 200 root folders and a folder with
+100,000 files. The server must answer all requests and exit normally. Time and memory are printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ START = {"line": 0, "character": 0}
 
 
 class Server(StdioClient):
-    """A server with these root folders."""
+    """A server with the given root folders."""
 
     def __init__(self, *folders: Path) -> None:
         super().__init__([*SERVER, "--log-level", "ERROR"])
@@ -34,7 +34,7 @@ class Server(StdioClient):
         self.notify("initialized", {})
 
     def count(self, uri: str) -> dict[str, Any]:
-        """Return the count of an open document."""
+        """Return the token count of an open document."""
         found: dict[str, Any] = self.request("tokens/count", {"textDocument": {"uri": uri}})
         return found
 
@@ -44,14 +44,14 @@ class Server(StdioClient):
         return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) // 1024
 
     def end(self, what: str, began: float) -> None:
-        """Print time and memory, and end the server as an editor does."""
+        """Print time and memory, and shut the server down like an editor."""
         print(f"{what}: {time.monotonic() - began:.1f} s, {self.peak()} MB at most")
         self.close()
         assert self.process.returncode == 0
 
 
 def huge_document(folder: Path) -> None:
-    """Open a document of 100 MB, count it, edit its start and count it again."""
+    """Open a document of 100 MB, count it, edit its start, and count it again."""
     began, server, uri = time.monotonic(), Server(folder), f"{folder.as_uri()}/huge.md"
     server.open(LINE * (100_000_000 // len(LINE)), uri)
     first = server.count(uri)["tokens"]
@@ -75,7 +75,7 @@ def many_documents(folder: Path) -> None:
 
 
 def many_folders(folder: Path) -> None:
-    """Open 200 root folders with their own settings."""
+    """Open 200 root folders, each with its own settings."""
     began = time.monotonic()
     folders = [folder / f"root-{number}" for number in range(200)]
     for number, each in enumerate(folders):
@@ -93,7 +93,7 @@ def many_folders(folder: Path) -> None:
 
 
 def many_files(folder: Path) -> None:
-    """Check 100,000 files twice. The second run uses the cached counts."""
+    """Run `check` on 100,000 files twice. The second run uses cached counts."""
     for number in range(100_000):
         if number % 1_000 == 0:
             (folder / f"part-{number // 1_000}").mkdir()

@@ -1,9 +1,9 @@
-"""Check many random edits: `python -m tests.fuzz.soak --edits 100000`.
+"""Tests many random edits: `python -m tests.fuzz.soak --edits 100000`.
 
-After each edit the document's text must equal the oracle's. After most edits, the incremental
-counts of both vocabularies must equal tiktoken's, and the estimate of another model must equal
-that of the whole text. A third of the documents is longer than 20 KB. The exit code is 1 if
-anything differs, and the document's seed is printed.
+After each edit, the document's text must equal that of a reference model. After most edits, the
+incremental counts with both vocabularies must equal tiktoken's, and another model's estimate must
+equal that of the whole text. One third of the documents are longer than 20 KB. If anything differs,
+the exit code is 1 and the seed is printed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 EDITS_PER_DOCUMENT = 100
 ESTIMATED = ("claude-sonnet-4-5", "claude-opus-4-7", "gemini-2.5-pro", "gpt2", "my-own-model")
-"""Models with calibrated or estimated counts; each document uses one of them."""
+"""Models with calibrated or estimated counts. Each document uses one of them."""
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 
 
 def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
-    """Edit a random document `wanted` times. Returns its length.
+    """Edit a random document `wanted` times, and return its length.
 
-    Raises AssertionError if a number differs.
+    Raises:
+        AssertionError: A number differs.
     """
     rng = random.Random(seed)
     size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)
@@ -52,7 +53,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
         doc.apply(span, new)
         assert doc.text == text, f"seed {seed}, edit {number}: the texts differ"
         if rng.random() < 0.2:
-            continue  # The next count covers both edits.
+            continue  # The next count includes both edits.
         for name in names:
             tokens = document_tokens(doc, engine(name))
             full = Reference(name).count_whole(text)
@@ -63,7 +64,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
 
 
 def main() -> int:
-    """Edit documents until enough edits are made, and print a summary."""
+    """Edit documents until enough edits have been made, and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edits", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

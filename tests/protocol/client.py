@@ -1,4 +1,4 @@
-"""A client that runs in the test's own process and exchanges real frames with a server."""
+"""A client that exchanges real messages with a server in the same process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RpcError(Exception):
 
 
 class Client:
-    """A client of an in-process server. A test fails if it leaves a notification unread."""
+    """A client of an in-process server. The test fails if it leaves notifications unread."""
 
     def __init__(self, server: SidecarServer) -> None:
         self.server = server
@@ -40,7 +40,7 @@ class Client:
         self.orphans: list[Message] = []
         self.version = 1
         self.patience_seconds: float | None = 60
-        """Seconds to wait for an answer, or None to wait forever."""
+        """How long to wait for a response, in seconds. None means forever."""
         self._ids = itertools.count(1)
         self._ignored: set[str] = set()
         self._answers: dict[str, Callable[[Any], Any]] = {}
@@ -58,7 +58,7 @@ class Client:
         pass
 
     def answer(self, method: str, make: Callable[[Any], Any]) -> None:
-        """Answer the server's requests for this method with the return value of `make(params)`."""
+        """Answer the server's requests of this method with the result of `make(params)`."""
         self._answers[method] = make
 
     def _take(self, message: Message) -> None:
@@ -74,7 +74,7 @@ class Client:
             self.orphans.append(message)
         self._news.set()
 
-    # Sending.
+    # Sending
     def send(self, message: object) -> None:
         self.send_bytes(json.dumps(message).encode())
 
@@ -85,7 +85,7 @@ class Client:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def raw(self, message: Message) -> Message:
-        """Send a message and return the response with its id, which may be an error."""
+        """Send a message, and return the response, which may be an error."""
         self.answers[message["id"]] = asyncio.get_running_loop().create_future()
         future = self.answers[message["id"]]
         self.send(message)
@@ -99,7 +99,7 @@ class Client:
             raise RpcError(answer["error"])
         return answer["result"]
 
-    # Receiving.
+    # Receiving
     def ignore(self, *methods: str) -> None:
         self._ignored.update(methods)
         self.unread = [m for m in self.unread if m["method"] not in self._ignored]
@@ -107,7 +107,9 @@ class Client:
     async def take(
         self, method: str, matches: Callable[[Any], bool] = lambda _: True, seconds: float = 60
     ) -> Any:
-        """Return the params of the next matching notification, and remove it from the unread ones."""
+        """Wait for a matching notification, remove it from the unread notifications, and return its
+        params.
+        """
         async with asyncio.timeout(seconds):
             while True:
                 for message in self.unread:
@@ -122,11 +124,13 @@ class Client:
         self.server.close()
         await self.server.services.counts.aclose()
 
-    # Everyday messages.
+    # Common messages
     async def initialize(
         self, root: str | None = "file:///ws", *, settled: bool = True, **more: Any
     ) -> Any:
-        """Initialize the server. With `settled`, also wait until windows and prices are loaded."""
+        """Initialize the server. If `settled` is true, also wait until context windows and prices
+        are loaded.
+        """
         encodings = more.pop("encodings", ["utf-16"])
         folders = [{"uri": root, "name": "ws"}] if root else None
         params = {
@@ -163,6 +167,6 @@ class Client:
 
 
 def edit(start: tuple[int, int], end: tuple[int, int], text: str) -> Message:
-    """Return one content change for `didChange`."""
+    """Return a content change for `didChange`."""
     positions = [{"line": line, "character": character} for line, character in (start, end)]
     return {"range": {"start": positions[0], "end": positions[1]}, "text": text}

@@ -1,4 +1,4 @@
-"""Fixtures for clients that talk to a server in the same process."""
+"""Fixtures for clients of a server in the same process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def bare() -> AsyncIterator[Client]:
-    """A client that has not sent `initialize`."""
+    """A client that is not initialized."""
     client = Client(create_server())
     yield client
     await client.aclose()

@@ -1,4 +1,4 @@
-"""The server shows coding agents' sessions and records their calls."""
+"""Tests that the server shows agents' sessions and records their calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ async def test_costs_are_recorded_while_the_user_is_idle(
 async def test_costs_of_the_shown_session_are_recorded_without_a_request(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another process reads the session files, the cost is "being read" and not "unpriced"."""
+    """While another process reads the session files, the cost is shown as "being read" instead of
+    "unpriced".
+    """
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     monkeypatch.setattr(agents_feature, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
@@ -79,7 +81,7 @@ async def test_costs_of_the_shown_session_are_recorded_without_a_request(
         (row,) = await bare.request("context/sessions", {"all": True})
         assert "cost being read" in row["text"]
         assert "still being read" in (await bare.request("cost/detail", {}))["note"]
-    # The price list may be loaded after the session is read.
+    # The price list may be loaded after the session has been read.
     shown = await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
     assert shown["text"].endswith(f" % · {usd_text(shown['cost']['costUsd'])}")
     bare.ignore("status/update", "context/warning")
@@ -95,7 +97,7 @@ async def test_costs_of_the_shown_session_are_recorded_without_a_request(
 async def test_costs_of_hidden_sessions_are_updated(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of sessions shows their costs next to the cost of the pinned session."""
+    """The list of sessions shows their costs together with the cost of the pinned session."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
@@ -129,7 +131,7 @@ async def test_costs_of_hidden_sessions_are_updated(
 async def test_calls_of_agents_that_delete_sessions_are_recorded_at_once(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gemini CLI may delete a session when it starts again."""
+    """Gemini CLI may delete a session the next time it starts."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1_000.0)
     monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 1_000.0)
     gemini = GeminiHome(tmp_path / "home" / ".gemini")
@@ -185,7 +187,7 @@ def calls_in_the_ledger() -> int:
 async def test_background_recording_can_be_cancelled_and_resumed(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The calls of the requested workspace are recorded before those of other workspaces."""
+    """Calls of the requested workspace are recorded before those of other workspaces."""
     monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
@@ -218,8 +220,9 @@ async def test_background_recording_can_be_cancelled_and_resumed(
 async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading a tokenizer blocks all threads, and the size of an agent's session does not need
-    one."""
+    """Loading a tokenizer blocks all threads, but is not necessary to display an agent's
+    session.
+    """
     monkeypatch.setattr(configuration, "SESSIONS_SECONDS", 60.0)
     session = home.session(tmp_path)
     session.reply()
@@ -242,7 +245,7 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
 async def test_session_found_by_a_request_is_shown(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """A request for all sessions may find a session before the file watcher reports it."""
+    """A request for all sessions may find a session before the file watcher does."""
     bare.server.watcher.start_seconds = 3600
     await bare.initialize(tmp_path.as_uri())
     assert await bare.request("context/sessions", {"all": True}) == []
@@ -255,8 +258,9 @@ async def test_session_found_by_a_request_is_shown(
 
 
 def old_sessions(home: ClaudeHome, root: Path) -> list[str]:
-    """Create sessions that are three and six days old, and return their ids. Only the newer one is
-    followed."""
+    """Create sessions of the last three and six days, and return their ids. Only the newer one is
+    watched.
+    """
     names = []
     for days in (6, 3):
         home.clock.now = datetime.now(UTC) - timedelta(days=days)
@@ -335,7 +339,7 @@ async def test_no_agent_file_is_opened_while_agents_are_disabled(
     def heard(event: str, arguments: tuple[object, ...]) -> None:
         mine = str(tmp_path / "home") in str(
             arguments[:1]
-        )  # Threads of other tests may still be ending.
+        )  # Threads of earlier tests may still be running.
         if event in ("open", "os.listdir", "os.scandir") and mine:
             opened.append(str(arguments[0]))
 
@@ -432,7 +436,7 @@ async def test_call_reported_by_a_plugin_and_an_agent_counts_once(
 async def test_cost_is_updated_without_a_reported_file_name(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow poll and the creation of a folder report no file names."""
+    """Neither the slow poll nor the creation of a folder reports file names."""
     bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
@@ -478,7 +482,7 @@ async def test_changed_file_is_read_once_for_size_and_costs(
 async def test_calls_appended_during_recording_are_recorded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1.0)  # The files are watched by then.
+    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1.0)  # The files are being watched now.
     session = home.session(tmp_path)
     session.reply()
     grown, read = threading.Event(), session_index.ingest_all
@@ -506,12 +510,14 @@ async def test_calls_appended_during_recording_are_recorded(
 async def test_a_selected_session_shows_its_own_cost(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes a session that was never shown, and one that grew while another one was shown."""
+    """Also tests a session that was never displayed, and one that grew while another was
+    displayed.
+    """
     bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
     first.reply()
-    home.clock.now -= timedelta(minutes=20)  # The second session is never the newest.
+    home.clock.now -= timedelta(minutes=20)  # The second session is never the newest one.
     await bare.initialize(tmp_path.as_uri())
     settings = bare.server.services.roots.default.settings.agents
     status = await bare.take("status/update", lambda one: bool(one["cost"]))
@@ -531,7 +537,7 @@ def shows_cost(cost: float) -> Callable[[Any], bool]:
 
 
 def has_other_sums(before: Any) -> Callable[[Any], bool]:
-    """Return whether a status contains sums that were read after the given one."""
+    """Return whether a status contains newer totals than the given ones."""
     return lambda one: bool(one["cost"]) and one["cost"]["tooltip"] != before["cost"]["tooltip"]
 
 
@@ -559,10 +565,10 @@ async def test_preflight_adds_the_prompt_to_an_agents_session(
 
 
 async def wait_for_first_reading(client: Client) -> None:
-    """Wait until all work that the start triggers is done.
+    """Wait until the work that is triggered by starting the server is done.
 
-    Loading the prices causes another look at the sessions, which would also read what a test
-    appends.
+    After prices are loaded, sessions are read once more. If that happened later, the data that a
+    test appends would be read too early.
     """
     scheduler, workspace = client.server.scheduler, client.server.services.roots.default
     async with asyncio.timeout(60):
@@ -577,8 +583,9 @@ def costs_more_than(before: Any) -> Callable[[Any], bool]:
 async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """The editor counted the file for the session's model, and the command line for the model in
-    the settings."""
+    """Previously, the editor used the session's model, and the command line the model in the
+    settings.
+    """
     (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
     session = home.session(tmp_path)
     session.reply()

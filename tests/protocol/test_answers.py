@@ -1,4 +1,4 @@
-"""Every request gets exactly one answer, whatever other messages contain."""
+"""Tests that each request gets exactly one response, whatever other messages contain."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_cancelled_request_keeps_its_id_until_answered(client: Client) -> 
 
 
 async def test_client_and_server_may_use_the_same_ids(client: Client) -> None:
-    """A client may use the same ids for its requests as the server does for its own."""
+    """A client's requests may have the same ids as the server's own requests."""
     params = types.ShowMessageRequestParams(types.MessageType.Info, "What to do?")
     asked = client.server.protocol.send_request_async(
         "window/showMessageRequest", params, msg_id="7"
@@ -174,7 +174,7 @@ async def test_requests_and_notifications_are_not_interchangeable(client: Client
 
 
 class _Panic(BaseException):
-    """Like pyo3's PanicException, which is not a subclass of Exception."""
+    """An exception that, like pyo3's PanicException, is not a subclass of Exception."""
 
 
 async def test_failing_frame_does_not_affect_later_frames(client: Client) -> None:

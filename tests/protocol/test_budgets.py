@@ -1,4 +1,4 @@
-"""Exceeded budgets are diagnostics, with quick fixes that bring a document under its budget."""
+"""Tests that exceeded budgets are shown as diagnostics with quick fixes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHANGES = {
 
 
 class Workspace:
-    """A client in a folder with a budget."""
+    """A client and a folder with a budget."""
 
     def __init__(self, client: Client, folder: Path, chosen: str) -> None:
         self.client = client
@@ -61,7 +61,7 @@ class Workspace:
         return {action["title"]: action for action in actions}
 
     def applied(self, text: str, action: dict[str, Any]) -> str:
-        """Return the document's text after a client has applied an action's edits."""
+        """Return the document's text after applying the edits of a code action."""
         document = TextDocument(self.uri, text, 1, self.encoding)
         for change in action["edit"]["documentChanges"]:
             if change.get("textDocument", {}).get("uri") != self.uri:
@@ -137,7 +137,9 @@ async def test_fit_fixes_meet_the_budget_and_keep_the_final_newline(workspace: W
 
 
 async def test_fixes_are_offered_on_the_whole_line(workspace: Workspace) -> None:
-    """The diagnostic starts in the middle of a line, but editors show its sign for the whole line."""
+    """The diagnostic starts in the middle of a line, but editors display a sign for the whole
+    line.
+    """
     workspace.client.open(LONG, workspace.uri)
     (found,) = await workspace.diagnostics(1)
     line = found["range"]["start"]["line"]
@@ -150,7 +152,7 @@ async def test_fixes_are_offered_on_the_whole_line(workspace: Workspace) -> None
 
 
 async def test_fixes_are_not_offered_after_the_section(workspace: Workspace) -> None:
-    """A section ends where the line of the next heading begins."""
+    """A section ends at the start of the next heading's line."""
     text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 4 + "## Next\r\n"
     workspace.client.open(text, workspace.uri)
     found = next(d for d in await workspace.diagnostics(1) if d["data"]["section"])
@@ -188,7 +190,7 @@ async def test_raising_the_budget_edits_the_project_file(workspace: Workspace) -
 
 
 def raised(published: dict[str, Any]) -> bool:
-    """Return whether no budget is exceeded."""
+    """Return whether no budget is exceeded after a fix has raised it."""
     return all(one["code"] == "budget-near" for one in published["diagnostics"])
 
 
@@ -205,7 +207,7 @@ async def test_raising_the_budget_does_not_write_outside_the_root(
 
 
 def linked(folder: Path, place: str) -> None:
-    """Replace the configuration file with a symbolic link to a file elsewhere."""
+    """Replace the configuration file with a symbolic link to a file in another folder."""
     file = folder / ".token-sidecar.toml"
     file.rename(folder / place / "elsewhere.toml")
     file.symlink_to(f"{place}/elsewhere.toml")
@@ -227,7 +229,7 @@ async def test_moving_the_excess_creates_a_file(workspace: Workspace) -> None:
 
 
 async def test_moving_the_excess_does_not_follow_links(workspace: Workspace) -> None:
-    """The links are a dangling one, and one whose folder is outside the project."""
+    """Tests a link without a target, and a link whose target folder is outside of the project."""
     folder = workspace.folder
     (folder / "AGENTS.excess.md").symlink_to("../planted.md")
     text = "# Top\n" + "a line of words\n" * 12
@@ -264,7 +266,7 @@ async def test_no_diagnostics_without_a_rule(client: Client) -> None:
 async def test_the_status_shows_the_budget(workspace: Workspace) -> None:
     workspace.client._ignored.discard("status/update")
     workspace.client.open(LONG, workspace.uri)
-    # An update without the settings may come first, because counting does not wait for a slow disk.
+    # The first update may lack the settings, because counting does not wait for a slow disk.
     update = await workspace.client.take("status/update", lambda u: u["document"]["budget"])
     assert update["document"]["budget"] == 20
     assert update["severity"] == "error"
@@ -351,7 +353,7 @@ async def test_budget_over_several_files_counts_them_together(bare: Client, tmp_
         f"AGENTS.md and 1 other file together are {both} tokens, "
         f"{both - 20} over their budget of 20 (gpt-5, exact)"
     )
-    # The editor's buffer replaces the file on disk.
+    # The editor's text takes precedence over the file on disk.
     bare.open("short\n", (tmp_path / "other.md").as_uri())
     bare.change({"text": text + "\n"}, uri=uri)
     told = await bare.take("textDocument/publishDiagnostics", lambda p: p["uri"] == uri)

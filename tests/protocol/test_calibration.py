@@ -1,4 +1,4 @@
-"""Which reported usage and endpoint counts change calibrations, as seen by a client."""
+"""Tests which usage and endpoint counts change the calibration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(client: Client, root: Path, text: str = PROSE * 20) -> str:
 
 
 async def said(client: Client, reported: int, session: str = "s") -> None:
-    """Return a reply with the given number of prompt tokens."""
+    """Return a reply with this number of prompt tokens."""
     reply = {"role": "assistant", "content": "ok"}
     usage = {"input_tokens": reported, "output_tokens": 2}
     params = {"session": session, "turns": [reply], "usage": usage}
@@ -84,7 +84,7 @@ async def test_each_calibration_sample_is_one_line_of_the_debug_log(
 
 
 async def test_hidden_prompts_do_not_affect_document_counts(tmp_path: Path) -> None:
-    """A system prompt that the client does not report makes up most of the reported tokens."""
+    """Most of the reported tokens belong to a system prompt that the client has not reported."""
     client, model = await started(tmp_path), "claude-sonnet-4-5"
     uri = opened(client, tmp_path)
     before = await client.count(uri, model=model)

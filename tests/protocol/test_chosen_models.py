@@ -1,4 +1,4 @@
-"""Which model applies: the one for documents, the session's own, or the one that replied."""
+"""Tests which model is used: the selected model, the session's model, or the model of a reply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HAIKU = "claude-haiku-4-5"
 
 @pytest.fixture
 async def beside_an_agent(bare: Client, tmp_path: Path) -> Client:
-    """A client in a workspace that only has an agent's session."""
+    """A client in a workspace with an agent's session, but no conversation."""
     home = ClaudeHome(tmp_path / "home" / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     everyday(home, tmp_path)

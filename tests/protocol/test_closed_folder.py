@@ -1,4 +1,4 @@
-"""Closing a root folder drops everything that the server kept for it."""
+"""Tests that closing a root folder releases all of its state."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ async def test_closed_folder_drops_its_conversations(bare: Client, tmp_path: Pat
     folders = {"added": [], "removed": [{"uri": uri, "name": "x"}]}
     bare.notify("workspace/didChangeWorkspaceFolders", {"event": folders})
     async with asyncio.timeout(60):
-        while gone() is not None:  # Work that began before the folder was closed ends first.
+        # Work that started before the folder was closed is finished first.
+        while gone() is not None:
             await asyncio.sleep(0.05)
             gc.collect()
 
 
 async def test_late_request_does_not_restore_a_closed_folder(bare: Client, tmp_path: Path) -> None:
-    """A request that outlives its folder stores nothing for later requests."""
+    """A request that ends after its folder was closed does not create new state."""
     uri = tmp_path.as_uri()
     await bare.initialize(root=uri)
     services = bare.server.services

@@ -1,4 +1,4 @@
-"""Settings from files and from the editor apply without a restart."""
+"""Tests that settings from files and from the editor apply without a restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_changed_file_takes_effect_without_restart(bare: Client, tmp_pat
     bare.open("hello world", uri=(tmp_path / "a.md").as_uri())
     update = await bare.take("status/update")
     assert "gpt-5" in update["document"]["tooltip"]
-    await asyncio.sleep(1.0)  # The watcher starts shortly after the server.
+    await asyncio.sleep(1.0)  # The file watcher starts shortly after the server.
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     await bare.take("status/update", lambda u: "gpt-4 " in u["document"]["tooltip"])
     bare.ignore("status/update")
@@ -51,7 +51,7 @@ async def test_settings_are_requested_from_the_editor_after_each_change(bare: Cl
 
 
 async def test_requests_are_answered_while_settings_keep_changing(bare: Client) -> None:
-    """A client that announces a change after each request for its settings still gets answers."""
+    """The client announces another change after each request for its settings."""
 
     def changed_again(params: Any) -> list[Any]:
         asyncio.get_running_loop().call_soon(
@@ -90,7 +90,7 @@ async def test_broken_settings_file_does_not_stop_counting(bare: Client, tmp_pat
     assert problem["message"].endswith("; this file is ignored")
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     await bare.take("textDocument/publishDiagnostics", lambda told: told["diagnostics"] == [])
-    bare.ignore("textDocument/publishDiagnostics")  # The same change may be reported twice.
+    bare.ignore("textDocument/publishDiagnostics")  # A change may be reported twice.
 
 
 async def test_a_file_that_breaks_keeps_its_last_valid_settings(
@@ -113,7 +113,7 @@ async def test_a_file_that_breaks_keeps_its_last_valid_settings(
 async def test_no_diagnostic_names_a_file_that_must_not_be_opened(
     bare: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neovim opens every file that has a diagnostic, and opening a FIFO would block it forever."""
+    """Neovim opens all files that have diagnostics, and opening a FIFO would block forever."""
     os.mkfifo(tmp_path / ".token-sidecar.toml")
     await bare.initialize(root=tmp_path.as_uri())
     assert await model_of(bare) == "gpt-5"

@@ -1,4 +1,4 @@
-"""`context/*` and `cost/*` requests behave as plugin authors expect."""
+"""Tests that `context/*` and `cost/*` requests work as documented for plugin authors."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def test_cancelled_request_leaves_the_conversation_consistent(
     usage = await talker.request("context/append", {"turns": [USER], "session": "s"})
     kept = (
         turns if usage["turns"] > 1 else []
-    )  # The change is applied completely or not at all, no matter when the request is cancelled.
+    )  # A cancelled request is either applied completely or not at all.
     other = await talker.request("context/append", {"turns": [*kept, USER], "session": "t"})
     assert (usage["tokens"], usage["turns"]) == (other["tokens"], len(kept) + 1)
     talker.ignore("context/warning")
@@ -255,7 +255,7 @@ async def test_bad_params_are_reported(talker: Client, method: str, params: dict
 
 
 async def test_open_document_identifies_its_workspace(bare: Client) -> None:
-    """A document outside every root belongs to a workspace that has no name of its own."""
+    """A document outside of all roots has its own workspace, without a name."""
     folders = [{"uri": f"file:///{name}", "name": name} for name in ("one", "two")]
     await bare.initialize(workspaceFolders=folders)
     bare.ignore("status/update")

@@ -1,4 +1,4 @@
-"""Details of the protocol reference that an earlier version did not implement."""
+"""Tests details of the protocol that were not implemented at first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ REPLY: dict[str, Any] = {
 
 
 async def test_a_reply_is_billed_once_by_its_own_id(client: Client) -> None:
-    """The reply's own id identifies a call; without one, the id that the client sent is used."""
+    """A call is identified by the id in the reply or, if there is none, by the id that the client
+    sends.
+    """
     client.ignore("status/update")
     unnamed = {key: value for key, value in REPLY.items() if key != "id"}
     calls = []

@@ -1,4 +1,4 @@
-"""Calls of a conversation are recorded, reported and limited by caps."""
+"""Tests that a conversation's calls are recorded, reported and limited by caps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def test_preflight_returns_the_cost_and_enforces_caps(bare: Client, tmp_path: Path) -> None:
-    config = tmp_path / "user-config.toml"  # The workspace that conftest.py names.
+    config = tmp_path / "user-config.toml"  # The workspace is named in conftest.py.
     config.write_text("[cost]\nhard-cap-usd = 0.001\n")
     await bare.initialize(root=tmp_path.as_uri())
     bare.ignore("status/update")
@@ -92,7 +92,7 @@ async def test_billed_reply_is_recorded_although_the_request_is_cancelled(
     answer = asyncio.ensure_future(bare.raw(asked))
     await asyncio.to_thread(recorded.wait, 60)
     bare.notify("$/cancelRequest", {"id": "c"})
-    await bare.request("cost/detail", {})  # The ledger is read before that.
+    await bare.request("cost/detail", {})  # The ledger has been read before.
     finish.set()
     assert "result" in await answer
     shown = await bare.take("status/update", lambda u: u["cost"] is not None)
@@ -168,8 +168,9 @@ async def test_models_in_use_and_current_models_come_first(talker: Client) -> No
 async def test_bare_total_sets_the_size_and_is_not_billed(
     talker: Client, thought: int, shown: int
 ) -> None:
-    """Tokens beyond the predicted prompt and the counted reply are reasoning, which is not sent
-    again."""
+    """Tokens that exceed the predicted prompt and the counted reply are reasoning, which is not
+    sent again.
+    """
     await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
     await talker.request("context/append", {"session": "s", "turns": [USER]})
     counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]

@@ -1,4 +1,4 @@
-"""Sections of a conversation, and requests that are assembled from them."""
+"""Tests sections of a conversation, and requests that are assembled from sections."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ async def test_a_range_moves_with_its_text(talker: Client) -> None:
 
 
 async def test_usage_text_has_a_line_for_each_part(talker: Client) -> None:
-    """The text has the same numbers, one line per part, even if a label contains a line break."""
+    """The text contains the same numbers, one part per line, even if a label contains a line
+    break.
+    """
     section = {"name": "two\nlines", "text": "some words of a section"}
     begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
     await talker.request("context/set", begun)
@@ -118,7 +120,7 @@ async def test_section_over_its_cap_is_trimmed(
 async def test_preflight_for_another_model_counts_a_section_like_its_document(
     bare: Client, tmp_path: Path
 ) -> None:
-    """The estimate is corrected by the calibration for the document's kind of text."""
+    """The estimate is calibrated for the document's kind of text."""
     model, text = "unheard-of", "The quick brown fox jumps over the lazy dog. " * 40
     learned = Calibrations()
     estimator = Tokenizers().for_model(model).name

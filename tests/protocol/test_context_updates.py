@@ -1,4 +1,4 @@
-"""A conversation's count follows changes of settings and of documents."""
+"""Tests that a conversation's token count is updated when settings or documents change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECTION = {"name": "notes", "textDocument": {"uri": URI}}
 
 
 async def quiet(client: Client) -> None:
-    """Wait until the server has no pending work, including updates of followed documents."""
+    """Wait until the server has no pending work."""
     await settled(client)
     while any(key[0] == "context" for key in client.server.scheduler._jobs):
         await asyncio.sleep(0.01)
@@ -78,7 +78,7 @@ async def test_conversation_is_recounted_with_a_new_tokenizer(client: Client) ->
 
 
 async def test_reported_usage_is_kept_after_a_change_of_tokenizer(client: Client) -> None:
-    """Only text that was added after the report is counted again."""
+    """Only text that was added after the usage report is recounted."""
     await begun(client)
     usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
     turns = [*MESSAGES[1:], {"role": "assistant", "content": "Oui."}]
@@ -94,7 +94,7 @@ async def test_reported_usage_is_kept_after_a_change_of_tokenizer(client: Client
 async def test_new_tokenizer_keeps_reported_usage_of_other_models(
     client: Client,
 ) -> None:
-    """Text that no usage covers is counted with the current tokenizer."""
+    """Only text that is not covered by usage is counted with the current tokenizer."""
     await begun(client)
     usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
     turns = [*MESSAGES[1:], {"role": "assistant", "content": "Oui."}]
@@ -160,7 +160,7 @@ async def test_hidden_sessions_are_recounted_with_a_new_tokenizer(client: Client
 
 
 def recorded_estimates() -> list[int]:
-    """Return the estimated tokens of each call in the ledger."""
+    """Return the estimated token count of each call in the ledger."""
     with contextlib.closing(sqlite3.connect(State().folder / "ledger.db")) as ledger:
         return [tokens for [tokens] in ledger.execute("SELECT estimated FROM event")]
 
@@ -221,7 +221,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_newest_conversations_are_written_last(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow disk delays the earlier write."""
+    """The first write is delayed by a slow disk."""
     await begun(client)
     await client.request("context/set", {"session": "s", "persist": True})
     real, first, gate = State.save_sessions, [True], threading.Event()
@@ -245,7 +245,7 @@ async def test_newest_conversations_are_written_last(
 
 
 async def test_crossing_a_threshold_warns_once(root: Path, endpoint: FakeServer) -> None:
-    """Several requests wait for the model server when the threshold is crossed."""
+    """Several requests are waiting for the endpoint when the threshold is crossed."""
     client = await started(root)
     await client.request("context/set", {"session": "s", "limit": 2_000})
     await client.request("context/append", {"session": "s", "turns": [USER]})

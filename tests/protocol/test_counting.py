@@ -1,4 +1,4 @@
-"""`tokens/count` returns the same number as a full count with tiktoken."""
+"""Tests that `tokens/count` returns the same number as tiktoken."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_edits_right_after_a_long_document_is_opened(
 async def test_ranges_refer_to_the_text_at_the_time_of_the_request(
     client: Client, lines: int
 ) -> None:
-    """An edit arrives directly after the request."""
+    """The document is edited immediately after the request has been sent."""
     client.ignore("status/update")
     text = "some words\n" * lines
     client.open(text)
@@ -165,7 +165,7 @@ async def test_ranges_refer_to_the_text_at_the_time_of_the_request(
         client.count(range=FIRST_LINE),
         client.request("tokens/fit", fit),
     )
-    await asyncio.sleep(0)  # Wait until the messages are sent.
+    await asyncio.sleep(0)  # Wait until the messages have been sent.
     client.change(edit((0, 0), (0, 0), "many more "))
     both, alone, fitted = await asked
     assert (both["version"], both["tokens"]) == (1, truth(text))
@@ -192,7 +192,7 @@ async def test_ranges_of_a_document_closed_during_the_request_are_counted(client
 async def test_document_may_be_opened_after_its_count_is_requested_during_startup(
     client: Client, more: dict[str, Any]
 ) -> None:
-    """A command that starts the server may send its request before the editor opens its documents."""
+    """A command that starts the server may send a request before the editor opens its documents."""
     client.ignore("status/update")
     configured = client.server.services.configured
     await configured.wait()
@@ -210,7 +210,7 @@ async def test_document_may_be_opened_after_its_count_is_requested_during_startu
 async def test_document_closed_during_the_request_is_counted(
     client: Client, lines: int, again: bool
 ) -> None:
-    """Another document is opened with the same URI."""
+    """In the meantime, another document is opened with the same URI."""
     client.ignore("status/update")
     client.open("some words\n" * lines)
     fit = {"textDocument": {"uri": URI}, "maxTokens": 10_000_000}
@@ -228,7 +228,7 @@ async def test_document_closed_during_the_request_is_counted(
 async def test_memory_is_released_after_a_tokenizer_is_loaded(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is released once per tokenizer, by a worker."""
+    """A worker releases memory once per tokenizer."""
     given, threads = asyncio.Event(), list[threading.Thread]()
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""The server probes model servers again after failures, and shows their current answers."""
+"""Tests that the server probes endpoints again after failures, and shows their current counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IGNORED = ("context/warning", "textDocument/publishDiagnostics")
 
 
 def reply(prompt: int, output: int, reason: str = "stop") -> dict[str, Any]:
-    """Return a response of `/api/chat`."""
+    """Return a response to `/api/chat`."""
     return {
         "model": "tiny",
         "created_at": "2026-11-22T00:00:00Z",
@@ -56,7 +56,7 @@ async def test_the_window_follows_what_ollama_has_loaded(
         after = await client.request("context/usage", {"session": "s"})
         assert (after["limit"], after["limitSource"]) == (4_096, "endpoint")
         server.running["tiny:latest"] = (
-            8_192  # The model is loaded again with `options: {num_ctx: 8192}`.
+            8_192  # The model has been loaded again with `options: {num_ctx: 8192}`.
         )
         usage = {"prompt_tokens": 5_000, "completion_tokens": 4}
         turns = [{"role": "assistant", "content": "Yes."}, turn]
@@ -128,17 +128,17 @@ WORDS = "hello world, and some more of it\n"
 
 
 def retries(client: Client) -> list[Any]:
-    """Return the scheduled retries of unavailable model servers."""
+    """Return the scheduled retries of unavailable endpoints."""
     return [key for key in client.server.scheduler._jobs if key[0] == "endpoint"]
 
 
 def shows(mark: str) -> Callable[[Any], bool]:
-    """Return a matcher for a status whose document count is an estimate, or is not."""
+    """Return a function that checks whether a status shows an estimate, or another count."""
     return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
 
 
 async def until(state: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(60):
         while not state():
             await asyncio.sleep(0.01)
@@ -169,7 +169,7 @@ async def test_recovered_endpoint_recounts_untouched_documents(
         while usage["method"] != "endpoint":
             usage = await client.request("context/usage", {"session": "s"})
         asked = server.posts()
-        # The probe sends two texts and two chats; the document and the conversation follow.
+        # The probe sends two texts and two conversations. The document and the session follow.
         assert (asked.count("/tokenize"), len(asked)) == (3, 6), asked
         assert retries(client) == []
         client.ignore("status/update")
@@ -200,7 +200,7 @@ TOKENIZE = "/tokenize"
 
 
 def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
-    """Delay the answers to chats until the event is set."""
+    """Delay responses to chats until the event is set."""
     real, gate = server.routes["POST", path], asyncio.Event()
 
     async def slow(asked: Asked) -> Canned:
@@ -214,14 +214,14 @@ def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make retries fast, and let no request time out."""
+    """Shorten retry delays, and disable timeouts."""
     monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
 
 
 async def counted_by_the_endpoint(client: Client, name: str = "s") -> None:
-    """Wait until the endpoint has counted a session, without sending a request."""
+    """Wait until the endpoint has counted a session. Does not send requests."""
     async with asyncio.timeout(60):
         usage: Any = {"method": ""}
         while usage["method"] != "endpoint":
@@ -244,7 +244,7 @@ async def test_late_conversation_counts_are_requested_again(
             usage = await client.request("context/append", append(name))
             assert usage["method"] == "endpoint"
         gate, counts.seconds = held(server), 0.05
-        for name in ("s", "t"):  # A server that answers late is not treated as unavailable.
+        for name in ("s", "t"):  # A slow server is not treated as unavailable.
             usage = await client.request("context/append", append(name, WORDS * 9))
             assert usage["method"] == "estimate"
         assert len(retries(client)) == 1, "one timer a model, whatever it missed"
@@ -279,7 +279,9 @@ async def test_conversation_of_a_cancelled_request_is_counted_again(
 async def test_conversation_fitted_during_a_count_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`context/fit` does not ask the endpoint, and the pending answer is for the old turns."""
+    """`context/fit` does not wait for the endpoint, whose pending response is for the removed
+    turns.
+    """
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.server.services.counts.seconds = 60.0
         for _ in range(8):
@@ -363,9 +365,7 @@ async def test_running_fit_sends_nothing_to_a_removed_endpoint(
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.server.services.counts.seconds = 60.0
         params = {"text": "a,b;c,d;e,f;g,h\n" * 200, "maxTokens": 20, "model": "tiny"}
-        await client.request(
-            "tokens/count", {"text": params["text"]}
-        )  # The endpoint counts one token per word.
+        await client.request("tokens/count", {"text": params["text"]})  # The endpoint counts words.
         gate, asked = held(server, TOKENIZE), server.posts().count(TOKENIZE)
         fitting = asyncio.ensure_future(client.request("tokens/fit", params))
         await until(lambda: server.posts().count(TOKENIZE) > asked)
@@ -381,12 +381,12 @@ async def test_running_fit_sends_nothing_to_a_removed_endpoint(
 
 
 def clients(client: Client) -> list[Any]:
-    """Return the model servers that may receive text."""
+    """Return the endpoints that text may be sent to."""
     return [one for key, one in client.server.services.counts._endpoints.items() if key[0]]
 
 
 def declares(client: Client, model: str) -> bool:
-    """Return whether the current settings declare a model."""
+    """Return whether an endpoint in the current settings declares a model."""
     [one] = client.server.services.roots.default.settings.endpoints
     return model in one.models
 
@@ -397,7 +397,7 @@ KEYS = 20
 async def test_long_document_is_sent_when_typing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status shows estimates while the user types."""
+    """The status shows estimates while the user is typing."""
     text = WORDS * 6_000
     uri = f"{tmp_path.as_uri()}/a.md"
     async with (
@@ -423,8 +423,9 @@ async def test_long_document_is_sent_when_typing_pauses(
 async def test_requested_count_waits_for_a_pause_in_typing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request returns the endpoint's count after a pause, or an estimate if another edit comes
-    first."""
+    """The result is the endpoint's count after a pause, or an estimate if there is another edit
+    first.
+    """
     uri = f"{tmp_path.as_uri()}/a.md"
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.ignore("status/update")

@@ -1,4 +1,4 @@
-"""Names chosen by repositories, documents and clients are shown as plain text."""
+"""Tests that names from repositories, documents and clients are displayed as plain text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = [
 
 
 def text_of(markdown: str) -> str:
-    """Return the visible text of some Markdown. Fails if it contains anything but text."""
+    """Return the visible text of Markdown. Fail if the Markdown contains anything except text."""
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     html = str(parser.render(markdown))
     tags = set(re.findall(r"</?(\w+)", html))
@@ -128,7 +128,7 @@ def test_log_contains_no_control_characters(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("name", ["session", "requestId", "model", "category", "provider"])
 async def test_lone_surrogate_in_a_name_is_bad_params(client: Client, name: str) -> None:
-    """SQLite cannot store a lone surrogate. The client gets an error, and no defect is logged."""
+    """SQLite cannot store lone surrogates. The client gets an error, and nothing is logged."""
     params = {"model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
     with pytest.raises(RpcError, match=f"{name} contains a lone surrogate") as caught:
         await client.request("cost/record", {**params, name: "a\ud800"})

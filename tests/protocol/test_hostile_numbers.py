@@ -1,4 +1,6 @@
-"""Impossible numbers are refused, and a reply is kept even if its usage is invalid."""
+"""Tests that impossible numbers are rejected, and that a reply is kept even if its usage is
+invalid.
+"""
 
 from __future__ import annotations
 

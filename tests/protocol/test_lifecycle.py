@@ -1,4 +1,4 @@
-"""Every request is answered, in every state of the server."""
+"""Tests that each request gets a response in every state of the server."""
 
 from __future__ import annotations
 

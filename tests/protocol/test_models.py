@@ -1,4 +1,6 @@
-"""`tokens/fit`, `models/list` and `capabilities/probe`, and windows from the catalogue."""
+"""Tests `tokens/fit`, `models/list`, `capabilities/probe`, and context windows from the price
+list.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
 
 
 async def test_choices_announce_how_a_model_is_counted(client: Client) -> None:
-    """Each name is listed once, and counting for it gives the numbers that the list announces."""
+    """Each name is listed once. Its counting method in the list is the actual one."""
     client.ignore("status/update")
     rows = await client.request("models/list", {"choices": True})
     names = [row["id"] for row in rows]
@@ -106,7 +108,9 @@ async def _names(client: Client, **more: Any) -> list[str]:
 async def test_choices_begin_with_used_and_declared_models(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current model comes first, then recently used and declared models, each once."""
+    """The current model comes first, followed by recently used and declared models without
+    duplicates.
+    """
     bare.ignore("status/update")
     _picker(tmp_path / "config.toml", monkeypatch, "http://127.0.0.1:9", '["my-own", "tiny", "x*"]')
     await bare.initialize(root=tmp_path.as_uri())
@@ -124,7 +128,7 @@ async def test_choices_begin_with_used_and_declared_models(
 async def test_choices_include_models_of_declared_endpoints(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list uses the last known answer of the server and sends no request."""
+    """The list is based on the server's last known response. No request is sent."""
     bare.ignore("status/update")
     async with llamacpp("tiny", "small", "other-7b") as server:
         _picker(tmp_path / "config.toml", monkeypatch, server.url, '["absent", "tiny", "s*"]')
@@ -155,7 +159,7 @@ async def test_choices_are_for_the_named_workspace(
 
 
 async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
-    """Open root folders whose projects set `model-NAME` as their model, and return their URIs."""
+    """Open root folders, each with its own model, and return their URIs."""
     roots = [folder / name for name in names]
     for root in roots:
         root.mkdir()
@@ -168,8 +172,9 @@ async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
 async def test_endpoints_of_the_named_root_are_probed(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request names the root by its folder, a path in it or a document; the first root is the
-    default."""
+    """A request identifies a root by the folder, a path inside, or a document. The default is the
+    first root.
+    """
     bare.ignore("status/update")
     async with llamacpp("model-one", "model-two", "model-three", "model-four") as server:
         _picker(tmp_path / "config.toml", monkeypatch, server.url, '["model-*"]')
@@ -212,7 +217,7 @@ async def test_misspelt_model_is_explained_in_the_tooltip(client: Client) -> Non
 
 
 async def test_model_with_a_user_price_is_known(client: Client) -> None:
-    """The command line behaves in the same way."""
+    """The command line knows the model, too."""
     told, name = "did you mean", "gtp-5-mini"
     await client.request("context/set", {"model": name})
     client.open("hello world")
@@ -231,7 +236,7 @@ async def test_model_with_a_user_price_is_known(client: Client) -> None:
 
 
 async def test_window_of_an_unknown_model_is_marked_as_assumed(client: Client) -> None:
-    await client.request("models/list", {"query": "gpt-5"})  # The catalogue is loaded.
+    await client.request("models/list", {"query": "gpt-5"})  # The catalogue has been loaded.
     params = {"text": "word " * 20_000, "models": ["nobody-knows-me", "gpt-4", "gpt-5"]}
     answer = await client.request("tokens/count", params)
     unknown, small, wide = answer["models"]
@@ -252,7 +257,7 @@ async def test_window_of_an_unknown_model_is_marked_as_assumed(client: Client) -
 
 
 async def test_comparison_text_lists_each_model_once(client: Client) -> None:
-    """The table contains each model once, including the counted one."""
+    """The table lists each model once, including the current one."""
     answer = await client.request("tokens/count", {"text": "日本語", "models": ["gpt-4", "gpt-4"]})
     head, *rows = answer["text"].splitlines()
     assert head.split() == ["model", "tokens", "of", "window", "input", "cost", "method"]

@@ -1,4 +1,6 @@
-"""Only the event loop reads and writes mutable state; workers get frozen values."""
+"""Tests that mutable state is only accessed on the event loop, and that workers get immutable
+values.
+"""
 
 from __future__ import annotations
 
@@ -91,11 +93,11 @@ def held_by(one: object) -> list[object]:
 class Found(NamedTuple):
     one: object
     way: str
-    """The types on the path to the object."""
+    """The types of the objects on the path to this object."""
 
 
 def reached(work: object) -> dict[int, Found]:
-    """Return all objects that are reachable from a callable, by identity."""
+    """Return all objects that can be reached from a callable, by identity."""
     found, next_ones = dict[int, Found](), deque([Found(work, "")])
     while next_ones:
         one, way = next_ones.popleft()
@@ -151,7 +153,7 @@ async def test_workers_get_no_session_cache_or_endpoint(
 
 
 def test_state_shared_by_workers_is_frozen() -> None:
-    """`State` and its contents are frozen, except for the open ledgers, which use a lock."""
+    """`State` and its contents are immutable, except for open ledgers, which use a lock."""
     state = State()
     for name in ("folder", "books", "another"):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -163,7 +165,7 @@ WRITERS = {
     "workspace": ("workspace.py", "sessions.py"),
     "state": ("conversations.py",),
 }
-"""The modules that may assign to a field, by the name of the variable in the code."""
+"""The modules that may assign to fields, by the name of the variable in the code."""
 
 
 def test_state_is_assigned_only_by_its_owner() -> None:
@@ -191,7 +193,7 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
 async def test_memory_ledger_is_created_once_on_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several roots discover at the same time that the ledger cannot be used."""
+    """Several roots notice at the same time that the ledger is unusable."""
     loop, given, made = asyncio.get_running_loop(), list[Found](), list[int]()
     real_run, real_init = loop.run_in_executor, MemoryLedger.__init__
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -286,7 +288,7 @@ def _noting(derived: list[Any]) -> Any:
 
 
 class Hanging:
-    """A model server that does not answer until the test releases it."""
+    """An endpoint that does not respond until the test continues."""
 
     def __init__(
         self, client: Client, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
@@ -313,8 +315,9 @@ class Hanging:
 async def test_hanging_endpoint_does_not_block_other_requests(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turn is shown with an estimate at once, other requests are answered, and the endpoint's
-    count follows."""
+    """An estimate is displayed at once, and other requests are answered. The endpoint's count is
+    displayed later.
+    """
     client = await started(root)
     first = await client.request("context/append", {"turns": [USER], "session": "s"})
     assert first["method"] == "endpoint"
@@ -342,7 +345,7 @@ async def test_hanging_endpoint_does_not_block_other_requests(
 async def test_request_for_a_window_does_not_block_the_session(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only requests that depend on the window wait for the endpoint."""
+    """Only requests that depend on the context window wait for the endpoint."""
     client = await started(root)
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 600.0)
     hanging = Hanging(client, endpoint, monkeypatch)
@@ -384,7 +387,7 @@ async def test_context_estimate_is_shown_while_an_endpoint_hangs(
 async def test_late_count_does_not_restore_old_turns(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An endpoint's count for turns that no longer exist is not applied."""
+    """The endpoint's count for removed turns is discarded."""
     client = await started(root)
     await client.request("context/append", {"turns": [USER], "session": "s"})
     hanging = Hanging(client, endpoint, monkeypatch)
@@ -455,7 +458,7 @@ async def test_reopened_document_is_followed_again(talker: Client) -> None:
     before = await talker.request("context/usage", {})
     talker.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
     assert (await talker.request("context/usage", {}))["tokens"] == before["tokens"]
-    talker.open("many more words " * 50)  # The version is the same as before.
+    talker.open("many more words " * 50)  # The version has not changed.
     after = await talker.request("context/usage", {})
     assert after["breakdown"]["sections"] > before["breakdown"]["sections"] + 100
 
@@ -549,7 +552,9 @@ async def test_agents_estimate_has_an_error_band(talker: Client) -> None:
 
 
 async def test_model_has_the_same_window_on_every_surface(client: Client) -> None:
-    """The tooltip showed the catalogue's window next to the window that the agent reports."""
+    """Previously, the tooltip showed the price list's window next to the window that the agent
+    reports.
+    """
     await settled(client)
     client.open("some words\n")
     fed(client, agents(limit=123_456))
@@ -580,7 +585,7 @@ async def test_window_named_without_a_model_applies_to_documents(
 
 
 async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
-    """Such a session was shown with the default model of the workspace and its window."""
+    """Previously, the session was displayed with the workspace's default model and its window."""
     fed(talker, agents(model=None, tokens=None, limit=None))
     usage = await talker.request("context/usage", {})
     assert (usage["model"], usage["limit"], usage["percent"]) == (None, None, None)

@@ -1,4 +1,6 @@
-"""Providers are registered while a setting enables them, and refreshed when counts change."""
+"""Tests that providers are registered while a setting enables them, and refreshed when counts
+change.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ FIELDS = ("inlayHintProvider", "codeLensProvider", "documentSymbolProvider")
 
 
 def abilities(*, dynamic: bool, refresh: bool) -> dict[str, Any]:
-    """Return client capabilities for hints, lenses and symbols."""
+    """Return client capabilities for hints, code lenses and symbols."""
     later, again = {"dynamicRegistration": dynamic}, {"refreshSupport": refresh}
     return {
         "textDocument": {"inlayHint": later, "codeLens": later, "documentSymbol": later},
@@ -31,7 +33,7 @@ def abilities(*, dynamic: bool, refresh: bool) -> dict[str, Any]:
 
 
 class Asked(list[tuple[str, Any]]):
-    """Records the server's requests to the client, with their params."""
+    """Records the requests from the server to the client."""
 
     METHODS = (
         "client/registerCapability",
@@ -49,14 +51,14 @@ class Asked(list[tuple[str, Any]]):
         self.append((method, params))
 
     def names(self) -> list[str]:
-        """Return the methods of the recorded requests, and forget the requests."""
+        """Return the methods of the recorded requests, and clear the record."""
         found = [method for method, _ in self]
         self.clear()
         return found
 
 
 async def start(client: Client, settings: Any, *, dynamic: bool, refresh: bool = False) -> Any:
-    """Initialize the server, wait for its settings, and return the announced capabilities."""
+    """Initialize the server, wait for its settings, and return its capabilities."""
     result = await client.initialize(
         capabilities=abilities(dynamic=dynamic, refresh=refresh), initializationOptions=settings
     )
@@ -66,21 +68,21 @@ async def start(client: Client, settings: Any, *, dynamic: bool, refresh: bool =
 
 
 async def configured(client: Client, settings: Any) -> None:
-    """Change the settings and wait until they apply."""
+    """Change the settings, and wait until they apply."""
     client.notify("workspace/didChangeConfiguration", {"settings": settings})
     await settled(client)
 
 
 async def settled(client: Client) -> None:
-    """Wait until no reload of the configuration is running."""
+    """Wait until the configuration is no longer being reloaded."""
     async with asyncio.timeout(60):
-        await asyncio.sleep(0)  # A notification is handled in a task.
+        await asyncio.sleep(0)  # Notifications are handled in tasks.
         while any(client.server.scheduler.is_due((job,)) for job in ("settings", "announcing")):
             await asyncio.sleep(0.01)
 
 
 def methods(params: Any) -> list[str]:
-    """Return the methods of a registration or an unregistration."""
+    """Return the methods in a registration or unregistration."""
     (entries,) = params.values()
     return [entry["method"] for entry in entries]
 
@@ -125,7 +127,9 @@ async def test_providers_are_registered_and_unregistered_by_settings(bare: Clien
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dynamic: bool) -> None:
-    """Settings and the model change counts without an edit that the client would notice."""
+    """Changes of settings or the model change counts, but the client does not notice them by
+    itself.
+    """
     asked = Asked(bare)
     await start(bare, ON, dynamic=dynamic, refresh=True)
     asked.clear()
@@ -138,7 +142,7 @@ async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dyna
 
 
 async def test_disabled_hints_disappear(bare: Client) -> None:
-    """A client without dynamic registration has to ask again."""
+    """A client without dynamic registration must request the hints again."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=False, refresh=True)
     asked.clear()
@@ -165,7 +169,9 @@ async def test_no_request_is_sent_before_initialized(bare: Client) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_outline_is_empty_in_roots_that_disable_it(bare: Client, dynamic: bool) -> None:
-    """A registration applies to all roots; other clients always get an outline."""
+    """Registrations apply to all roots. Clients without dynamic registration always get an
+    outline.
+    """
     sections = {"file:///one": {"inlayHints": True}, "file:///two": {}}
     Asked(bare)
     bare.answer(
@@ -187,7 +193,7 @@ async def test_outline_is_empty_in_roots_that_disable_it(bare: Client, dynamic: 
 
 
 async def test_budgets_are_evaluated_again_for_another_model(bare: Client) -> None:
-    """Budgets are evaluated for the current model, also in open documents."""
+    """Open documents are evaluated again, too."""
     text = "你好，世界。" * 20
     budget = {"files": "*.md", "maxTokens": 1}
     await bare.initialize(initializationOptions={"tokenSidecar": {"budget": [budget]}})

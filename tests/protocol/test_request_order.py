@@ -1,4 +1,4 @@
-"""Requests for one session take effect in the order in which the client sends them."""
+"""Tests that requests for a session take effect in the order in which they are sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULT = "Sunny in Lisbon, with a light wind from the sea."
 
 
 class Hold:
-    """Blocks a worker's function until the test releases it."""
+    """Blocks a function that runs on a worker until the test continues."""
 
     def __init__(self) -> None:
         self._gate = threading.Event()
@@ -31,7 +31,7 @@ class Hold:
         self.calls = 0
 
     def first(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same function with its first call blocked."""
+        """Return a function that calls the given function, but blocks during the first call."""
 
         def held(*arguments: Any) -> Any:
             self.calls += 1
@@ -50,13 +50,13 @@ def hold() -> Iterator[Hold]:
 
 
 async def round_trips(client: Client) -> None:
-    """Wait until all work that is not blocked is done."""
+    """Wait until all work is done, except for blocked work."""
     for _ in range(5):
         await client.request("context/usage", {"session": "another"})
 
 
 def stream() -> list[dict[str, Any]]:
-    """Return a streamed reply with its usage at the end."""
+    """Return a streamed reply whose usage is at the end."""
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-4o"}
 
     def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def stream() -> list[dict[str, Any]]:
 async def test_turns_after_a_reply_are_not_part_of_its_prompt(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin may send a tool's result before it receives the answer for the reply."""
+    """A plugin may send a tool's result before our server has responded to the reply."""
     client.ignore("status/update")
     question = {"role": "user", "content": "What is the weather?"}
     await client.request("context/set", {"session": "s", "model": "gpt-4o"})
@@ -100,7 +100,7 @@ async def test_turns_after_a_reply_are_not_part_of_its_prompt(
 async def test_first_requests_take_effect_in_order(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The requests arrive while their feature is being loaded, and the first takes longest."""
+    """The requests arrive while their feature is being loaded. The first request takes longest."""
     client.ignore("status/update")
     monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
     question = {"role": "user", "content": "What is the weather?"}
@@ -132,7 +132,7 @@ async def test_cancelled_first_request_does_not_affect_the_others(
 
 
 async def test_session_is_reset_while_it_is_being_created(client: Client) -> None:
-    """Messages that are sent after the reset are kept, even if they arrive before its answer."""
+    """Messages after the reset are kept, even if the reset has not been confirmed yet."""
     client.ignore("status/update")
     long, short = ({"role": "user", "content": "word " * count} for count in (50_000, 5))
     _, usage, after = await asyncio.gather(
@@ -146,7 +146,7 @@ async def test_session_is_reset_while_it_is_being_created(client: Client) -> Non
 
 
 async def test_preflight_includes_pending_turns(client: Client) -> None:
-    """A plugin may attach a file and check at once whether the prompt fits."""
+    """A plugin may attach a file and immediately check whether the prompt fits."""
     client.ignore("status/update", "context/warning")
     text = "word " * 150_000
     turn = {"role": "user", "content": text}

@@ -1,4 +1,4 @@
-"""A document has the same count on every surface, for the same model and settings."""
+"""Tests that a document has the same count everywhere, for the same model and settings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shown(client: Client, uri: str) -> int:
 
 
 async def numbers(client: Client, uri: str) -> dict[str, int]:
-    """Return the document's count from every surface."""
+    """Return the document's count from each place that shows it."""
     await settled(client)
     _, findings = await client.server.diagnostics.findings(uri)
     identifier = {"textDocument": {"uri": uri}}
@@ -85,7 +85,7 @@ async def numbers(client: Client, uri: str) -> dict[str, int]:
 
 
 async def settled(client: Client) -> None:
-    """Wait until the work that the start or a change of settings triggered is done."""
+    """Wait until all work caused by the start or a change of settings is done."""
     jobs = ("status", "settings", "catalogue", "agents")
     await client.server.services.configured.wait()
     while any(key[0] in jobs for key in client.server.scheduler._jobs):
@@ -191,7 +191,7 @@ async def test_calibration_by_an_endpoint_applies_on_the_command_line(
 
 
 async def kept(client: Client) -> None:
-    """Wait until all calibrations are written, without ending the server."""
+    """Wait until all calibrations have been saved."""
     server = client.server
     async with asyncio.timeout(60):
         while server.scheduler.is_due(("calibrations",)):
@@ -227,7 +227,7 @@ async def test_calibration_of_another_process_is_used_without_own_samples(root: 
     estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
     key = document_key(MODEL, estimator, kind_of(TEXT))
     other = calibration_file.load(services.state.folder)
-    for _ in range(3):  # The file changes with every write.
+    for _ in range(3):  # Each write replaces the file.
         other.update(key, 10_000, 13_000)
         calibration_file.save(services.state.folder, other)
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""The JSON schema and the reference page that is generated from it."""
+"""Tests the JSON schema, and the reference page that is generated from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hovers, inlay hints, lenses, symbols and commands show the counts of a document's parts."""
+"""Tests the counts of parts of a document in hovers, hints, code lenses, symbols and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each setting has its documented effect on the client."""
+"""Tests that each setting has its documented effect on the client."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def begun(client: Client, root: Path, configuration: str) -> str:
-    """Start a server in a folder with this project configuration, and return the URI of its
-    document."""
+    """Start a server in a folder with this configuration, and return the URI of its document."""
     (root / ".token-sidecar.toml").write_text(configuration)
     await client.initialize(root.as_uri())
     uri = (root / "a.md").as_uri()
@@ -72,7 +71,7 @@ async def test_context_warns_at_the_configured_threshold(
 async def test_keep_turns_zero_never_empties_a_conversation(
     bare: Client, root: Path, strategy: str, asked: dict[str, Any]
 ) -> None:
-    """The value can be set with `keepTurns` in the request or with `keep-turns` in the settings."""
+    """The number of turns comes from `keepTurns` in the request or `keep-turns` in the settings."""
     await begun(bare, root, "[context]\nkeep-turns = 0\n" if not asked else "")
     bare.ignore("status/update", "context/warning")
     before = await bare.request("context/append", {"turns": TURNS})

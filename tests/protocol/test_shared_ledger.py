@@ -1,4 +1,4 @@
-"""The server shows calls that another process records."""
+"""Tests that the server shows calls recorded by another process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ if TYPE_CHECKING:
 async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
     bare: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watcher used to look for the missing ledger only every two seconds."""
+    """Previously, the watcher checked for a missing ledger only every two seconds."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 1_000.0)
     await bare.initialize()
     await bare.server.services.load_prices()
     watch = bare.server.history._watch
     while watch is None or not watch._stamps or bare.server.scheduler.is_due(("ledger",)):
-        await asyncio.sleep(
-            0.5
-        )  # This is longer than the time between the first report and the job.
+        await asyncio.sleep(0.5)  # Longer than the delay between the first report and the job.
         watch = bare.server.history._watch
     other = Client(create_server())
     await other.initialize()

@@ -1,4 +1,4 @@
-"""A running server ships recorded calls, and never waits for the collector."""
+"""Tests that a running server ships calls, and never waits for the collector."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_new_calls_are_shipped(bare: Client, collector: Collector) -> None
     async with asyncio.timeout(30):
         while len(collector.calls()) < 3:
             await asyncio.sleep(0.05)
-    await asyncio.sleep(0.3)  # several more runs
+    await asyncio.sleep(0.3)  # enough for several more attempts
     assert len(collector.calls()) == 3
 
 
@@ -68,7 +68,7 @@ async def test_what_prompt_files_cost_is_reported_once(
     async with asyncio.timeout(30):
         while not files():
             await asyncio.sleep(0.05)
-    await asyncio.sleep(0.3)  # several more runs
+    await asyncio.sleep(0.3)  # enough for several more attempts
     assert files() == ["CLAUDE.md"]
 
 

@@ -1,4 +1,4 @@
-"""`status/update` is sent when a document is opened and when its status changes."""
+"""Tests that `status/update` is sent when a document is opened and when its status changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_long_document_can_be_edited_and_closed_before_its_count(
 
 
 async def opened(client: Client, text: str) -> None:
-    """Open a document and wait for its final status, after prices are loaded."""
+    """Open a document, and wait for its final status after prices have been loaded."""
     client.open(text)
     await client.take("status/update", is_priced)
     client.unread.clear()
@@ -88,7 +88,7 @@ async def test_status_is_updated_during_typing(client: Client) -> None:
     await client.take("status/update")
     typed = 0
     async with asyncio.timeout(60):
-        while len(client.unread) < 2:  # Further keys must not restart the timer.
+        while len(client.unread) < 2:  # More keys must not restart the timer.
             client.change(edit((0, 0), (0, 0), "word "))
             typed += 1
             await asyncio.sleep(0.02)
@@ -122,7 +122,7 @@ async def test_document_outside_every_root_has_a_status(client: Client) -> None:
 
 
 async def test_context_is_shown_after_the_last_document_is_closed(client: Client) -> None:
-    """The context is current, although no status was sent for it while a document was open."""
+    """The context is up to date, although it was not sent while a document was open."""
     await client.request("context/append", {"session": "s", "turns": [user("hello " * 40)]})
     bare = await client.take("status/update")
     assert bare["uri"] is None
@@ -149,7 +149,7 @@ async def test_closing_sends_no_status_without_a_context(client: Client) -> None
 
 
 def user(content: str) -> dict[str, str]:
-    """Return a user's turn."""
+    """Return a turn of the user."""
     return {"role": "user", "content": content}
 
 

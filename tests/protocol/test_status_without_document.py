@@ -1,4 +1,4 @@
-"""While no document is open, one status shows the workspace that has something to show."""
+"""Tests the status while no document is open. It shows the workspace that has something to show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def shown(client: Client) -> Any:
-    """Return the next status without a document."""
+    """Return the next status that has no document."""
     return await client.take("status/update", lambda update: update["uri"] is None)
 
 

@@ -1,4 +1,4 @@
-"""Shown numbers are never stale, even if threads switch every microsecond.
+"""Tests that displayed numbers are never outdated, even if threads switch every microsecond.
 
 Run `python -m tests.fuzz.shown_numbers --operations 100000` for a longer test.
 """

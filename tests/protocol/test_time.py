@@ -1,4 +1,4 @@
-"""The status changes when time passes, even without any other event."""
+"""Tests status changes that are caused by time alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Set a time zone in which the day ends in a few seconds."""
     east = (
         -int(time.time() + 4) % 86_400
-    )  # The offset from UTC, in seconds, of a zone in which midnight is four seconds away.
+    )  # The UTC offset in seconds of a time zone in which it will be midnight in four seconds.
     west = -east if east <= 43_200 else 86_400 - east
     hours, rest = divmod(abs(west), 3_600)
     zone = f"XST{'-' if west < 0 else '+'}{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -1,4 +1,6 @@
-"""After a change that cannot be applied, the document has no count until its whole text arrives."""
+"""Tests that after a change that cannot be applied, a document has no count until its text is sent
+again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def text_of(update: Any) -> Any:
 
 
 async def opened(client: Client) -> None:
-    """Open two documents and wait for their statuses."""
+    """Open two documents, and wait for their statuses."""
     for uri in (URI, OTHER):
         client.open("hello world\n", uri)
         assert (await client.take("status/update"))["uri"] == uri

@@ -82,8 +82,8 @@ local function model(opts)
   end)
 end
 
---- Fits lines to a number of tokens. Neovim ends the last line with a line break. If the fitted text has none, it is
---- fitted again to one token less.
+--- Fits lines to a number of tokens. Neovim adds a line break to the last line. If the fitted text has none,
+--- it is fitted again to one token less, so that the line break fits.
 local function fit_to(opts, max, mode)
   local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
   local first = opts.range > 0 and opts.line1 or 1

@@ -246,7 +246,7 @@ function M.revive()
   end
 end
 
---- Sends a request. If it fails, the error is shown as one message.
+--- Sends a request. If the request fails, a single message shows the error.
 ---@param params table
 ---@param done fun(result: any, client: vim.lsp.Client)
 function M.request(buf, method, params, done)
