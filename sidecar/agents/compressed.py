@@ -15,7 +15,7 @@ else:
 MAX_BYTES = 512 << 20
 """The maximum number of bytes to decompress, because 40 KB can expand to a gigabyte."""
 _CHUNK = 1 << 20
-_WINDOW_LOG = 26  # 64 MB; compressors use at most 8 MB by default
+_WINDOW_LOG = 26  # 64 MB; by default, compressors use windows of at most 8 MB
 
 
 class _Reading(zstd.ZstdFile):

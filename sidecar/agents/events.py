@@ -37,9 +37,9 @@ SessionState = Literal["running", "idle", "ended"]
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""How long a running turn may write nothing before it counts as idle. Tools can run for minutes."""
+"""How long a turn may add no lines before it counts as idle. Tools can run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""How long a session may write nothing before it counts as idle, if turns are not recorded."""
+"""How long a session may add no lines before it counts as idle, if its agent records no turns."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):

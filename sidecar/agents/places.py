@@ -165,7 +165,9 @@ def database_by_variable(places: Places, agent: str) -> Path | None:
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return paths of which at least one exists if the agent has ever been used."""
+    """Return the agent's possible paths. If the agent has ever been used, at least one of them
+    exists.
+    """
     paths: list[Path] = []
     paths += agent_folders(places, agent) if agent in _HOMES else ()
     paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()

@@ -119,7 +119,8 @@ def list_problems(loaded: Loaded) -> list[str]:
 
     settings = loaded.settings
     problems = Tokenizers((), settings.tokenize.estimator).problems
-    for entry in settings.tokenizers:  # one at a time, because globs can overlap
+    # Checked one at a time, because the entries' globs can overlap.
+    for entry in settings.tokenizers:
         tokenizers = Tokenizers([msgspec.structs.replace(entry, models=("*",))])
         tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
         problems += tokenizers.problems

@@ -24,7 +24,8 @@ def ingest_agents(book: CostBook, workspace: Path | None) -> None:
     sources = Sources.of(load_settings().agents, str(root))
     if sources is None:
         return
-    ingest_all(book, sources, mine=True)  # also finds agents with sessions in the project
+    # Also finds agents that keep their sessions in the project.
+    ingest_all(book, sources, mine=True)
     if workspace is None:
         ingest_all(book, sources, mine=False)
 

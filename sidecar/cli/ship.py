@@ -89,7 +89,8 @@ def _print_records(queue: ShippingQueue) -> None:
 
     for records in _pending_records(queue):
         request = encode(records, queue.identity.resource())
-        from google.protobuf.json_format import MessageToDict  # `encode` fails without it
+        # `encode` reports a missing package before this import fails.
+        from google.protobuf.json_format import MessageToDict
 
         print_json(MessageToDict(request))
 
@@ -115,7 +116,7 @@ def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
     for root in dict.fromkeys(find_root(folder) for folder in folders if folder.is_dir()):
         if not queue.has_file_report(root.as_uri()):
             with SessionsView(root) as view:
-                files = view.files(None, with_worktrees=False)  # each sends its own report
+                files = view.files(None, with_worktrees=False)  # each worktree sends its own report
                 yield root.as_uri(), file_records(files, root.as_uri(), queue.identity)
 
 

@@ -163,7 +163,7 @@ class _Resolver:
             except InvalidError as error:
                 self._report(layer, here, f"{error} (ignored)")
         entry, problem = _create_entry(kind, fields)
-        # If one of its values has been reported, do not report the entry, too.
+        # If one of the entry's values has been reported, do not also report the entry.
         if problem and len(self.problems) == problems_before:
             self._report(layer, path, f"{problem} (ignored)")
         return entry

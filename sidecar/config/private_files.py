@@ -1,4 +1,4 @@
-"""Creates files (0600) and folders (0700) that only the user can access. Blocking."""
+"""Creates files (0600) and folders (0700) that only the user can access. All functions block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the price list that `cost update-prices` saved. Blocking."""
+"""Reads the price list that `cost update-prices` saved. All functions block."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ class Counter:
 
     @property
     def tokenizer(self) -> str:
-        """The name to display: the server's if there is one, otherwise the local tokenizer's."""
+        """The tokenizer name to display: the server's name if there is a server, or else the local
+        tokenizer's.
+        """
         return self._server or self._tokenizer.name
 
     @property

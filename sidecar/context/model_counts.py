@@ -149,7 +149,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """The last reported size of a conversation. The counts of later turns are added to it."""
 
     kind: Literal["usage", "chat"]
-    """`usage`: a vendor reported it with a reply. `chat`: an endpoint counted the chat."""
+    """`usage` if a vendor reported the size with a reply; `chat` if an endpoint counted it."""
     base: int
     """The reported tokens. For `usage`, these are the prompt and the part of the output that is
     sent back.

@@ -24,7 +24,7 @@ class SavedSection(msgspec.Struct, frozen=True):
     name: str
     measure: Measure
     is_document: bool = False
-    """Whether the count is calibrated as a document's."""
+    """Whether the count is calibrated like that of a document."""
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):

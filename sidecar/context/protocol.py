@@ -316,8 +316,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     severity: Severity = "ok"
     """`warning` from the first threshold of `context.warn-at`, `error` from the last threshold."""
     text: str = ""
-    """In answers to `context/usage`, `rows` as plain text. In answers to `context/undo` and
-    `context/reset`, the outcome. Otherwise empty.
+    """The `rows` as plain text in answers to `context/usage`; the outcome in answers to
+    `context/undo` and `context/reset`; otherwise empty.
     """
     rows: list[ViewRow] = []
     """The rows of the context view in answers to `context/usage`; otherwise empty."""
@@ -476,7 +476,9 @@ class ResponseResult(Result, frozen=True, kw_only=True):
 
 
 class Reason(Result, frozen=True, kw_only=True):
-    """A reason for a verdict of `context/preflight`. `kind` is `window`, `output`, `budget`, …"""
+    """A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
+    `budget`.
+    """
 
     kind: str
     message: str

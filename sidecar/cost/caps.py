@@ -37,7 +37,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """Spans that contain calls, but no call with a known price."""
+    """The spans (day, session or workspace) that contain calls, but no call with a known price."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):

@@ -140,7 +140,7 @@ class LedgerSource(PageSource):
     connection: sqlite3.Connection
     prices: Prices
     scope: Scope
-    """Selects the owner of the calls. Its time range is replaced by that of each period."""
+    """Selects whose calls to report. The time range of each period replaces that of the scope."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by session id. Other sessions are labelled with their id, or their first day."""
 

@@ -178,7 +178,7 @@ class Shipped(NamedTuple):
 
 
 class ShippingQueue:
-    """The calls in a ledger that a destination has not yet accepted. Blocking. Thread-safe."""
+    """Calls that a destination has not accepted yet. Thread-safe. All methods block."""
 
     def __init__(self, ledger: Ledger, prices: Prices, endpoint: str, identity: Identity) -> None:
         self.ledger, self.prices, self.identity = ledger, prices, identity
@@ -366,7 +366,9 @@ class ShippingQueue:
 
 
 def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
-    """Return the queue for the user's collector, or None if no collector is configured. Blocking.
+    """Return the queue for the user's collector, or None if no collector is configured.
+
+    This call blocks.
 
     Raises:
         ShippingError: The identity is incomplete.
@@ -469,7 +471,8 @@ class Collector:
     async def send(self, records: Sequence[Record], run: Run) -> str:
         """Send records in one request.
 
-        Return why the collector rejected it, or an empty string if it accepted all records.
+        Returns:
+            Why the collector rejected records, or an empty string if it accepted all of them.
 
         Raises:
             CollectorError: The collector is unavailable.
@@ -631,8 +634,10 @@ async def send_file_report(
 ) -> str:
     """Report the costs of a workspace's prompt files.
 
-    Return why the collector rejected the report, or an empty string if it accepted it. A rejected
-    report is not sent again, because the next day's report replaces it.
+    A rejected report is not sent again, because the next day's report replaces it.
+
+    Returns:
+        Why the collector rejected the report, or an empty string if it accepted the report.
 
     Raises:
         CollectorError: The collector is unavailable.

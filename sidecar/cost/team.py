@@ -1,4 +1,7 @@
-"""Reads the team's store, a ClickHouse database with the schema in `contrib/team`. Blocking."""
+"""Reads the team's store, a ClickHouse database with the schema in `contrib/team`.
+
+All methods block.
+"""
 
 from __future__ import annotations
 

@@ -238,10 +238,13 @@ class FastEngine(Tokenizer):
         longest: int | None = None,
         batch: Callable[[Sequence[str]], list[int]] | None = None,
     ) -> None:
-        """Args: name: The vocabulary's name. count: Counts the tokens of one piece with the fast
-        engine. longest: Longer pieces are counted by tiktoken, so other threads can run at the
-        same time. batch: Counts many texts in one call, or None if the engine does not support
-        this.
+        """Create an engine.
+
+        Args:
+            name: The vocabulary's name.
+            count: Counts the tokens of one piece with the fast engine.
+            longest: Longer pieces are counted by tiktoken, so that other threads can run meanwhile.
+            batch: Counts many texts in one call, or None if the engine does not support this.
         """
         self.name = name
         self._batch = batch

@@ -29,8 +29,7 @@ split.
 
 
 def character_boundary(text: str, offset: int, *, forward: bool = False) -> int:
-    """Return the nearest offset at or before `offset` (or after it) that does not split a
-    character.
+    """Return the nearest offset in one direction that does not split a character.
 
     Surrogate pairs, combining marks, joined emoji, flags, and CR with LF are kept together.
     """
@@ -256,9 +255,7 @@ class _CountedText:
         return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 
     def token_boundary(self, offset: int, *, forward: bool = False) -> int:
-        """Return the nearest offset at or before `offset` (or after it) that is between
-        two tokens.
-        """
+        """Return the nearest offset in one direction that is between two tokens."""
         low, high = max(0, offset - _TOKEN_WINDOW), min(len(self.text), offset + _TOKEN_WINDOW)
         if not self.is_exact or not low < offset < high:
             return offset

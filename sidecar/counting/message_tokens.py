@@ -83,13 +83,13 @@ class TemplateTokens(NamedTuple):
     """The tokens that a chat template adds to messages and tools.
 
     Attributes:
-        message: For each message, including its role.
-        name: For each message with a name, in addition to the name itself.
-        priming: Once per request, before the reply.
-        call: For each tool call.
-        result: For each tool result.
-        tool: For each tool schema.
-        tools: Once per request with tools, in addition to `tool_prompt_tokens`.
+        message: Tokens per message, including its role.
+        name: Tokens per message with a name, in addition to the name itself.
+        priming: Tokens per request, before the reply.
+        call: Tokens per tool call.
+        result: Tokens per tool result.
+        tool: Tokens per tool schema.
+        tools: Tokens per request with tools, in addition to `tool_prompt_tokens`.
     """
 
     message: int

@@ -138,11 +138,13 @@ class ScaledTokenizer(Tokenizer):
     def __init__(
         self, name: str, base: Tokenizer, factor: float, bands: Bands | None = None
     ) -> None:
-        """Args:
-        name: The tokenizer's name.
-        base: Counts the pieces of the text.
-        factor: The number of tokens per token of the base tokenizer.
-        bands: The error bands, or None if they were not measured.
+        """Create a tokenizer.
+
+        Args:
+            name: The tokenizer's name.
+            base: Counts the pieces of the text.
+            factor: The number of tokens per token of the base tokenizer.
+            bands: The error bands, or None if they were not measured.
         """
         self.name, self._base, self._factor, self._bands = name, base, factor, bands
         self.error_percent: float | None = 100 * bands.any if bands else None
@@ -304,12 +306,14 @@ class Tokenizers:
         estimator: str = "default",
         purpose: Purpose = "interactive",
     ) -> None:
-        """Args:
-        files: The vocabulary files in the user's settings. The first entry that matches a model is
-            used.
-        estimator: The name of the estimator for unknown models. `default` is the approximation of
-            all current vocabularies.
-        purpose: What the engines are used for.
+        """Create tokenizers for a user's settings.
+
+        Args:
+            files: The vocabulary files in the user's settings. The first entry that matches a model
+                is used.
+            estimator: The name of the estimator for unknown models. `default` is the approximation
+                of all current vocabularies.
+            purpose: What the engines are used for.
         """
         self._files = tuple(files)
         self._estimator = estimator
@@ -321,7 +325,7 @@ class Tokenizers:
 
     @property
     def problems(self) -> list[str]:
-        """Why requested vocabularies and estimators are not used, in one sentence each."""
+        """One sentence for each requested vocabulary or estimator that cannot be used."""
         why = estimators.unusable_reason(self._estimator)
         return [*self._problems.values(), *([why] if why else [])]
 

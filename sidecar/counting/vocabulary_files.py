@@ -299,7 +299,9 @@ class HuggingFaceTokenizer(Tokenizer):
     inline_characters = 1_000
 
     def __init__(self, name: str, data: bytes, dropped: bytes = b"") -> None:
-        """Args:
+        """Create a tokenizer.
+
+        Args:
             name: The tokenizer's name.
             data: The content of a `tokenizer.json` file.
             dropped: Bytes that are tokens in `data` but not in the model. They are not counted.
@@ -314,7 +316,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return self._encode(text)
-        except (UnicodeEncodeError, TypeError):  # depends on the version of the library
+        # The type of the error depends on the version of the library.
+        except (UnicodeEncodeError, TypeError):
             return self._encode(without_lone_surrogates(text))
 
     def _encode(self, text: str) -> int:
@@ -431,7 +434,8 @@ class SentencePieceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return len(self._processor.encode(text))
-        except (UnicodeEncodeError, RuntimeError):  # depends on the version of the library
+        # The type of the error depends on the version of the library.
+        except (UnicodeEncodeError, RuntimeError):
             return len(self._processor.encode(without_lone_surrogates(text)))
 
 

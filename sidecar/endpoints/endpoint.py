@@ -130,10 +130,12 @@ class DeclaredEndpoint:
     def __init__(
         self, settings: EndpointSettings, environment: Mapping[str, str], *, counts: bool = True
     ) -> None:
-        """Args:
-        settings: The `[[endpoint]]` table in the user's settings.
-        environment: The environment variables, one of which may contain the API key.
-        counts: Whether texts may be sent. Otherwise only context windows are requested.
+        """Create an endpoint.
+
+        Args:
+            settings: The `[[endpoint]]` table in the user's settings.
+            environment: The environment variables, one of which may contain the API key.
+            counts: Whether texts may be sent. Otherwise only context windows are requested.
         """
         self.models, self._counts = settings.models, counts
         self._url = settings.url
@@ -387,7 +389,8 @@ class DeclaredEndpoint:
         if not server.text_by_chat:
             return await self._count(model, "text", text_request(text))
         if model not in self._message_costs:
-            # A full stop is one token in every vocabulary. The rest is the chat template.
+            # A full stop is one token in every vocabulary. The other tokens come from the chat
+            # template.
             extra_tokens = await self._count(model, "chat", chat_request(single_message("."), ()))
             self._message_costs[model] = extra_tokens - 1
         token_count = await self._count(model, "chat", chat_request(single_message(text), ()))
@@ -434,7 +437,7 @@ class DeclaredEndpoint:
             return
         try:
             listed = list_models(await self._connection.get("/v1/models"))
-        except BaseException:  # including cancellation, so the next count probes again
+        except BaseException:  # includes cancellation; the next count then probes again
             self._bindings.clear()
             raise
         if digest_of_list(listed) != binding.listed:

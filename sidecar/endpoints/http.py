@@ -321,7 +321,7 @@ class Connection:
                 "unreachable", f"the connection to {without_secrets(self.root)} was closed"
             )
         if self._client is None:
-            # On a thread, because importing httpx and reading the certificates is slow.
+            # Runs on a thread, because importing httpx and reading certificates is slow.
             self._client = await asyncio.to_thread(self._make_client)
         return self._client
 

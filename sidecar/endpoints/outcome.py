@@ -115,10 +115,12 @@ class EndpointError(SidecarError):
     kind = "endpoint"
 
     def __init__(self, status: AbilityStatus, reason: str, step: str = "") -> None:
-        """Args:
-        status: The kind of failure.
-        reason: The reason, as shown to the user.
-        step: Advice that replaces the usual advice for the status.
+        """Create an error.
+
+        Args:
+            status: The kind of failure.
+            reason: The reason, as shown to the user.
+            step: Advice that replaces the usual advice for the status.
         """
         super().__init__(reason)
         self.status: AbilityStatus = status

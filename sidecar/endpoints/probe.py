@@ -358,7 +358,7 @@ async def _try_text(
 ) -> ProbeResult:
     if server.text is None:
         if server.text_by_chat:
-            return binding  # `_try_chat` decides
+            return binding  # `_try_chat` determines whether text can be counted
         reason = f"{server.name} cannot count texts"
         return replace(binding, text=Ability("unsupported", reason))
     try:

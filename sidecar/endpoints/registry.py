@@ -52,12 +52,14 @@ class Endpoints:
         *,
         window: bool = False,
     ) -> None:
-        """Args:
-        endpoints: The `[[endpoint]]` tables in the user's settings.
-        use_endpoint: Whether texts may be sent.
-        environment: The environment variables that contain API keys. By default, the environment of
-            the process is used.
-        window: Whether context windows may be requested even if `use_endpoint` is off.
+        """Create the endpoints of a user.
+
+        Args:
+            endpoints: The `[[endpoint]]` tables in the user's settings.
+            use_endpoint: Whether texts may be sent.
+            environment: The environment variables that contain API keys. By default, the
+                environment of the process is used.
+            window: Whether context windows may be requested even if `use_endpoint` is off.
         """
         variables = os.environ if environment is None else environment
         self._use, self._asks = use_endpoint, use_endpoint or window

@@ -244,7 +244,7 @@ _UNINSTALL: dict[ClientName, Callable[[Scope, Path], Change]] = {
 
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
-    """Return the clients that are configured to use the MCP server, with their files. Blocking."""
+    """Return the clients that use the MCP server, with their files. This call blocks."""
     found = []
     for client, path in _configuration_files(folder):
         try:

@@ -55,15 +55,15 @@ class Project:
             self.services.configured.set()
 
     def resolve(self, path: str, roots: Sequence[Path]) -> Path:
-        """Return the absolute path of a file or folder in the project. Blocking.
+        """Return the absolute path of a file or folder in the project. This call blocks.
 
         Args:
             path: A path, either absolute or relative to the project.
             roots: The client's root folders, in which paths are also allowed.
 
         Raises:
-            BadParamsError: The path does not exist, is not a file or folder, or is outside of
-                all root folders.
+            BadParamsError: The path does not exist, is not a file or folder, or is outside of all
+                root folders.
         """
         allowed = [Path(os.path.realpath(root)) for root in (self.root, *roots)]
         try:
@@ -81,7 +81,7 @@ class Project:
         return real
 
     def shown(self, path: str | Path) -> str:
-        """Format a path for an answer. Paths in the project are relative to it."""
+        """Format a path for display. Paths inside the project are relative to its root."""
         real_root = Path(os.path.realpath(self.root))
         absolute = Path(path)
         inside = absolute.is_relative_to(real_root)

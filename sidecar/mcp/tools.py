@@ -190,7 +190,8 @@ class Tools:
         return Answer(
             fitted.text,
             {
-                "text": fitted.text,  # some agents pass only the data to the model
+                # Some agents pass only the structured data of an answer to the model.
+                "text": fitted.text,
                 "tokens": fitted.tokens,
                 "removedTokens": fitted.removed_tokens,
                 "removedLines": fitted.removed_lines,

@@ -20,8 +20,8 @@ BlockKind = Literal["text", "thinking", "call", "result", "picture", "file", "no
 unknown block.
 """
 Place = Literal["block", "field", "turn"]
-"""Where a block is in its message: in `content` (`block`), in `toolCalls` (`field`), or the whole
-message (`turn`), if its role is `tool`.
+"""The place of a block in its message: `block` for `content`, `field` for `toolCalls`, or `turn`
+for a whole message with the role `tool`.
 """
 
 RESULT_ROLES = frozenset({"tool", "function"})

@@ -21,7 +21,7 @@ from sidecar.models.price_list import price_list
 
 _LONG = 60  # the number of characters of a name to compare with known names
 _NEAR = 0.8  # the minimum similarity (0 to 1) of a suggested name
-_FAR = 0.5  # the minimum for names that clearly belong to a family
+_FAR = 0.5  # the minimum similarity of names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None

@@ -115,7 +115,9 @@ class ListedTariff:
         self.by_clock = any(hasattr(constraint, "start_time") for constraint in constraints)
         self.thresholds = frozenset(self._thresholds())
         self._known: dict[tuple[int, int], UnitPrices | None] = {}
-        """Prices, by the identity of the listed prices and the number of thresholds exceeded."""
+        """Cached prices, by the identity of the listed prices and the number of thresholds
+        exceeded.
+        """
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
         """Return the prices of a call, or None if they are unknown.

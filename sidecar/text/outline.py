@@ -212,7 +212,7 @@ class _HeadingScan:
         self.headings: list[Heading] = []
         self._lines = lines
         self._paragraph: int | None = (
-            None  # its first line; an underline turns the paragraph into a heading
+            None  # the first line of the current paragraph, which an underline turns into a heading
         )
         self._lazy = False  # whether a paragraph of a quote or list may continue
         self._item = 0  # the indent of the text in the preceding list item

@@ -47,7 +47,7 @@ class Piece:
     def __len__(self) -> int:
         return len(self.text)
 
-    def __repr__(self) -> str:  # excludes the text, because logs must not contain it
+    def __repr__(self) -> str:  # omits the text, because logs must not contain it
         return f"Piece(characters={len(self.text)}, line_ends={self.line_ends})"
 
     @property

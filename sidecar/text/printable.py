@@ -42,7 +42,7 @@ _GENERATED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
 _LINK = re.compile(r"\](?=\()")
 
 HOW_RECORDED = "Start a coding agent or a chat plugin, and its calls appear here."
-"""How calls come to be recorded. Shown where there are none."""
+"""Explains how calls are recorded. Displayed if there are no calls."""
 
 
 def printable(text: str) -> str:

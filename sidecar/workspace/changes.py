@@ -349,7 +349,8 @@ class ApplyReply(Change[ResponseResult]):
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
     commit: Callable[[], None] = field(kw_only=True)
-    """Called just before the call is recorded. Raises an error if the request has been cancelled.
+    """Called just before the call is recorded. Raises an error if the request has been
+    cancelled.
     """
     reply: Reply | None = None
     asked_model: str | None = None

@@ -122,7 +122,8 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    self._ask_later(before)  # request the count now, because fits and undos do not
+                    # Fits and undos do not request an endpoint's count, so request it now.
+                    self._ask_later(before)
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
         if is_answer:  # already handled by the change that requested the count
@@ -176,7 +177,8 @@ class Conversations:
         counts.calibration_changed()
         tokenizer = counts.tokenizers(self.workspace.settings).for_model(conversation.model)
         if any(sample.kind for sample in outcome.samples) and tokenizer.method != "exact":
-            self.services.publish(Event("endpoint"))  # affects documents in all roots
+            # The calibration affects the documents of all roots.
+            self.services.publish(Event("endpoint"))
 
     async def _run_effects(self, effects: Effects) -> Conversation:
         conversation = effects.conversation
@@ -410,7 +412,7 @@ class Conversations:
         if answer.is_due:
             self._note_missed_count(conversation)
         elif answer.is_missing and settings != self.workspace.settings:
-            self._ask_later(conversation)  # the change may have closed the connection
+            self._ask_later(conversation)  # the change of settings may have closed the connection
         change = ApplyCounts(
             session=conversation.id,
             version=conversation,

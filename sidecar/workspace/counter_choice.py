@@ -32,7 +32,7 @@ class CounterChoice(NamedTuple):
     tokenizer: Tokenizer
     """A calibrated tokenizer for parts of the text, or for all of it if `whole` is None."""
     whole: Measure | None = None
-    """The token count of the whole text, such as an endpoint's count."""
+    """The token count of the whole text if it is known, for example from an endpoint."""
     note: str | None = None
     """Why the endpoint provided no count. Shown to the user."""
 

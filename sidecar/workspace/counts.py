@@ -409,7 +409,9 @@ class Counts(CounterChooser):
         return await self.count(snapshot, model, workspace, here)
 
     def extrapolate(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
-        """Estimate a long document's count from a sample. Shown until the real count is known."""
+        """Estimate a long document's count from a sample. The estimate is shown until the real
+        count is known.
+        """
         tokenizer = self.tokenizers(workspace.settings).for_model(model)
         tokens = self.snapshots.extrapolate(document, tokenizer)
         band = max(tokenizer.band(tokens) or 0.0, GUESS_PERCENT)

@@ -135,7 +135,7 @@ class Snapshot(SplitText):
 
 
 class FollowedPlace:
-    """A document, or a range in a document, that a section of a conversation stays in sync with."""
+    """A document or range with which a section of a conversation is kept in sync."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

@@ -158,7 +158,9 @@ class File(NamedTuple):
 
 
 class SkippedPath(NamedTuple):
-    """A path that was skipped, with the reason. `failed` is true if the user named the path."""
+    """A path that was skipped, with the reason. `failed` is true if the user named the path
+    explicitly.
+    """
 
     path: str
     reason: str
@@ -356,7 +358,7 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
         ValueError: A path is outside `fixed`.
     """
 
-    from sidecar.config.load import find_root, is_root  # keeps server startup fast
+    from sidecar.config.load import find_root, is_root  # imported late to keep server startup fast
 
     here = find_root(Path.cwd())
     current = here if fixed is None and is_root(here) else fixed

@@ -36,7 +36,7 @@ class FixTarget(msgspec.Struct, frozen=True):
 
 
 class SettingsOrigins(NamedTuple):
-    """For a root folder: which configuration file defines each setting."""
+    """The configuration file that defines each setting of a root folder."""
 
     root: Path | None
     origins: Mapping[str, Origin]
@@ -112,7 +112,7 @@ def _free_name(path: Path) -> Path:
     for number in range(1, _TRIES):
         suffix = ".excess" if number == 1 else f".excess{number}"
         candidate = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-        if not os.path.lexists(candidate):  # also detects broken links
+        if not os.path.lexists(candidate):  # `lexists` is also true for broken links
             return candidate
     return path.with_name(f"{path.stem}.excess{_TRIES}{path.suffix}")
 

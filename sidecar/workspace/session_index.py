@@ -526,7 +526,7 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
     if best.session.compacted or best.session.note == REWOUND:
-        # Other stores still have the size before the compaction or rewind.
+        # The session's other stores still contain its size before the compaction or rewind.
         size = best.session
 
     def first(field: str) -> Any:
@@ -616,7 +616,7 @@ def make_ledger_event(call: CallFinished, agent: str) -> LedgerEvent:
         tier=call.tier,
         category=call.category,
         reported_cost=call.cost_usd,
-        agent_cost=call.agent_cost_usd or None,  # agents write 0 for an unknown price
+        agent_cost=call.agent_cost_usd or None,  # agents write 0 if they do not know the price
         buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
     )
 

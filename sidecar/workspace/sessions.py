@@ -106,7 +106,7 @@ class ConversationState:
     warned_level: int = 0
     """The number of thresholds that had been reached at the last check."""
     counted_layout: int | None = None
-    """The layout of the turns when an endpoint last counted the conversation."""
+    """Identifies the turns that an endpoint counted last."""
     asking: int = 0
     """Number of endpoint requests in progress for this conversation."""
 
@@ -403,7 +403,7 @@ class SessionRegistry:
             note=session.note or (NO_REPLY if is_unanswered else None),
         )
         if limit is None or (is_unanswered and session.limit is None):
-            return usage  # better than a guess or another model's window
+            return usage  # no percentage is better than one of a guessed window
         return in_window(usage, Window(limit, settings.context.reserve), warn_at, reported=tokens)
 
     def window_of(self, conversation: Conversation) -> Window:

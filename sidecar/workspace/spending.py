@@ -76,7 +76,7 @@ class Costs:
     reading: bool = True
     """Whether this process records agents' calls automatically."""
     team: TeamSpent | None = None
-    """None if the team has no caps or the team's store has not been read yet."""
+    """The team's spending, or None if it has not been read or the team has no caps."""
     over_cap: bool = False
     """Whether the last preflight exceeded a cap."""
     _read_number: int = 0

@@ -155,7 +155,9 @@ class SharedConversations:
         self._name = secrets.token_hex(8)
         self._process_lock: contextlib.ExitStack | None = None
         self._written: dict[str, bytes | None] = {}
-        """The written content by workspace, or None during a write and after a failed write."""
+        """The contents of each workspace's file, or None during a write and after a failed
+        write.
+        """
         self._writing = asyncio.Lock()
 
     async def write(self, workspace: str, sessions: Sequence[ContextUsage]) -> None:

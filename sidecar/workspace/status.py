@@ -55,7 +55,7 @@ class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: str
     tooltip: str
     severity: Severity = "ok"
-    """The worst severity of the budgets of the document and its sections."""
+    """The highest severity among the budgets of the document and its sections."""
 
 
 class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -67,7 +67,7 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     tooltip: str
     severity: Severity
     source: str = ""
-    """`protocol`, or the agent of the shown session."""
+    """The source of the displayed session: `protocol`, or the name of an agent."""
     sessions: int = 0
     """A counter that changes whenever `context/sessions` may return a different result."""
 
@@ -86,7 +86,7 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params of `status/update`. `text` is the status line. Members without data are null.
+    """Params of `status/update`. `text` is the status line. Fields without data are null.
 
     `text` shows `?` for a document that is out of sync with the editor.
     """

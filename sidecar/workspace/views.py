@@ -125,9 +125,9 @@ def _removed_text(turn: Removed) -> str:
 
 
 BEING_READ = "being read"
-"""Shown as the cost of a session while its calls are being read."""
+"""Displayed instead of a session's cost while its calls are being read."""
 NOT_READ = "not read yet"
-"""Shown as the cost by commands that do not record agents' calls."""
+"""Displayed instead of a cost by commands that do not record agents' calls."""
 
 _BAR = 10
 """Width of gauges in a terminal, in characters."""
@@ -152,7 +152,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
 def add_view_to_usage(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
-    """Add the rows and text to display to a usage."""
+    """Add the displayed rows and text to a context usage."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = format_age(session.updated_at, now) if session else ""
@@ -161,7 +161,7 @@ def add_view_to_usage(
 
 
 def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -> Page:
-    """Return a page about the usage."""
+    """Return a page that shows a context usage."""
     from sidecar.context.page import context_page
 
     now = now or datetime.now(UTC)
@@ -173,7 +173,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Add the texts to display to sessions: `detail` for a tree, `text` for a terminal."""
+    """Add the displayed texts to sessions: `detail` for a tree, and `text` for a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)
@@ -217,11 +217,11 @@ class RowCells(NamedTuple):
     age: str
     model: str
     state: str
-    """`running`, `pinned`, both, or empty."""
+    """The session's state: `running`, `pinned`, both or empty."""
 
 
 def row_cells(row: SessionRow, costs: Costs, now: datetime) -> RowCells:
-    """Return the texts of a session in a list."""
+    """Return the columns that describe a session in a list."""
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     states = ("running" if row.state == "running" else "", "pinned" if row.pinned else "")
     return RowCells(

@@ -41,7 +41,8 @@ class Windows:
         return (model, settings.prices) in self._loaded
 
     def mark_loaded(self, model: str, settings: Settings) -> None:
-        if len(self._loaded) > _MODELS_KEPT:  # clients can send any number of model names
+        # The cache is limited, because clients can send any number of model names.
+        if len(self._loaded) > _MODELS_KEPT:
             self._loaded.clear()
         self._loaded.add((model, settings.prices))
 

@@ -175,7 +175,9 @@ class Workspaces:
 
     @property
     def default(self) -> Workspace:
-        """The workspace of the first open root, or the rootless workspace if there is none."""
+        """The workspace of the first open root, or the workspace without a root if no root is
+        open.
+        """
         return next(iter(self))
 
     def add(self, uri: str) -> Workspace:
@@ -193,7 +195,7 @@ class Workspaces:
         return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
-        """Return the innermost root that contains a document, or else `outside`."""
+        """Return the innermost root that contains a document, or `outside` if there is none."""
         owner = self._by_document.get(uri)
         if owner is None:
             if len(self._by_document) > _DOCUMENTS_KEPT:

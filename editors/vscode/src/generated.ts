@@ -623,7 +623,8 @@ export interface Range {
 }
 
 /**
- * A reason for a verdict of `context/preflight`. `kind` is `window`, `output`, `budget`, …
+ * A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
+ *     `budget`.
  */
 export interface Reason {
   kind: string;
@@ -769,7 +770,7 @@ export interface SetParams {
 }
 
 /**
- * Params of `status/update`. `text` is the status line. Members without data are null.
+ * Params of `status/update`. `text` is the status line. Fields without data are null.
  *
  *     `text` shows `?` for a document that is out of sync with the editor.
  */

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BULK_BYTES = 4_000_000
 """Minimum total size for which the bulk engine is faster despite its loading time of 0.5 s."""
 MAX_MATCHES = 100_000
-"""Maximum number of times that rules are tested against paths. These take 0.1 s in total."""
+"""The maximum number of tests of a rule against a path. This many tests take 0.1 s."""
 _NO_STAMP = (0, 0, 0, 0)
 
 

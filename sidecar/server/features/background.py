@@ -253,7 +253,7 @@ class CallShipping:
         workspace = self._workspace()
         if workspace is None:
             return
-        delay = LONGEST_SHIP_SECONDS  # after a defect
+        delay = LONGEST_SHIP_SECONDS  # used if the run raises an unexpected exception
         try:
             await self._ship_queued(workspace)
             self._failures, delay = 0, SHIP_SECONDS

@@ -479,7 +479,8 @@
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
 
---- A reason for a verdict of `context/preflight`. `kind` is `window`, `output`, `budget`, …
+--- A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
+---     `budget`.
 ---@class token_sidecar.Reason
 ---@field kind string
 ---@field message string
@@ -589,7 +590,7 @@
 ---@field reserve? integer
 ---@field persist? boolean
 
---- Params of `status/update`. `text` is the status line. Members without data are null.
+--- Params of `status/update`. `text` is the status line. Fields without data are null.
 ---
 ---     `text` shows `?` for a document that is out of sync with the editor.
 ---@class token_sidecar.StatusUpdate
