@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints import servers
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp, words
 from tests.unit.endpoints_server_forms import MODELS, SERVERS
 
 HELLO = "hello world, how many tokens are you?"
+KINDS = {kind.name: kind for kind in vars(servers).values() if isinstance(kind, servers.Server)}
+REFERENCE = Path(__file__).parents[2] / "docs/reference/endpoints.md"
+
+
+def test_every_kind_of_server_has_answers() -> None:
+    """llama.cpp needs none, because tests/e2e/llama runs it."""
+    assert {name for _, name, *_ in SERVERS.values()} == KINDS.keys() - {"llamacpp"}
+
+
+def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
+    section = REFERENCE.read_text("utf-8").split("\n## Servers\n\n")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines()[2:]]
+    found = {
+        re.sub(r"\W", "", name).lower(): (texts != "no", chats != "no")
+        for names, texts, chats, _ in rows
+        for name in names.split(",")
+    }
+    expected = {
+        name.replace("-", ""): (bool(kind.text) or kind.text_by_chat, bool(kind.chat))
+        for name, kind in KINDS.items()
+    }
+    expected["lmstudio"] = (True, False)  # by its SDK, not over HTTP
+    assert found == expected
 
 
 @pytest.mark.parametrize("case", SERVERS)
