@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.e2e.neovim import debian
+from tests.e2e.tutorials import sample
 from tests.truth import truth
 
 ROOT = Path(__file__).resolve().parents[3]
 DRIVE = Path(__file__).with_name("drive.el")
-PAGE = ROOT / "docs/how-to/other-editors.md"
+SETUP = sample((ROOT / "docs/how-to/other-editors.md").read_text("utf-8"), "elisp")
 
 RULE = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 100\n'
 TEXT = "".join(f"This is line number {n} of a long file.\n" for n in range(40))
 TYPED = "日本語 🦜 and more.\n"
-
-
-def setup_of_the_page() -> str:
-    """Return the Emacs Lisp code in the how-to page."""
-    found = re.search(r"```elisp\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    return found.group(1)
 
 
 def test_status_diagnostic_fix_and_request_work_in_emacs(tmp_path: Path) -> None:
@@ -35,7 +28,7 @@ def test_status_diagnostic_fix_and_request_work_in_emacs(tmp_path: Path) -> None
     (workspace / ".token-sidecar.toml").write_text(RULE)
     (workspace / "AGENTS.md").write_text(TEXT)
     setup = tmp_path / "setup.el"
-    setup.write_text(setup_of_the_page(), encoding="utf-8")
+    setup.write_text(SETUP, encoding="utf-8")
     env = os.environ | {
         "HOME": str(tmp_path),
         "LC_ALL": "C.UTF-8",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.neovim import debian
 from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, TRY, environment, wait_for
+from tests.e2e.terminal import Terminal
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -44,41 +44,11 @@ def environ_of(pid: str) -> str:
         return ""
 
 
-class Terminal:
-    """A terminal in a private tmux server."""
-
-    def __init__(self, folder: Path) -> None:
-        self._tmux = [debian.ensure("tmux", "tmux"), "-S", str(folder / "tmux.sock")]
-
-    def run(self, *argv: str) -> str:
-        """Run a tmux command, and return its output."""
-        done = subprocess.run([*self._tmux, *argv], capture_output=True, text=True, check=True)
-        return done.stdout
-
-    def start(self, *argv: str) -> None:
-        """Run a program in a new terminal of 90 columns and 30 rows."""
-        size = ["-x", "90", "-y", "30"]
-        self.run("-f", "/dev/null", "new-session", "-d", "-s", "t", *size, *argv)
-
-    def type(self, *keys: str) -> None:
-        """Type keys, in tmux's notation."""
-        self.run("send-keys", "-t", "t", *keys)
-
-    def wait(self, part: str) -> str:
-        """Wait until the screen contains the text, and return the screen."""
-
-        def look() -> str | None:
-            screen = self.run("capture-pane", "-p", "-t", "t")
-            return screen if part in screen else None
-
-        return str(wait_for(look, f"{part!r} on the screen"))
-
-
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     terminal = Terminal(tmp_path)
     yield terminal
-    subprocess.run([*terminal._tmux, "kill-server"], capture_output=True, check=False)
+    terminal.stop()
 
 
 def test_typing_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:

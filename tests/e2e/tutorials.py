@@ -1,0 +1,31 @@
+"""Reads samples and promises from the pages in docs/tutorial, for the tests that follow them."""
+
+from __future__ import annotations
+
+import re
+
+from tests.e2e.editors_setup import ROOT
+
+FOLDER = ROOT / "docs/tutorial"
+
+
+def read(editor: str) -> str:
+    """Return the tutorial of an editor."""
+    return (FOLDER / f"{editor}.md").read_text("utf-8")
+
+
+def sample(page: str, language: str) -> str:
+    """Return the first code block in this language."""
+    return promised(page, rf"```{language}\n(.*?)```")
+
+
+def sentence(page: str) -> str:
+    """Return the prompt that the reader types."""
+    return sample(page, "text").strip()
+
+
+def promised(page: str, pattern: str) -> str:
+    """Return the group of a pattern, which must be on the page."""
+    found = re.search(pattern, page, re.DOTALL)
+    assert found is not None, pattern
+    return found[1]
