@@ -259,6 +259,8 @@ class UsageBlock(Result, frozen=True, kw_only=True):
     ends_at: str
     cost_usd: float | None
     """Cost of the agent's calls in this period, in USD; null if no call has a price."""
+    unpriced: bool = False
+    """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
 
 
 class Forecast(Result, frozen=True, kw_only=True):

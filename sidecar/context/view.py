@@ -15,6 +15,7 @@ import msgspec
 from sidecar.context.protocol import ViewRow
 from sidecar.counting.count import banded_text, tokens_text
 from sidecar.text.printable import (
+    cost_text,
     counted,
     duration_text,
     markdown,
@@ -157,7 +158,7 @@ def block_text(forecast: Forecast, now: datetime) -> str:
     if block is None:
         return ""
     left = duration_text(datetime.fromisoformat(block.ends_at) - now)
-    return f"{'unpriced' if block.cost_usd is None else usd_text(block.cost_usd)}, {left} left"
+    return f"{cost_text(block.cost_usd, is_partial=block.unpriced)}, {left} left"
 
 
 def limit_name(limit: PlanLimit) -> str:

@@ -48,6 +48,8 @@ class BlockCost(NamedTuple):
     ends_at: datetime
     cost_usd: float | None
     """The cost in USD, or None if no call has a price."""
+    unpriced: bool
+    """Whether a call, or part of a call, has no known price."""
 
 
 class CostBook:
@@ -233,6 +235,7 @@ class CostBook:
             began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
             ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
             cost_usd=cost,
+            unpriced=any(row.unpriced for row in found.rows),
         )
 
     def preflight(

@@ -34,7 +34,9 @@ class NextInput(NamedTuple):
 
     tokens: int
     cached_usd: Decimal | None
-    """The price if the cache is used. None if it is unknown, or if the session uses no cache."""
+    """The price if the cache is used. None if it is unknown, after a compaction, or if the session
+    uses no cache.
+    """
     uncached_usd: Decimal | None
     """The price if no cache is used, or after the cache has expired."""
     cached_until: datetime | None
@@ -72,7 +74,12 @@ def growth_per_call(calls: Sequence[LedgerEvent]) -> float | None:
 
 
 def next_input(
-    calls: Sequence[LedgerEvent], context: int, prices: Prices, now: datetime
+    calls: Sequence[LedgerEvent],
+    context: int,
+    prices: Prices,
+    now: datetime,
+    *,
+    is_compacted: bool = False,
 ) -> NextInput | None:
     """Return the size and price of a session's next input, or None without recorded calls.
 
@@ -84,13 +91,18 @@ def next_input(
         context: The size of the context in tokens.
         prices: The prices.
         now: The time for which prices are looked up.
+        is_compacted: Whether the context was compacted. What the cache holds is unknown until the
+            next call.
     """
     main = _main_calls(calls)
     if not main:
         return None
     last = main[-1]
     writer = next((call for call in reversed(main) if call.buckets.cache_writes), None)
-    uses_cache = writer is not None or any(call.buckets.cache_read for call in main)
+    is_cut = is_compacted and context < last.buckets.prompt
+    uses_cache = not is_cut and any(
+        call.buckets.cache_read or call.buckets.cache_writes for call in main
+    )
     cached = min(context, last.buckets.prompt) if uses_cache else 0
     bucket = "input" if writer is None else _write_bucket(writer.buckets)
 
@@ -98,7 +110,7 @@ def next_input(
         buckets = Buckets(**{"cache_read": read, bucket: context - read})
         return prices.price(buckets, last.model, last.provider, now, last.tier)
 
-    lifetime = None if writer is None else _cache_lifetime(writer.buckets)
+    lifetime = None if writer is None or is_cut else _cache_lifetime(writer.buckets)
     return NextInput(
         context,
         price(cached) if uses_cache else None,

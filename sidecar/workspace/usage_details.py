@@ -111,7 +111,8 @@ def forecast(
     rate = usd_per_hour(calls, book.prices, now)
     following = None
     if usage.tokens is not None:
-        following = next_input(calls, usage.tokens, book.prices, now)
+        is_compacted = bool(usage.compacted)
+        following = next_input(calls, usage.tokens, book.prices, now, is_compacted=is_compacted)
     calls_left = None
     if growth is not None and usage.available is not None:
         calls_left = int(max(0, usage.available) / growth)
@@ -138,7 +139,9 @@ def _current_block(
         block = book.current_block(agent, datetime.fromisoformat(five_hours.resets_at), now)
         if block is not None:
             began, ends = _as_iso(block.began_at) or "", _as_iso(block.ends_at) or ""
-            return UsageBlock(began_at=began, ends_at=ends, cost_usd=block.cost_usd)
+            return UsageBlock(
+                began_at=began, ends_at=ends, cost_usd=block.cost_usd, unpriced=block.unpriced
+            )
     return None
 
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from benchmarks.agents.codex import CodexHome
-from sidecar.context.protocol import ContextUsage, Forecast, SessionInfo
-from sidecar.context.view import context_rows, next_input_text
+from sidecar.context.protocol import ContextUsage, Forecast, PlanLimit, SessionInfo
+from sidecar.context.view import block_text, context_rows, next_input_text
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.forecast import growth_per_call, session_calls
@@ -106,6 +106,20 @@ def test_the_next_input_costs_what_the_next_call_pays(tmp_path: Path, hour: bool
     assert found.cached_until == until.isoformat().replace("+00:00", "Z")
 
 
+def test_next_input_after_a_compaction_is_not_from_the_cache(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(50_000, 10), (60_000, 10), (70_000, 10)])
+    usage = msgspec.structs.replace(usage_of(15_000, at), method="estimate", compacted=True)
+    found = forecast(book, usage, at)
+    assert found is not None
+    assert (found.next_input_usd, found.cached_until) == (None, None)
+    assert next_input_text(found, at) == "$0.056"
+    record(book, [(15_300, 10)])
+    found = forecast(book, usage_of(15_310, at), at)
+    assert found is not None
+    assert found.next_input_usd is not None
+
+
 def test_growth_is_measured_since_the_last_compaction(tmp_path: Path) -> None:
     book = CostBook(tmp_path)
     at = record(book, [(50_000, 10), (90_000, 10), (20_000, 10), (21_000, 10), (22_000, 10)])
@@ -196,6 +210,25 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     shown = {row.label: row.value for row in rows}
     assert shown["5-hour limit"] == "23 % used, reset in 2 h 59 min"
     assert shown["5-hour block"].endswith(", 2 h 59 min left")
+
+
+def test_block_with_unpriced_calls_is_a_lower_bound(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(20_000, 0)])
+    book.ledger.record(
+        LedgerEvent(
+            at=at,
+            model="acme-coder",
+            provider="acme",
+            agent="claude-code",
+            buckets=Buckets(input=9),
+        )
+    )
+    ends = (at + timedelta(hours=3)).isoformat()
+    limit = PlanLimit(minutes=300, used_percent=1.0, resets_at=ends)
+    found = forecast(book, usage_of(20_000, at), at, [limit])
+    assert found is not None
+    assert block_text(found, at).startswith("≥$0.075, ")
 
 
 def test_limits_of_codex_are_those_of_its_newest_lines(tmp_path: Path) -> None:

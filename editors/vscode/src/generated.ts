@@ -834,6 +834,7 @@ export interface UsageBlock {
   beganAt: string;
   endsAt: string;
   costUsd: number | null;
+  unpriced: boolean;
 }
 
 /**

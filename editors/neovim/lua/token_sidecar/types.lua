@@ -638,6 +638,7 @@
 ---@field beganAt string
 ---@field endsAt string
 ---@field costUsd? number
+---@field unpriced boolean
 
 --- Requests the size and the parts of a context.
 ---@class token_sidecar.UsageParams
