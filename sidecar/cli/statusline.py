@@ -14,10 +14,11 @@ import click
 
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_styled
-from sidecar.text.printable import duration_text, percent_text, printable, usd_text
+from sidecar.text.printable import cost_text, duration_text, percent_text, printable, usd_text
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Context, Settings
+    from sidecar.cost.ledger import Ledger
     from sidecar.workspace.claude_statusline import RateLimits, StatuslineInput
 
 CHAIN_SECONDS = 5.0
@@ -73,12 +74,22 @@ def _claude_code_line(sent: StatuslineInput) -> str:
         parts.append(usd_text(sent.cost_usd))
     limits = sent.rate_limits
     ends_at = limits.five_hour.reset if limits and limits.five_hour else None
-    parts += _ledger_texts(settings, "claude-code", ends_at)
+    parts += _ledger_texts(settings, "claude-code", ends_at, transcript=sent.transcript_path)
     return " · ".join([part for part in parts if part] + _quota_texts(limits))
 
 
-def _ledger_texts(settings: Settings, agent: str, ends_at: datetime | None = None) -> list[str]:
-    """Return today's cost, and the cost and remaining time of the current five-hour block."""
+def _ledger_texts(
+    settings: Settings,
+    agent: str,
+    ends_at: datetime | None = None,
+    *,
+    transcript: str | None = None,
+    is_behind: bool = False,
+) -> list[str]:
+    """Return today's cost, and the cost and remaining time of the current five-hour block.
+
+    The costs are lower bounds if `is_behind`, or if the transcript has calls that the ledger lacks.
+    """
     from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import FILE_NAME, LedgerError
 
@@ -89,19 +100,35 @@ def _ledger_texts(settings: Settings, agent: str, ends_at: datetime | None = Non
 
     book, texts = CostBook(state_dir(), settings.prices), []
     try:
-        today = book.detail(CostDetailParams(since="today", by=("agent",))).totals
-        if today.calls:
-            texts.append(f"{usd_text(today.cost_usd)} today")
+        is_behind = is_behind or _has_unread(book.ledger, settings, agent, transcript)
+        today = book.detail(CostDetailParams(since="today", by=("agent",)))
+        if today.rows:
+            is_unpriced = all(row.cost_usd is None for row in today.rows)
+            cost = None if is_unpriced else today.totals.cost_usd
+            is_partial = is_behind or any(row.unpriced for row in today.rows)
+            texts.append(f"{cost_text(cost, is_partial=is_partial)} today")
         block = book.current_block(agent, ends_at)
     except LedgerError:
         return []
     finally:
         book.close()
     if block is not None:
-        cost = "unpriced" if block.cost_usd is None else usd_text(block.cost_usd)
+        cost_so_far = cost_text(block.cost_usd, is_partial=is_behind or block.unpriced)
         left = duration_text(block.ends_at - datetime.now(UTC))
-        texts.append(f"block {cost}, {left} left")
+        texts.append(f"block {cost_so_far}, {left} left")
     return texts
+
+
+def _has_unread(ledger: Ledger, settings: Settings, agent: str, transcript: str | None) -> bool:
+    """Return whether a session file has calls that are not in the ledger."""
+    from sidecar.agents.places import Places
+    from sidecar.agents.registry import reader_of
+    from sidecar.workspace.session_index import SessionIndex
+
+    if transcript is None:
+        return False
+    store = reader_of(agent).store_at(Places.of(settings.agents), transcript)
+    return store is not None and SessionIndex(ledger).has_unread([store])
 
 
 def _context_text(sent: StatuslineInput, settings: Context) -> str:
@@ -137,6 +164,7 @@ def _session_line(root: Path) -> str:
     with SessionsView(find_root(root)) as view:
         usage = view.usage()
         cost = format_session_cost(view.workspace.costs, usage.session)
+        is_behind = not view.workspace.costs.read
     part = context_status(usage, "percent")
     if part is None:
         return ""
@@ -144,7 +172,7 @@ def _session_line(root: Path) -> str:
     if usage.cost_usd is not None:
         parts.append(cost)
     if usage.session is not None and usage.session.source != "protocol":
-        parts += _ledger_texts(view.workspace.settings, usage.session.source)
+        parts += _ledger_texts(view.workspace.settings, usage.session.source, is_behind=is_behind)
     return " · ".join(filter(None, parts))
 
 

@@ -100,6 +100,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     session_id: str = ""
     cwd: str | None = None
+    transcript_path: str | None = None
     model: ModelName = ModelName()
     workspace: WorkFolder = WorkFolder()
     cost: SessionCosts = SessionCosts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -258,6 +259,35 @@ def test_incomplete_cost_is_reported(root: Path, home: ClaudeHome) -> None:
     assert "≥$0." in json.loads(run("usage", "--json"))["text"]
     run("cost")
     assert "≥" not in run("usage") + run("statusline")
+
+
+@pytest.mark.parametrize("has_prices", [True, False])
+def test_sums_of_a_line_without_the_prices_of_some_calls(
+    root: Path, home: ClaudeHome, *, has_prices: bool
+) -> None:
+    for model in ["claude-opus-5"] * has_prices + ["acme-coder"]:
+        session = home.session(root)
+        session.model = model
+        session.reply()
+    run("cost")
+    line = run("statusline", told=told("s", rate_limits=None))
+    sums = re.sub(r"[\d.]+", "0", line.split(" · ", 3)[3])
+    cost = "≥$0" if has_prices else "unpriced"
+    assert sums == f"{cost} today · block {cost}, 0 h 0 min left"
+
+
+def test_sums_of_a_line_miss_unread_calls(root: Path, home: ClaudeHome) -> None:
+    session = home.session(root)
+    session.reply()
+    run("cost")
+    sent = told(session.id, transcript_path=str(session.path), rate_limits=None)
+    assert "≥" not in run("statusline", told=sent) + run("statusline")
+    session.subagent()
+    assert run("statusline").count(" · ≥$") == 2
+    assert " · block ≥$" in run("statusline")
+    session.reply()
+    assert " · ≥$" in run("statusline", told=sent)
+    assert " · block ≥$" in run("statusline", told=sent)
 
 
 def test_usage_is_printed_again_at_each_change(root: Path, home: ClaudeHome) -> None:
