@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,12 @@ def first_names(names: Sequence[str], most: int = 4) -> str:
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+
+
+def local_time_text(at: datetime) -> str:
+    """Format a time as local time, such as `14:02`, or `26 Nov 14:02` if it is not today."""
+    at, today = at.astimezone(), datetime.now().astimezone().date()
+    return f"{at:%H:%M}" if at.date() == today else f"{at:%d %b %H:%M}"
 
 
 def is_generated_id(text: str) -> bool:

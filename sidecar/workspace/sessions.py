@@ -20,7 +20,7 @@ from sidecar.context.protocol import ContextUsage, ContextWarning, SessionInfo, 
 from sidecar.context.usage import budget_message, crossed, in_window
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.errors import BadParamsError
-from sidecar.text.printable import is_generated_id
+from sidecar.text.printable import is_generated_id, local_time_text
 from sidecar.text.printable import message as printable
 from sidecar.workspace.shown_session import (
     PROTOCOL,
@@ -78,17 +78,14 @@ def label_of(session: Session) -> str:
     """Return the title or first prompt, or else the branch or agent and the start time."""
     if not isinstance(session, StoredSession) or session.source == PROTOCOL:
         is_generated = is_generated_id(session.id)
-        return f"conversation · {_local_time(session.updated_at)}" if is_generated else session.id
+        return (
+            f"conversation · {local_time_text(session.updated_at)}" if is_generated else session.id
+        )
     if named := session.title or session.first_prompt:
         return " ".join(named.split())
     branch = session.branch if session.branch not in (None, "HEAD") else session.source
-    began = "" if session.began_at is None else _local_time(session.began_at)
+    began = "" if session.began_at is None else local_time_text(session.began_at)
     return " · ".join(filter(None, (branch, began)))
-
-
-def _local_time(at: datetime) -> str:
-    at = at.astimezone()
-    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%d %b %H:%M}"
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.errors import BadParamsError, SidecarError
+from sidecar.text.printable import local_time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,6 +64,19 @@ class TeamSpent(NamedTuple):
     severity: Severity
 
 
+class TeamOutage(NamedTuple):
+    """The team's store cannot be read."""
+
+    since: datetime
+    is_unreachable: bool
+
+    @property
+    def text(self) -> str:
+        """What a user should know, such as ``unreachable since 14:02; run `…` ``."""
+        state = "unreachable" if self.is_unreachable else "unreadable"
+        return f"{state} since {local_time_text(self.since)}; run `token-sidecar doctor`"
+
+
 @dataclass(eq=False)
 class Costs:
     """A workspace's spending, as last read from the ledger."""
@@ -77,6 +91,8 @@ class Costs:
     """Whether this process records agents' calls automatically."""
     team: TeamSpent | None = None
     """The team's spending, or None if it has not been read or the team has no caps."""
+    team_outage: TeamOutage | None = None
+    """None if the last attempt to read the team's store succeeded."""
     over_cap: bool = False
     """Whether the last preflight exceeded a cap."""
     _read_number: int = 0
@@ -95,10 +111,16 @@ class Costs:
         return is_new
 
     def set_team(self, spent: TeamSpent | None) -> bool:
-        """Set the team's spending. Returns whether it has changed."""
-        is_new = spent != self.team
-        self.team = spent
+        """Set the team's spending. Returns whether what is shown has changed."""
+        is_new = spent != self.team or self.team_outage is not None
+        self.team, self.team_outage = spent, None
         return is_new
+
+    def set_team_outage(self, *, is_unreachable: bool) -> TeamOutage:
+        """Set that the team's store cannot be read. The last amount is kept."""
+        since = self.team_outage.since if self.team_outage else datetime.now(UTC)
+        self.team_outage = TeamOutage(since, is_unreachable)
+        return self.team_outage
 
     def update(self, spent: SpendingSums | None) -> None:
         """Replace the sums, unless the current sums are from a later read."""
@@ -118,21 +140,30 @@ _SEVERITIES: Mapping[str, Severity] = MappingProxyType(
 )
 
 
-def read_team(settings: Settings) -> TeamSpent | None:
+def has_team_caps(settings: Settings) -> bool:
+    caps = settings.cost
+    return caps.team_soft_cap_usd is not None or caps.team_hard_cap_usd is not None
+
+
+def read_team(settings: Settings, *, after_outage: bool) -> TeamSpent | None:
     """Read the team's spending this month, or return None if the team has no caps.
+
+    Args:
+        settings: The settings.
+        after_outage: Whether to connect to the store even without caps.
 
     Raises:
         TeamStoreError: The team's store cannot be read.
     """
     caps, team = settings.cost, settings.team
-    if caps.team_soft_cap_usd is None and caps.team_hard_cap_usd is None:
+    if not has_team_caps(settings) and not (after_outage and team.store):
         return None
     from sidecar.cost.caps import judge_team
     from sidecar.cost.team import TeamStore
 
     with TeamStore(team) as store:
         usd = store.spent_this_month(team.team, datetime.now(UTC))
-    return TeamSpent(usd, _SEVERITIES[judge_team(caps, usd)])
+    return TeamSpent(usd, _SEVERITIES[judge_team(caps, usd)]) if has_team_caps(settings) else None
 
 
 class Spending:

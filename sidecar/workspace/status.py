@@ -260,7 +260,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
     rows = [
         ("This session", priced or ("nothing recorded" if is_agent else "")),
         ("Today", usd_text(today) + total),
-        ("Team this month", usd_text(costs.team.usd) if costs.team else ""),
+        _team_row(costs),
     ]
     return CostStatus(
         cost_usd=float(today if live is None else live),
@@ -270,3 +270,12 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         ),
         severity=worse_severity(costs.severity, costs.team.severity if costs.team else "ok"),
     )
+
+
+def _team_row(costs: Costs) -> tuple[str, str]:
+    """Return the team's spending and outage in one row, because tooltips have few rows."""
+    outage = costs.team_outage.text if costs.team_outage else ""
+    if costs.team is None:
+        return "Team store", outage
+    usd = usd_text(costs.team.usd)
+    return "Team this month", f"{usd}, store {outage}" if outage else usd

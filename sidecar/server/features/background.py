@@ -15,17 +15,19 @@ from sidecar.errors import SidecarError
 from sidecar.tasks import backoff
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.counter_choice import has_enabled_endpoints
-from sidecar.workspace.spending import read_team
+from sidecar.workspace.spending import has_team_caps, read_team
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.protocol import ContextUsage
     from sidecar.cost.shipping import Collector, ShippingQueue
+    from sidecar.cost.team import TeamStoreError
     from sidecar.endpoints.outcome import MissKind
     from sidecar.server.server import SidecarServer
     from sidecar.tasks import JobKey
     from sidecar.workspace.file_watcher import Subscription
+    from sidecar.workspace.spending import TeamOutage
     from sidecar.workspace.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -309,7 +311,7 @@ class CallShipping:
 
 
 class TeamSpending:
-    """Reads the team's spending this month if the team has caps."""
+    """Reads the team's spending this month if the team has caps, and notes outages of the store."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
@@ -317,18 +319,39 @@ class TeamSpending:
 
     def settings_changed(self) -> None:
         """Read the team's store if the team has caps, or had caps before."""
-        if any(_has_team_caps(root) or root.costs.team for root in self._services.roots):
+        if self._is_needed() or any(root.costs.team for root in self._services.roots):
             if self._has_read:
                 self._scheduler.run_now(("team",), self._read)
             else:
                 self._scheduler.schedule(("team",), TEAM_FIRST_SECONDS, self._read)
 
+    def begin_outage(self, workspace: Workspace, error: TeamStoreError) -> TeamOutage:
+        """Show that a workspace's team store cannot be read, until it can be read again."""
+        is_new = workspace.costs.team_outage is None
+        outage = workspace.costs.set_team_outage(is_unreachable=error.is_unreachable)
+        if is_new:
+            self._services.publish(Event("ledger", workspace))
+        if not self._scheduler.is_due(("team",)):
+            self._scheduler.schedule(("team",), TEAM_SECONDS, self._read)
+        return outage
+
+    def end_outage(self, workspace: Workspace) -> None:
+        """Note that a workspace's team store could be read."""
+        if workspace.costs.set_team(workspace.costs.team):
+            self._services.publish(Event("ledger", workspace))
+
     async def _read(self) -> None:
         self._has_read = True
         for workspace in tuple(self._services.roots):
+            after_outage = workspace.costs.team_outage is not None
+            read = partial(read_team, workspace.settings, after_outage=after_outage)
             try:
-                spent = await self._services.workers.run(partial(read_team, workspace.settings))
-            except SidecarError as error:  # keep the last amount
+                spent = await self._services.workers.run(read)
+            except SidecarError as error:
+                from sidecar.cost.team import TeamStoreError
+
+                if isinstance(error, TeamStoreError) and workspace.settings.team.store:
+                    self.begin_outage(workspace, error)
                 if not self._is_reported:
                     self._is_reported = True
                     logger.warning("cannot read the team's costs: %s", error)
@@ -336,13 +359,13 @@ class TeamSpending:
             self._is_reported = False
             if workspace.costs.set_team(spent):
                 self._services.publish(Event("ledger", workspace))
-        if any(map(_has_team_caps, self._services.roots)):
+        if self._is_needed():
             self._scheduler.schedule(("team",), TEAM_SECONDS, self._read)
 
-
-def _has_team_caps(workspace: Workspace) -> bool:
-    caps = workspace.settings.cost
-    return caps.team_soft_cap_usd is not None or caps.team_hard_cap_usd is not None
+    def _is_needed(self) -> bool:
+        return any(
+            has_team_caps(root.settings) or root.costs.team_outage for root in self._services.roots
+        )
 
 
 class TimedUpdates:

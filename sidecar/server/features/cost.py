@@ -66,6 +66,22 @@ def _read_team(team: Team, params: CostDetailParams) -> CostReport:
     return costs if costs.rows else msgspec.structs.replace(costs, text=NO_TEAM, overview=NO_TEAM)
 
 
+async def _team_detail(server: SidecarServer, params: CostDetailParams) -> CostReport:
+    from sidecar.cost.team import TeamStoreError
+
+    workspace = server.services.find_workspace_or_first(params.workspace)
+    team = workspace.settings.team
+    try:
+        costs = await server.services.workers.run(partial(_read_team, team, params))
+    except TeamStoreError as error:
+        if team.store is None or not error.is_unreachable:
+            raise
+        outage = server.team_spending.begin_outage(workspace, error)
+        raise TeamStoreError(f"Team store {outage.text}", is_unreachable=True) from None
+    server.team_spending.end_outage(workspace)
+    return costs
+
+
 async def _record(
     services: Services, workspace: Workspace, params: CostRecordParams
 ) -> CostRecorded:
@@ -103,8 +119,7 @@ def register(server: SidecarServer) -> None:
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
         if params.scope == "team":
-            team = services.find_workspace_or_first(params.workspace).settings.team
-            return await services.workers.run(partial(_read_team, team, params))
+            return await _team_detail(server, params)
         workspace = services.workspace(params.workspace)
         stop, spending = threading.Event(), services.spending(workspace)
         async with progress(server, "Cost report") as report:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import re
 import socket
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pytest
@@ -31,10 +33,10 @@ from sidecar.server.features import background
 from sidecar.server.server import create_server
 from tests.clickhouse import ClickHouse
 from tests.collector import Collector
-from tests.protocol.client import Client
+from tests.protocol.client import Client, RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from sidecar.cost.protocol import CostKey
@@ -394,6 +396,74 @@ async def test_the_status_warns_of_the_teams_caps(
     assert shown["cost"]["severity"] == severity
     verdict = await client.request("context/preflight", {"text": "hello"})
     assert verdict["verdict"] == "ok"
+    await client.aclose()
+
+
+@asynccontextmanager
+async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
+    """Forward a port to a store. Afterwards, nothing listens on the port."""
+    host = urlsplit(url)
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            target.write(data)
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        source, target = await asyncio.open_connection(host.hostname, host.port)
+        copies = [
+            asyncio.ensure_future(copy(reader, target)),
+            asyncio.ensure_future(copy(source, writer)),
+        ]
+        connections.update(copies)
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+        for each in copies:
+            each.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+        for end in (target, writer):
+            end.close()
+
+    connections: set[asyncio.Future[None]] = set()
+    server = await asyncio.start_server(forward, "127.0.0.1", port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.sleep(0.05)  # until they are closed
+
+
+async def test_an_outage_of_the_store_is_shown_until_it_is_over(
+    store: ClickHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "TEAM_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(background, "TEAM_SECONDS", 0.2)
+    configure(store, monkeypatch, "[cost]\nteam-soft-cap-usd = 1000\n")
+    client = Client(create_server())
+
+    async def tooltip(part: str) -> str:
+        shown = await client.take(
+            "status/update", lambda it: part in ((it.get("cost") or {}).get("tooltip") or "")
+        )
+        return str(shown["cost"]["tooltip"]).replace("\\", "")
+
+    async with forwarded(store.url) as port:
+        text = config_file().read_text()
+        config_file().write_text(text.replace(store.url, f"http://127.0.0.1:{port}"))
+        await client.initialize()
+        client.ignore("context/warning")
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        await client.request("cost/record", {"model": "gpt-5", "usage": usage})
+        assert "unreachable" not in await tooltip("Team this month")
+    outage = r"unreachable since \d\d:\d\d; run `token-sidecar doctor`"
+    shown = await tooltip("store unreachable")
+    assert re.search(rf"\$[\d.]+, store {outage}", shown), shown
+    assert shown.count("Team") == 1, "both are in one row"
+    with pytest.raises(RpcError) as failed:
+        await client.request("cost/detail", {"scope": "team"})
+    assert re.fullmatch(f"Team store {outage}", str(failed.value))
+    async with forwarded(store.url, port):
+        assert "unreachable" not in await tooltip("Team this month")
     await client.aclose()
 
 
