@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Caps
     from sidecar.cost.prices import Prices
+    from sidecar.cost.reports import Priced
 
 CapVerdict = Literal["ok", "warn", "refuse"]
 CapSpan = Literal["day", "session", "workspace"]
@@ -38,6 +39,10 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
     """The spans (day, session or workspace) that contain calls, but no call with a known price."""
+    calls: int = 0
+    """The number of calls in the workspace."""
+    tokens: int = 0
+    """The number of tokens of these calls."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
@@ -64,10 +69,14 @@ def spend_so_far(
         "session": Scope(workspace=workspace, folders=folders, session=session),
         "workspace": Scope(workspace=workspace, folders=folders),
     }
-    totals = {span: _total_cost(connection, prices, scope) for span, scope in scopes.items()}
+    sums = {span: list(priced_sums(connection, prices, scope)) for span, scope in scopes.items()}
+    totals = {span: _total_cost(found) for span, found in sums.items()}
+    found = [priced.sum for priced in sums["workspace"]]
     return Spend(
         **{span: total or Decimal(0) for span, total in totals.items()},
         unknown=frozenset(span for span, total in totals.items() if total is None),
+        calls=sum(one.calls for one in found),
+        tokens=sum(one.buckets.prompt + one.buckets.completion for one in found),
     )
 
 
@@ -104,11 +113,10 @@ def has_caps(caps: Caps) -> bool:
     return any(cap is not None for _span, *both in _limits_of(caps) for cap in both)
 
 
-def _total_cost(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
+def _total_cost(sums: list[Priced]) -> Decimal | None:
     """Return the cost of all priced calls in USD, or None if every call is unpriced."""
-    costs = [priced.cost.usd for priced in priced_sums(connection, prices, scope)]
-    known = [cost for cost in costs if cost is not None]
-    return None if costs and not known else sum(known, Decimal(0))
+    known = [priced.cost.usd for priced in sums if priced.cost.usd is not None]
+    return None if sums and not known else sum(known, Decimal(0))
 
 
 def _limits_of(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | None], ...]:

@@ -55,6 +55,10 @@ class SpendingSums(NamedTuple):
     """Cost by session. Empty unless requested."""
     read_number: int = 0
     """Increases with each read. Sums from later reads replace earlier sums."""
+    calls: int = 0
+    """The number of calls in this workspace."""
+    tokens: int = 0
+    """The number of tokens of these calls."""
 
 
 class TeamSpent(NamedTuple):
@@ -95,6 +99,10 @@ class Costs:
     """None if the last attempt to read the team's store succeeded."""
     over_cap: bool = False
     """Whether the last preflight exceeded a cap."""
+    revision: int = 0
+    """Increases when calls in the workspace are recorded or amended, even calls without a price."""
+    _recorded: tuple[int, int] = (0, 0)
+    """The number of calls in the workspace, and of their tokens."""
     _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
@@ -129,6 +137,9 @@ class Costs:
         if spent.read_number >= self._read_number:
             self._read_number = spent.read_number
             self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
+            recorded = spent.calls, spent.tokens
+            self.revision += recorded != self._recorded
+            self._recorded = recorded
         for session, usd in {**spent.sessions, spent.session: spent.session_usd}.items():
             if spent.read_number >= self._session_read_numbers.get(session, 0):
                 self.sessions[session] = usd
@@ -325,6 +336,8 @@ class Spending:
             _SEVERITIES[verdict],
             self._cost_by_session() if every else {},
             read_number,
+            spend.calls,
+            spend.tokens,
         )
 
     def stored_sums(self) -> SpendingSums | None:

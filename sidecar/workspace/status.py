@@ -99,6 +99,10 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     document: DocumentStatus | None
     context: ContextStatus | None = None
     cost: CostStatus | None = None
+    costs: int = 0
+    """A counter that changes whenever a call is recorded in the workspace, even one without a
+    price, so that clients know when to update a cost report.
+    """
 
 
 def document_severity(tokens: int, budget: int | None) -> Severity:
@@ -223,6 +227,7 @@ def status_update(
         document=None if document is None else msgspec.structs.replace(document, severity=severity),
         context=context,
         cost=cost,
+        costs=workspace.costs.revision,
     )
 
 

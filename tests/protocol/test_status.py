@@ -164,3 +164,15 @@ async def test_a_defect_in_the_status_is_logged(
     async with asyncio.timeout(60):
         while "status: AttributeError" not in caplog.text:
             await asyncio.sleep(0.01)
+
+
+async def test_each_recorded_call_changes_the_status_even_without_a_price(client: Client) -> None:
+    """Editors update an open cost report when the status changes."""
+    client.open("hello world")
+    call = {"model": "a-model-without-a-price", "usage": {"prompt_tokens": 5}}
+    seen = {0}
+    for _ in range(2):
+        await client.request("cost/record", call)
+        update = await client.take("status/update", lambda status: status["costs"] not in seen)
+        seen.add(update["costs"])
+    client.ignore("status/update")

@@ -89,9 +89,9 @@ def test_spend_by_day_session_and_workspace(book: CostBook) -> None:
     spend(book, 0.5, "file:///a", "t")
     spend(book, 0.25, "file:///b", "s")
     spend(book, 8.0, "file:///a", "s", days_ago=2)
-    assert book.spend("file:///a", "s") == Spend(
-        day=Decimal("1.75"), session=Decimal(9), workspace=Decimal("9.5")
-    )
+    found = book.spend("file:///a", "s")
+    amounts = Decimal("1.75"), Decimal(9), Decimal("9.5")
+    assert (found.day, found.session, found.workspace, found.calls) == (*amounts, 3)
 
 
 def test_unpriced_calls_have_unknown_spend(book: CostBook) -> None:

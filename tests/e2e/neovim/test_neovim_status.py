@@ -46,7 +46,8 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
     assert without_nulls(shown) == without_nulls(sent)
     assert shown["document"].keys() >= {"tokens", "method", "percent", "budget", "tooltip"}
     assert shown.keys() == {
-        "workspace", "uri", "version", "text", "severity", "document", "context", "cost"
+        "workspace", "uri", "version", "text", "severity", "document", "context", "cost",
+        "costs",
     }  # fmt: skip
 
 

@@ -83,8 +83,9 @@ def test_the_report_is_live_and_follows_the_choices(window: Window) -> None:
     window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
     wait_for(lambda: "gpt-5" in text(window), "the new call without a request")
     window.ask("cost/record", model=HOSTILE, usage=USAGE)
+    wait_for(lambda: HOSTILE in text(window), "the call without a price")
     window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
-    wait_for(lambda: HOSTILE in text(window), "all calls")
+    wait_for(lambda: f"{3 * (12_345 + 678):,}" in text(window), "all calls")
     totals = window.ask("cost/detail")["totals"]
     assert f"≥{usd_text(totals['costUsd'])}" in text(window)
     assert f"{3 * (12_345 + 678):,}" in text(window)
