@@ -16,7 +16,7 @@ from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, ope
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.cli.ship import ship
 from sidecar.errors import how_to_install
-from sidecar.models.names import short_name
+from sidecar.models.names import short_names
 from sidecar.text.printable import HOW_RECORDED, compact_number, cost_text, printable, usd_text
 from sidecar.text.tables import draw_bar
 
@@ -386,11 +386,12 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    console.print(_build_table(report, params, console.width))
+    names = _row_names(report, params)
+    console.print(_build_table(report, params, names, console.width))
     if any(row.reported_cost_usd for row in report.rows):
         console.print("* at least partly reported by the vendor", style="dim")
-    for row in report.rows:
-        label = printable(" ".join(_key_text(row, key) for key in params.by))
+    for row, keys in zip(report.rows, names, strict=True):
+        label = " ".join(keys)
         if row.listed_cost_usd is not None:
             costs = usd_text(row.reported_cost_usd), usd_text(row.listed_cost_usd)
             console.print(f"{label}: reported {costs[0]}, list price {costs[1]}", style="dim")
@@ -409,7 +410,9 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
         )
 
 
-def _build_table(report: CostReport, params: CostDetailParams, width: int) -> Table:
+def _build_table(
+    report: CostReport, params: CostDetailParams, names: list[list[str]], width: int
+) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -438,19 +441,24 @@ def _build_table(report: CostReport, params: CostDetailParams, width: int) -> Ta
         table.add_column("", no_wrap=True)
     bar_width = 24 if width >= _WIDE_BARS else 12 if width >= _FULL_WIDTH else 8
     max_cost = max(row.cost_usd or 0.0 for row in report.rows)
-    for row in report.rows:
-        names = [Text(printable(_key_text(row, key))) for key in params.by]
+    for row, keys in zip(report.rows, names, strict=True):
         share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
         bar = Text(to_encodable(draw_bar(share, bar_width)), style="cyan")
-        table.add_row(*names, *_number_cells(row, fields), *([bar] if has_bars else []))
+        table.add_row(*map(Text, keys), *_number_cells(row, fields), *([bar] if has_bars else []))
     return table
 
 
-def _key_text(row: CostRow, key: CostKey) -> str:
+def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
+    """Return the texts of the keys of each row."""
+    models = short_names(row.model for row in report.rows if row.model)
+    return [[_key_text(row, key, models) for key in params.by] for row in report.rows]
+
+
+def _key_text(row: CostRow, key: CostKey, models: dict[str, str]) -> str:
     value = getattr(row, key) or "(none)"
     if key == "workspace":
-        return _path_text(value)
-    return short_name(value) if key == "model" else str(value)
+        value = _path_text(value)
+    return printable(models.get(value, value) if key == "model" else str(value))
 
 
 def _number_cells(row: CostRow, fields: list[str]) -> list[str]:

@@ -190,20 +190,22 @@ def _sessions_table(rows: list[SessionRow], view: SessionsView, width: int) -> T
     from rich.table import Table
     from rich.text import Text
 
-    from sidecar.workspace.views import row_cells, size_text
+    from sidecar.workspace.views import all_row_cells, size_text
 
+    now = datetime.now(UTC)
+    every = all_row_cells(rows, view.workspace.costs, now)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("session")  # only this column may shrink
     table.add_column("context", no_wrap=True)
     table.add_column("cost", justify="right", no_wrap=True)
     table.add_column("updated", justify="right", no_wrap=True)
-    table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column("model", overflow="fold", max_width=16)
     more = ["agent"] * (width >= _AGENT_WIDTH) + ["id"] * (width >= _WIDE)
     for name in more:
         table.add_column(name, no_wrap=True)
-    now, bar = datetime.now(UTC), 16 if width >= _WIDE else 8
-    for row in rows:
-        cells, style = row_cells(row, view.workspace.costs, now), _STYLES[row.severity]
+    bar = 16 if width >= _WIDE else 8
+    for row, cells in zip(rows, every, strict=True):
+        style = _STYLES[row.severity]
         label = Text(no_wrap=True, overflow="ellipsis")
         label.append(to_encodable("● ") if row.shown else "  ", "green")
         label.append(printable(row.label), "bold" if row.shown else "")

@@ -6,6 +6,7 @@ Parts that are not recognised remain unchanged.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import TypeVar
@@ -133,6 +134,13 @@ def short_name(model: str) -> str:
     """Return a model's name without provider, date and `claude-`, such as `opus-5`."""
     name = _DATE.sub("", parse(model).bare).removesuffix("[1m]")
     return name.removeprefix("claude-") or model
+
+
+def short_names(models: Iterable[str]) -> dict[str, str]:
+    """Return each short name, or the full name of models that share a short name."""
+    short = {model: short_name(model) for model in models}
+    uses = Counter(short.values())
+    return {model: name if uses[name] == 1 else model for model, name in short.items()}
 
 
 def same_model(asked: str, loaded: str) -> bool:

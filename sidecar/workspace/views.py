@@ -12,7 +12,7 @@ from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
 from sidecar.counting.count import Count, number_text, tokens_text
-from sidecar.models.names import short_name
+from sidecar.models.names import short_names
 from sidecar.text.printable import (
     HOW_RECORDED,
     cost_text,
@@ -177,7 +177,7 @@ def session_rows(
     if not rows:
         return []
     now = now or datetime.now(UTC)
-    cells = [row_cells(row, costs, now) for row in rows]
+    cells = all_row_cells(rows, costs, now)
     ends = align_columns(
         [
             (each.model, row.source, each.state, printable(row.id[:_SHORT_ID]))
@@ -220,14 +220,19 @@ class RowCells(NamedTuple):
     """The session's state: `running`, `pinned`, both or empty."""
 
 
-def row_cells(row: SessionRow, costs: Costs, now: datetime) -> RowCells:
-    """Return the columns that describe a session in a list."""
+def all_row_cells(rows: Sequence[SessionRow], costs: Costs, now: datetime) -> list[RowCells]:
+    """Return the columns that describe each session in a list."""
+    models = short_names(row.model for row in rows if row.model)
+    return [_row_cells(row, costs, now, models.get(row.model or "", "")) for row in rows]
+
+
+def _row_cells(row: SessionRow, costs: Costs, now: datetime, model: str) -> RowCells:
     info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     states = ("running" if row.state == "running" else "", "pinned" if row.pinned else "")
     return RowCells(
         cost=format_session_cost(costs, info),
         age=format_age(row.updated_at, now),
-        model=printable(short_name(row.model)) if row.model else "",
+        model=printable(model),
         state=", ".join(filter(None, states)),
     )
 

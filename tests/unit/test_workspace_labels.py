@@ -13,7 +13,7 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.events import StoredSession
 from sidecar.agents.roots import Roots
-from sidecar.models.names import short_name
+from sidecar.models.names import short_names
 from sidecar.workspace.sessions import label_of
 from tests.unit.agents_world import World
 from tests.unit.test_agents_written import RUNS, Written, install
@@ -135,4 +135,9 @@ def test_context_added_by_codex_is_not_the_first_prompt(tmp_path: Path) -> None:
     ],
 )
 def test_short_names_of_models(model: str, short: str) -> None:
-    assert short_name(model) == short
+    assert short_names([model, "another"])[model] == short
+
+
+def test_models_with_the_same_short_name_keep_their_full_names() -> None:
+    models = ["anthropic/claude-opus-5", "claude-opus-5", "gpt-5", "gpt-5"]
+    assert short_names(models) == {name: name for name in models}

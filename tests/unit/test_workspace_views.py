@@ -75,6 +75,12 @@ def test_row_shows_label_size_cost_age_model_and_state() -> None:
     assert session_rows([], costs, NOW) == []
 
 
+def test_models_with_the_same_short_name_are_shown_with_their_full_names() -> None:
+    models = ["gpt-5-2025-08-07", "gpt-5-2025-12-11", "claude-opus-5", "claude-opus-5"]
+    rows = session_rows([a_row(model=model) for model in models], Costs(read=True), NOW)
+    assert [row.detail.split(" · ")[-2] for row in rows] == [*models[:2], "opus-5", "opus-5"]
+
+
 def test_row_explains_a_missing_size_and_marks_a_pinned_session() -> None:
     rows = [a_row(tokens=None, percent=None, method=None, note="compacted", pinned=True)]
     (row,) = session_rows([*rows], Costs(read=True), NOW)
