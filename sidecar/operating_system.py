@@ -89,7 +89,7 @@ if sys.platform == "linux":
         """Return a descriptor that becomes readable when a process exits, or None."""
         try:
             return os.pidfd_open(process_id)
-        except OSError:  # an old kernel or a sandbox
+        except OSError:  # not supported by old kernels and in some sandboxes
             return None
 
 else:

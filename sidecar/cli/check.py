@@ -222,7 +222,7 @@ def _root_report(
     from sidecar.cli.checking.run import Checker
     from sidecar.workspace.files import Targets
 
-    use_cache = use_cache and choose is None  # an endpoint may count differently now
+    use_cache = use_cache and choose is None  # an endpoint's counts may have changed
     cache = load_cache(root) if use_cache else CheckCache()
     checker = Checker(settings, model, cache, choose)
     finder = Targets(root)

@@ -105,11 +105,11 @@ def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, Choos
 def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser, ChooseCounter]:
     chooser = CounterChooser(CalibrationStore(state_dir()), purpose)
     loaded: set[str] = set()
-    loading = Lock()  # ensures that only one thread reads the vocabulary
+    loading = Lock()  # so that only one thread reads the vocabulary
 
     def load(model: str) -> None:
         tokenizer = chooser.tokenizers(settings).for_model(model)
-        tokenizer.count("a")  # the first count loads the vocabulary, which determines the method
+        tokenizer.count("a")  # loads the vocabulary, because the method depends on it
         if tokenizer.method != "exact":
             chooser.calibrations.loaded()
         loaded.add(model)
@@ -173,6 +173,6 @@ async def open_counts() -> AsyncIterator[Counts]:
     finally:
         await counts.aclose()
         workers.close()
-        with contextlib.suppress(OSError):  # counts are valid without a saved calibration
+        with contextlib.suppress(OSError):  # counts are right even if the calibration is not saved
             calibrations.save()
         state.close()

@@ -117,7 +117,8 @@ class SessionsView:
     async def _refresh(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
         await run(catalogue.warm)
-        self.services.forget_conversations(workspace)  # another process may have changed the file
+        # Another process may have changed the saved conversations, so load them again.
+        self.services.forget_conversations(workspace)
         await self.services.agents.find_sessions(workspace)
         uri = workspace.uri or ""
         live = await run(
@@ -128,7 +129,7 @@ class SessionsView:
         sources = self.services.agents.known_sources(workspace)
         self.services.show_sums(workspace, await run(spending.stored_sums))
         is_cost_read = False
-        with suppress(SidecarError):  # `token-sidecar cost` reports a damaged ledger
+        with suppress(SidecarError):  # `token-sidecar cost` reports this error
             if sources is not None:
                 is_cost_read = await run(partial(is_read, spending.book, sources))
         workspace.costs.set_history(read=is_cost_read, reading=False)

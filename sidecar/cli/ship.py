@@ -211,7 +211,7 @@ async def _compare_again(
         if not comparison.days or not (comparison.outdated or shipped.accepted):
             break
         await asyncio.sleep(delay)
-        shipped = await ship(queue, collector)  # calls that were amended meanwhile
+        shipped = await ship(queue, collector)  # ships calls that were amended in the meantime
         comparison = await asyncio.to_thread(store.compare, queue)
     return comparison
 

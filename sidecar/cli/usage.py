@@ -52,7 +52,9 @@ _AGENT_WIDTH, _WIDE = 100, 120
 )
 @click.option("--all", "show_all", is_flag=True, help="List all sessions of the workspace.")
 @click.option("--watch", is_flag=True, help="Repeat the output after every change until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per update.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per update."
+)
 def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
     """Show how full a session's context is.
 

@@ -360,7 +360,7 @@ class Conversation:
         anchor, expected = counts.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
-                return UsageUpdate()  # The client sent the same prompt again.
+                return UsageUpdate()  # the client has sent the same prompt again
             kept = counts.turns.between(anchor.prompt_covers, anchor.covers).tokens()
             base = anchor.base + anchor.reply_estimate.tokens()
             unsent = max(0, base - anchor.prompt - kept) if anchor.prompt else 0

@@ -82,7 +82,7 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
         text = "\n".join([HEAD, *(lines[index].text for index in sorted(kept))])
         if counter.text(text).tokens <= max_tokens:
             return text
-        kept.pop()  # The whole text can have more tokens than its lines.
+        kept.pop()  # the whole can have more tokens than the sum of its lines
     return None
 
 

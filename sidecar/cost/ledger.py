@@ -484,7 +484,7 @@ class Ledger:
         """
         with self._lock, translated(self.path):
             if self._inode != inode_of(self.path):
-                self.close()  # the file has been replaced
+                self.close()  # another process has replaced the file
             if not self.path.exists():
                 return False
             (version,) = self._open().execute("PRAGMA data_version").fetchone()
@@ -533,7 +533,7 @@ class Ledger:
     def _open_reader(self) -> sqlite3.Connection:
         with self._lock:
             if self._inode != inode_of(self.path):
-                self.close()  # the file has been replaced
+                self.close()  # another process has replaced the file
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 prepare(connection)

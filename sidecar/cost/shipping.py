@@ -73,7 +73,7 @@ _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
-    # The key of hashes, if the team has no salt.
+    # The key for hashes, used if the team has no salt.
     "CREATE TABLE IF NOT EXISTS installation_secret (secret TEXT NOT NULL)",
     # What each destination has accepted so far: the newest call, and the newest update of a call.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
@@ -502,7 +502,7 @@ class Collector:
             raise CollectorError(reason) from None
         self.sent_bytes += len(body)
         if status == _TOO_LARGE:
-            return f"{where} rejects the size of a request (HTTP {status})"
+            return f"{where} rejects a request as too large (HTTP {status})"
         if status in _TRY_LATER:
             raise CollectorError(f"{where} answered HTTP {status}", _retry_after(headers))
         if status == 400:

@@ -71,7 +71,7 @@ class TeamStoreError(SidecarError):
     def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
         super().__init__(message)
         self.is_unreachable = is_unreachable
-        """Whether the server did not answer at all."""
+        """Whether the server could not be reached."""
 
 
 class DayTotals(NamedTuple):
@@ -87,7 +87,7 @@ class DayTotals(NamedTuple):
 
 
 class DayDifference(NamedTuple):
-    """A day of which the ledger and the store have different totals."""
+    """A day whose totals differ between the ledger and the store."""
 
     day: int
     """The UTC day, counted from 1970-01-01."""
@@ -147,7 +147,8 @@ class TeamStore:
             raise TeamStoreError(
                 f"reading the team's store requires additional packages; {how_to_install('team')}"
             ) from error
-        for name in ("clickhouse_connect", "urllib3"):  # they log what is raised as well
+        # These libraries log errors in addition to raising them.
+        for name in ("clickhouse_connect", "urllib3"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         is_secure = parts.scheme == "https"
         with self._translated():
@@ -224,7 +225,8 @@ class TeamStore:
             "input + cache_read + cache_write AS prompt FROM llm.calls WHERE session IN ("
             f"SELECT session FROM llm.daily WHERE {where} GROUP BY session "
             f"ORDER BY max(last_at) DESC LIMIT {int(sessions)}) "
-            "ORDER BY version DESC LIMIT 1 BY call_id"  # FINAL would read all calls
+            # Faster than FINAL, which would read all calls.
+            "ORDER BY version DESC LIMIT 1 BY call_id"
             f") WHERE {where} GROUP BY session, agent ORDER BY max(at) DESC",
             values,
         )
@@ -345,7 +347,8 @@ class TeamStore:
 
         try:
             yield
-        except (ClickHouseError, OSError, ValueError) as error:  # the driver's text is not shown
+        # The driver's message is not shown to the user.
+        except (ClickHouseError, OSError, ValueError) as error:
             raise _explained(error, f"the team's store {self._where}") from None
 
 

@@ -269,7 +269,7 @@ class FastEngine(Tokenizer):
             return super().count_many(texts)
         try:
             counts = self._batch(texts)
-        except UnicodeEncodeError:  # text contains a lone surrogate
+        except UnicodeEncodeError:  # a text contains a lone surrogate
             return super().count_many(texts)
         return [
             self.count(text) if is_disputed(text) else tokens

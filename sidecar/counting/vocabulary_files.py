@@ -134,7 +134,7 @@ _BY_RANKS = {
 
 def pattern_of_splits(splits: tuple[str, ...]) -> Pattern | None:
     """Return the known pattern that is equivalent to the `Split` expressions, or None."""
-    # Some files contain real line breaks where others have escapes.
+    # Some files contain line breaks, and others contain escapes instead.
     escaped = tuple(split.replace("\r", r"\r").replace("\n", r"\n") for split in splits)
     return next((pattern for pattern in PATTERNS if escaped in pattern.splits), None)
 
@@ -338,7 +338,7 @@ def _library_tokenizer(data: bytes) -> Any:
         ) from error
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(data)
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # the library raises `Exception` itself
         raise VocabularyError(f"the tokenizers library cannot read it: {error}") from error
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()

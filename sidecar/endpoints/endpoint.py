@@ -266,7 +266,7 @@ class DeclaredEndpoint:
         binding = await self._require(model, "text")
         server = require_server(binding)
         if server.parses_specials and await has_specials(text):
-            # These servers cannot count special tokens as plain characters.
+            # Servers of this kind cannot treat special tokens as plain text.
             raise EndpointError(
                 "unsupported", f"{server.name} would interpret special tokens in the text"
             )

@@ -168,7 +168,7 @@ class RequestQueue:
             if one in self._waiting:
                 self._waiting.remove(one)
             elif one.slot.done() and not one.slot.cancelled() and not one.slot.exception():
-                self._release()  # the task was cancelled after the connection was granted
+                self._release()  # the task was cancelled after it had been granted the connection
             raise
 
     def _release(self) -> None:

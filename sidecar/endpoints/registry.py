@@ -268,7 +268,7 @@ class Endpoints:
                 return Miss(unsent.reason, "late")
             except EndpointError as error:
                 miss = Miss(explain(error.status, error.reason, error.step), error.status)
-            except Exception as error:  # counting never raises an exception
+            except Exception as error:  # no error may reach the caller of a count
                 log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss

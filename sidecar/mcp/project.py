@@ -112,7 +112,7 @@ class Project:
         spending = services.spending(workspace)
         try:
             spent = await services.workers.run(partial(spending.spent, session.id))
-        except SidecarError:  # the ledger cannot be read
+        except SidecarError:  # the ledger is unreadable, so there is no cost
             return sessions.usage(session), False
         services.show_sums(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))

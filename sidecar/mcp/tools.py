@@ -299,7 +299,7 @@ class Tools:
             if call.report_progress is not None:
                 await call.report_progress(start, len(files))
             found += await run(partial(count_batch, files[start : start + _BATCH]))
-            await asyncio.sleep(0)  # allow cancellation between batches
+            await asyncio.sleep(0)  # lets cancellation take effect between batches
         return found
 
     def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:

@@ -179,7 +179,7 @@ def read_message(message: Any) -> Message:
     fields = message if isinstance(message, Mapping) else {"content": message}
     role = str(fields.get("role") or "")
     name = fields["name"] if role and isinstance(fields.get("name"), str) else ""
-    if not role and "type" in fields:  # an item of OpenAI's Responses API
+    if not role and "type" in fields:  # this is an item of OpenAI's Responses API
         return Message("", "", [_block(fields, 0)])
     content = fields.get("content")
     blocks = blocks_of(fields.get("parts") if content is None else content)

@@ -277,7 +277,7 @@ def _mp4(part: bytes) -> float | None:
     at = part.find(b"mvhd")
     if at < 0:
         return None
-    if part[at + 4]:  # version 1 stores times in 64 bits
+    if part[at + 4]:  # in version 1, times have 64 bits
         scale, length = struct.unpack_from(">IQ", part, at + 24)
     else:
         scale, length = struct.unpack_from(">II", part, at + 16)

@@ -163,7 +163,7 @@ def prompt_limit_of(model: str) -> int | None:
 def _look_up(model: str) -> int | None:
     name = parse(model)
     if name.provider in LOCAL_PROVIDERS:
-        return None  # the window depends on how the local server was started
+        return None  # the window of a local server depends on its start options
     if (window := overruling_window(name.bare)) is not None:
         return window
     for provider, reference in _lookup_candidates(model):

@@ -74,7 +74,8 @@ def parse_list(data: bytes) -> DataSnapshot:
     try:
         raw = typed.decode(data, list[dict[str, Any]])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer lists may contain unknown units
+            # Newer price lists may contain units that this version does not know.
+            warnings.simplefilter("ignore")
             providers = _providers_from_raw(raw)
     except Exception as error:  # any error in the library means that the list is invalid
         raise ValueError("this is not a price list in the format of genai-prices") from error

@@ -293,7 +293,7 @@ def _enum_member_or_none(kind: type[Enum], value: Any) -> Enum | None:
 
 def _check_type(value: Any, kind: type[Any]) -> Any:
     if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)  # some languages have a single number type
+        return int(value)  # clients in some languages send whole numbers as floats
     if kind in (str, int, bool) and type(value) is not kind:
         raise TypeError
     return kind(value)
@@ -452,7 +452,7 @@ class SidecarProtocol(LanguageServerProtocol):
             return
         try:
             result = _call_handler(handler, self._structure_params(method, message))
-        except BaseException as exc:  # panics in Rust libraries are BaseExceptions
+        except BaseException as exc:  # Rust libraries raise a BaseException when they panic
             self._send_error(msg_id, error_for_exception(exc))
             return
         if not inspect.isawaitable(result):

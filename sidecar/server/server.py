@@ -177,7 +177,7 @@ async def _import_feature(server: SidecarServer, method: str) -> None:
         feature.register(server)
     finally:
         loaded.set()
-        if _is_unloaded(server, method):  # the import failed; retry on the next call
+        if _is_unloaded(server, method):  # if the import has failed, it is retried on the next call
             del server.loading[_feature_name(method)]
 
 

@@ -82,7 +82,7 @@ class Framer:
         if self._length is None or len(self._buffer) < self._length:
             return None
         length, self._length = self._length, None
-        if len(self._buffer) == length:  # avoids copying a long body
+        if len(self._buffer) == length:  # a special case that avoids copying a long body
             body, self._buffer = self._buffer, bytearray()
             return body
         short = bytes(memoryview(self._buffer)[:length])
@@ -274,7 +274,7 @@ def _read_on_loop(
         try:
             frames = _read_some(fd, framer)
         except BlockingIOError:
-            return  # nothing to read; the client made the pipe non-blocking
+            return  # the pipe is empty, and the client has made it non-blocking
         except OSError:
             frames = None
         if frames is None:

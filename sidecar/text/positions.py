@@ -75,7 +75,7 @@ def join_surrogates(text: str) -> str:
 def has_surrogates(text: str) -> bool:
     """Return whether text contains a surrogate."""
     try:
-        text.encode()  # ten times faster than a regular expression
+        text.encode()  # this check is ten times faster than a regular expression
     except UnicodeEncodeError:
         return True
     return False

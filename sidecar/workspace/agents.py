@@ -262,7 +262,8 @@ class AgentSessions:
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
-            from sidecar.cost.ledger import MemoryLedger  # already imported by a worker
+            # A worker has already imported this module.
+            from sidecar.cost.ledger import MemoryLedger
 
             self._memory = MemoryLedger()
         return self._memory
@@ -302,7 +303,7 @@ def _read_and_list(
 ) -> tuple[list[StoredSession], bool] | None:
     """Return the sessions and whether any calls were recorded, or None if the ledger fails."""
     if not sources.readers:
-        return [], False  # avoids loading the ledger
+        return [], False  # returns early, so that the ledger is not loaded
     from sidecar.cost.ledger import LedgerError
 
     try:

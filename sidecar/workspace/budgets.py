@@ -93,7 +93,8 @@ class Budgets:
         from sidecar.budget.findings import RestOfGroup
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
-        from sidecar.workspace.files import targets_except  # already imported by a worker
+        # A worker has already imported this module.
+        from sidecar.workspace.files import targets_except
 
         for rule in sums:
             model = rule.budget.model or subject.model

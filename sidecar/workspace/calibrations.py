@@ -97,7 +97,7 @@ class CalibrationStore:
 
 
 def _read_if_changed(folder: Path, seen: Stamp | None) -> SyncResult:
-    stamp = _stamp_of_file(folder)  # taken before reading, to detect later writes
+    stamp = _stamp_of_file(folder)  # determined before reading, so that later writes are noticed
     if seen is not None and stamp in (None, seen):
         return SyncResult(None, seen)
     return SyncResult(calibration_file.load(folder), stamp)

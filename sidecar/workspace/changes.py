@@ -381,8 +381,7 @@ class ApplyReply(Change[ResponseResult]):
         return Outcome(
             result,
             usage=self.reply.usage,
-            # Skip replies from other models because their counts differ.
-            # model.
+            # Skip replies from other models, because their counts differ.
             samples=[] if self.is_other_model else samples,
             reply_sample=None
             if self.is_other_model

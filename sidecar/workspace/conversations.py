@@ -126,7 +126,7 @@ class Conversations:
                     self._ask_later(before)
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
-        if is_answer:  # already handled by the change that requested the count
+        if is_answer:  # the change that requested the count has already done the rest
             return draft.conversation, outcome.result
         return await self._run_effects(effects), outcome.result
 
@@ -182,7 +182,7 @@ class Conversations:
 
     async def _run_effects(self, effects: Effects) -> Conversation:
         conversation = effects.conversation
-        if self._is_stale(conversation):  # the settings changed while counting
+        if self._is_stale(conversation):  # the settings have changed since the count started
             self.services.publish(Event("document", self.workspace))
         if effects.asks_chat or effects.usage is not None:
             try:
@@ -434,7 +434,7 @@ class Conversations:
                 change = Recount(session=name, version=conversation, asks_endpoint=True)
                 await self.apply(change)
                 if name in self._missed:
-                    break  # try other conversations first next time
+                    break  # next time, other conversations are tried first
 
     def _is_probed_again(self, conversation: Conversation) -> bool:
         if conversation.id not in self._missed:
@@ -657,7 +657,7 @@ class SectionCounts:
         if then.is_like(now):
             return then
         snapshot = self._snapshot_of(then.source)
-        if choice.whole is not None:  # this tokenizer is scaled to the endpoint's count
+        if choice.whole is not None:  # the tokenizer is scaled to match the endpoint's count
             choice = choice._replace(whole=None)
         else:
             choice = self._counts.choose_local_counter(snapshot, now.model, settings)

@@ -122,7 +122,8 @@ class SnapshotCounter:
             tokens = await self._workers.run_count(partial(work, True), is_giant=True)
         if base not in self._loaded:
             self._loaded.add(base)
-            self._workers.start(release_memory)  # free the tables used to build the tokenizer
+            # Frees the tables that were needed to load the tokenizer.
+            self._workers.start(release_memory)
         return tokens or 0
 
     def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:

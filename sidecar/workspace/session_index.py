@@ -349,7 +349,7 @@ def _read_stores(
             except OSError as error:
                 why = error.strerror or "damaged"
                 _log.info("cannot read a session file (%s): %s", store.agent, why)
-            except Exception as exc:  # continue with the other stores
+            except Exception as exc:  # other stores are still read
                 log_defect(exc, f"{store.agent} session file")
                 # Do not retry until the store changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")

@@ -326,7 +326,7 @@ class Spending:
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
-        # There is no pending call to include.
+        # No call is planned, so no estimate is added.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         return SpendingSums(
             session,
@@ -352,6 +352,6 @@ class Spending:
 
         with contextlib.suppress(
             LedgerError
-        ):  # the call is recorded; only the status stays outdated
+        ):  # the call has been recorded, and only the status is outdated
             return self.spent(session, every=every)
         return None

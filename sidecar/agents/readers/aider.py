@@ -104,7 +104,7 @@ class _History(msgspec.Struct, dict=True):
             elif line.startswith(b"#### "):
                 self.chat.active = not line.startswith(
                     b"#### /"
-                )  # a slash command does not start a turn
+                )  # slash commands do not start a turn
             elif numbers := _TOKENS.match(line):
                 yield from self._make_calls(numbers)
 

@@ -335,7 +335,7 @@ def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
         return False
     started = _parse_time(payload.started_at)
     if started is not None:
-        # The turn's start time has no fractional seconds.
+        # The start time of a turn is in whole seconds.
         return started >= began.replace(microsecond=0)
     copied_at = parse_iso_time(state.copied_at)
     return not state.copied or copied_at is None or at - copied_at > _PAUSE
@@ -589,7 +589,7 @@ class _Rollout(RolloutState):
 
     def _measure(self, tokens: Tokens | None) -> None:
         if tokens is not None:
-            # The session's settings contain the model.
+            # The model is taken from the session's settings.
             prompt, _, _, output, _ = tokens.parts
             reading = CallSize(prompt, output, None, self.session.window)
             self.session.track = self.session.track.call(reading)

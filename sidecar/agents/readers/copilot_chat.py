@@ -345,7 +345,7 @@ def _log_of(chat: str) -> Path:
 
 
 def _chat_of(path: str, session: str) -> str | None:
-    """Return the path of a session's chat session, given any of its stores."""
+    """Return the path of the chat session that belongs to a store of any type."""
     kind = _kind_of_file(path)
     if kind == _CHAT:
         return path

@@ -184,7 +184,7 @@ def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinish
         return None
     model, amount = str(row.get("model") or "unknown"), row.get("cost")
     cost = parse_usd(amount) if isinstance(amount, int | float) else None
-    # All other costs are based on Goose's own price list.
+    # Costs from any other source are based on Goose's own price list.
     is_billed = row.get("cost_source") == "provider"
     form = usage_from_prompt if prompt >= read + write else usage_from_parts
     return CallFinished(

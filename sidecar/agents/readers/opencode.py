@@ -599,7 +599,7 @@ def _events_of_session(path: str, data: bytes) -> StoreContents:
     updated = (file.time or _SessionTime()).updated
     session = _make_session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
     messages = Path(path).parents[2] / "message" / file.id
-    # Message ids are in ascending order.
+    # Newer messages have higher ids.
     for name in sorted((entry.path for entry in list_folder(messages)), reverse=True)[:_NEWEST]:
         message = try_decode_file(name, OpenCodeMessage)
         if message is not None and _apply_message(session, message):

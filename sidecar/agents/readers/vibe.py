@@ -379,7 +379,7 @@ def _split_tokens(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]
 
 def _oldest_generation(folder: Path) -> _Projection | None:
     names = (entry.name for entry in list_folder(folder / "generations"))
-    # Incomplete generations have names that are not numbers.
+    # Until a generation is complete, its name is not a number.
     oldest = min(filter(str.isdigit, names), default="")
     return try_decode_file(folder / "generations" / oldest / "projection-state.json", _Projection)
 

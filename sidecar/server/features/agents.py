@@ -275,7 +275,7 @@ class HistoryRecorder:
         spending = self._services.spending(workspace)
         try:
             spent = await self._services.workers.run(partial(spending.spent, session, every=True))
-        except SidecarError:  # requests for costs report this error
+        except SidecarError:  # the error is reported when a client requests costs
             return
         self._services.show_sums(workspace, spent)
 
@@ -294,11 +294,11 @@ class HistoryRecorder:
 
     async def _refresh_changed(self) -> None:
         if not self._services.windows.ready:
-            return  # `Services.load_prices` will read all sums
+            return  # when prices are loaded, all totals are read anyway
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
         try:
             changed = await self._services.workers.run(partial(_has_changed, spendings))
-        except SidecarError:  # requests for costs report this error
+        except SidecarError:  # the error is reported when a client requests costs
             return
         for workspace in tuple(self._services.roots) if changed else ():
             await self.refresh(workspace)

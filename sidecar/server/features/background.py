@@ -260,7 +260,7 @@ class CallShipping:
             await self._ship_queued(workspace)
             self._failures, delay = 0, SHIP_SECONDS
         except SidecarError as error:
-            self._opened = None  # the ledger may have been replaced
+            self._opened = None  # opened again for the next run, because the ledger may be replaced
             self._failures += 1
             if self._failures == 1:
                 logger.warning("cannot send calls to the collector: %s", error)

@@ -75,7 +75,7 @@ class SettingsLoader:
         paths = {path for root in roots for path in settings_files(root.path)}
         try:
             await self._read_all(roots, paths)
-        except Exception as exc:  # errors here must not prevent counting
+        except Exception as exc:  # documents must be counted even if this fails
             log_defect(exc, "configuration")
         self._running = None
         # If roots were added, the next reload reads their settings.
@@ -105,7 +105,7 @@ class SettingsLoader:
             await self._reading.run(object(), work, READ_SECONDS)
         except TimeoutError:
             logger.error("configuration: reading the settings takes longer than %g s", READ_SECONDS)
-        except Exception as exc:  # errors here must not prevent counting
+        except Exception as exc:  # documents must be counted even if this fails
             log_defect(exc, "configuration")
 
     async def _read_times(self, paths: set[Path]) -> None:
@@ -119,14 +119,14 @@ class SettingsLoader:
             calibrations.finish_sync(await self._services.workers.run(calibrations.begin_sync()))
 
     async def _register_providers(self) -> None:
-        await self._initialized.wait()  # LSP forbids requests to the client before this
+        await self._initialized.wait()  # LSP forbids earlier requests to the client
         if self._server.protocol.state == "running":
             self._server.providers.on_settings_changed()
 
     async def _load_catalogue(self) -> None:
         if self._services.windows.ready:
             return
-        if not catalogue.loaded():  # a request may have loaded it already
+        if not catalogue.loaded():  # a request may already have loaded the price list
             await asyncio.sleep(CATALOGUE_SECONDS)
         await self._services.workers.run(release_memory)
         await self._services.load_prices()
@@ -250,7 +250,8 @@ def _register_roots(server: SidecarServer) -> None:
             added = services.roots.add(folder.uri)
             if not added.editor:
                 added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
-        services.configured.clear()  # counts wait for the settings of new roots
+        # Until this event is set, counts wait for the new roots' settings.
+        services.configured.clear()
         server.configuration.reload()
 
 

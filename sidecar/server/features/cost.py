@@ -53,7 +53,7 @@ async def describe_prompt_file_cost(server: SidecarServer, uri: str) -> str:
         return ""
     try:
         rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
-    except SidecarError:  # cost reports show ledger errors
+    except SidecarError:  # the error is shown in cost reports
         return ""
     return rows[0].text if rows else ""
 
