@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Maximum number of markup tokens around a reply that the markup formula may not include."""
+"""The maximum number of markup tokens around a reply that the formula for markup may miss."""
 
 
 class Counter:

@@ -175,7 +175,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """The estimated correction for a cut-off reply, which is added to `base`."""
 
     def rebased(self, change: Sums) -> Anchor:
-        """Return the anchor with `change` added to the count of the fixed parts."""
+        """Return a copy with `change` added to the count of everything except the turns."""
         return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
@@ -406,7 +406,7 @@ class UndoState(msgspec.Struct, frozen=True):
     edited_anchor: Anchor | None
 
     def rebased(self, old: Anchor, new: Anchor, change: Sums) -> UndoState:
-        """Return the state with `change` added to the count of the fixed parts.
+        """Return a copy with `change` added to the count of everything except the turns.
 
         Args:
             old: The conversation's anchor before the change.
@@ -440,7 +440,7 @@ class UndoState(msgspec.Struct, frozen=True):
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
-    """Return the anchor adjusted for an edit, given the turn counts before and after the edit."""
+    """Return the anchor after an edit, based on the turn counts before and after the edit."""
     covers = bisect_left(edit.origins, anchor.covers)
     change = new.between(0, covers).minus(old.between(0, anchor.covers))
     return msgspec.structs.replace(

@@ -117,7 +117,9 @@ def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
 
 
 def severity(tokens: int | None, usable: int | None, warn_at: Sequence[float]) -> Severity:
-    """Return `error` from the last threshold, `warning` from the first, and `ok` below that."""
+    """Return `error` if the last threshold is reached, `warning` if the first is, and `ok`
+    otherwise.
+    """
     if tokens is None or not usable or not warn_at:
         return "ok"
     if tokens >= usable * max(warn_at):

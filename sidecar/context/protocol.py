@@ -316,7 +316,9 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     note: str | None = None
     """Why a value is missing or uncertain."""
     severity: Severity = "ok"
-    """`warning` from the first threshold of `context.warn-at`, `error` from the last threshold."""
+    """`warning` if the first threshold of `context.warn-at` is reached, `error` if the
+    last one is.
+    """
     text: str = ""
     """The `rows` as plain text in answers to `context/usage`; the outcome in answers to
     `context/undo` and `context/reset`; otherwise empty.
@@ -349,7 +351,9 @@ class SessionRow(Result, frozen=True, kw_only=True):
     pinned: bool = False
     """Whether this session was selected with `context/select`."""
     severity: Severity = "ok"
-    """`warning` from the first threshold of `context.warn-at`, `error` from the last threshold."""
+    """`warning` if the first threshold of `context.warn-at` is reached, `error` if the
+    last one is.
+    """
     label: str = ""
     """The display name: the title, or else the branch or agent and the start time.
 

@@ -15,7 +15,7 @@ from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
 
 TOOLS_SHOWN = 3
-"""Maximum number of tools that a message names."""
+"""The maximum number of tools to name in a message."""
 
 
 class Counted(Protocol):
@@ -146,9 +146,9 @@ class SectionCount(msgspec.Struct, frozen=True):
     measure: Measure
     source: SectionSource
     cache_key: Hashable = None
-    """The inputs of the count other than the text."""
+    """Everything besides the text that the count depends on."""
     final: bool = True
-    """False if an endpoint is still expected to count the text."""
+    """Whether the count is final. False while an endpoint's count is still expected."""
 
     @property
     def is_sure(self) -> bool:
@@ -201,7 +201,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return known.measure if known and holds else None
 
     def as_reported(self, model: str) -> Section:
-        """Return the section as it is after a usage report that included its current text."""
+        """Return the section, with its current text marked as included in the last usage report."""
         in_report = self.document_count if self.document_count_for(model) is not None else None
         return msgspec.structs.replace(self, reported=in_report, in_report=in_report)
 

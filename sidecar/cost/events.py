@@ -272,7 +272,7 @@ THRESHOLDS = (
 )
 
 REPORTED = -1
-"""The band of calls with a reported cost."""
+"""The price band of calls whose cost the vendor reported."""
 
 
 def band(prompt_tokens: int) -> int:

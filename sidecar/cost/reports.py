@@ -281,12 +281,12 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
     calls: int = 0
     priced_calls: int = 0
-    """Calls of which at least a part has a price."""
+    """The number of calls with a price for at least a part of the call."""
     partly_priced_calls: int = 0
     unpriced_tokens: int = 0
     buckets: Buckets = Buckets()
     estimated_calls: int = 0
-    """Calls whose prompt was estimated before they were sent."""
+    """The number of calls whose prompt was estimated before sending."""
     estimated: int = 0
     """The estimated prompt tokens of these calls."""
     estimated_prompt: int = 0
@@ -297,7 +297,9 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     agent: Decimal = Decimal(0)
     """The cost that agents computed from their price lists."""
     reported_calls: int = 0
-    """Calls with a reported cost, of which `listed_calls` have the list price `listed`."""
+    """The number of calls with a reported cost. For `listed_calls` of them, the total list price is
+    `listed`.
+    """
     listed: Decimal = Decimal(0)
     listed_calls: int = 0
 

@@ -303,7 +303,7 @@ class TeamStore:
         )
 
     def _first_kept_day(self) -> int:
-        """Return the first UTC day of which the store has not begun to delete calls."""
+        """Return the first UTC day of which the store still has all calls."""
         ((first,),) = self._query("SELECT toUInt32(day) FROM llm.first_kept_day", {})
         if first is None:
             raise TeamStoreError(

@@ -143,7 +143,7 @@ class Draft(NamedTuple):
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy. The original is updated when the draft is committed."""
+    """A copy, which is merged into the original when the draft is committed."""
 
 
 @dataclass(frozen=True)

@@ -596,7 +596,7 @@ def _first_prompt(rows: Sequence[_Row]) -> str | None:
 
 @lru_cache(maxsize=256)
 def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> str | None:
-    """Read a session's first prompt. The time is part of the cache key."""
+    """Read a session's first prompt. The result is cached until the session changes."""
     from sidecar.agents.contents import first_prompt
     from sidecar.agents.registry import reader_of
 

@@ -158,7 +158,7 @@ class SessionRegistry:
     # -- session selection ------------------------------------------------------------------
 
     def find(self, session_id: str | None) -> Session | None:
-        """Return a session by ID, or else the selected session, or else the one to show."""
+        """Return the session with this ID or, if there is no ID, the session to show."""
         named = session_id or self._selected()
         if named is not None:
             return self._by_id(named)

@@ -171,7 +171,7 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
 
 
 def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: Path) -> None:
-    """Neither change appends a line to the conversation's file."""
+    """A new title or archiving the session does not add a line to the conversation's file."""
     world = World(tmp_path, "kimi-code")
     install(world, "kimi-code-subagent")
     (before,) = world.sessions().values()

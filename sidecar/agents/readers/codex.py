@@ -362,7 +362,7 @@ def parent_of(path: str, thread: str | None) -> Parent:
 
 @lru_cache(maxsize=8)
 def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
-    """Read the turns and totals of a thread. The file's size and time are part of the cache key.
+    """Read the turns and totals of a thread. The result is cached until the file changes.
 
     Raises:
         OSError: The file cannot be read.

@@ -131,8 +131,8 @@ _TURN = ("turn_start", "user_message", "turn_end")
 def log_begins(path: str) -> float | None:
     """Return the time from which a debug log covers its session, in milliseconds since 1970.
 
-    Returns None if there is no log. A log without `session_start` has been truncated, so all of
-    its calls have been available.
+    Returns None if there is no log. A log without `session_start` has lost its first lines. It
+    counts as complete, because these lines were available before.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):

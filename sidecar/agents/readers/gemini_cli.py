@@ -412,7 +412,7 @@ class _Projects(Record):
 def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
     """Read the projects' folders by name and by hash.
 
-    The modification time is part of the cache key.
+    The result is cached until the file changes.
 
     Raises:
         OSError: The file cannot be read.

@@ -234,7 +234,7 @@ def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def _read_settings(path: str, _mtime_ns: int) -> _Settings:
-    """Read settings in JSON with comments. The modification time is part of the cache key.
+    """Read settings in JSON with comments. The result is cached until the file changes.
 
     Raises:
         OSError: The file cannot be read.
