@@ -42,7 +42,7 @@ class _Context(msgspec.Struct, frozen=True):
     keys: tuple[object, ...]
     text: str
     items: int
-    """The number of items that the placeholder of a removed context mentions."""
+    """The number of items in the context, as mentioned in the placeholder if it is removed."""
     parts: tuple[PackPart, ...] = ()
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 LARGEST_KEPT = 16
-"""Number of turns returned by `TurnCounts.largest`.
+"""The number of turns that `TurnCounts.largest` returns.
 
-Fewer turns are shown, because calibration can change their order.
+This is more than the number of turns displayed, because calibration can change their order.
 """
 CHAT_MARKS = 8
 """Maximum difference in tokens between an endpoint's count and reported usage of the same chat.

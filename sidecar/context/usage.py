@@ -303,7 +303,9 @@ def budget_message(
 def fallback_texts(
     alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
 ) -> list[str]:
-    """Return sentences that suggest other models, and name the largest tool schemas."""
+    """Return remedies for a full context: other models with enough room, and the largest tool
+    schemas.
+    """
     sentences = []
     if alternatives:
         names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])

@@ -144,7 +144,7 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
         name = f"{event.provider}/{request}"
     elif request and event.agent != PROTOCOL and not re.search(r"[/\\]", event.session):
         name = f"{event.agent}/{event.session}/{request}/{milliseconds(event.at)}"
-    else:  # a session that is a path must not be part of an unkeyed hash
+    else:  # without a key, the hash of a session that is a path could be guessed
         name = f"{installation}/{row}"
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 

@@ -108,7 +108,7 @@ class Comparison(NamedTuple):
 
 
 class _StoredCall(NamedTuple):
-    """A call in the store that has the id of a call in the ledger."""
+    """A call in the store with the same id as a call in the ledger."""
 
     day: int
     totals: DayTotals

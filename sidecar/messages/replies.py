@@ -701,7 +701,7 @@ def _decode_json(text: str) -> object:
     return decoded if isinstance(decoded, dict | list) else None
 
 
-# Errors instead of a reply
+# Reading errors
 
 _MAX_DIGITS = 20
 """Maximum number of digits to read, because Python refuses to parse thousands of digits."""

@@ -143,7 +143,7 @@ class TextDocument(SplitText):
             return split_pieces(inner[0].text[tail:head], self._piece_characters)
         left = inner[0] if tail == 0 else Piece(inner[0].text[tail:])
         right = inner[-1] if head == len(inner[-1]) else Piece(inner[-1].text[:head])
-        # Whether the last piece can be split off may depend on a visible character after the range.
+        # There may be no safe split point before the last piece once the text after it is cut off.
         before = inner[-2] if len(inner) > 2 else left
         if is_cut(before.text, right.text):
             return [left, *inner[1:-1], right]

@@ -103,7 +103,7 @@ class ConversationState:
     warned_level: int = 0
     """The number of thresholds that had been reached at the last check."""
     counted_layout: int | None = None
-    """Identifies the turns that an endpoint counted last."""
+    """Identifies the turns in the latest count by an endpoint."""
     asking: int = 0
     """Number of endpoint requests in progress for this conversation."""
 

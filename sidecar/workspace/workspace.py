@@ -108,7 +108,7 @@ EventKind = Literal[
 
 
 class MissedCount(NamedTuple):
-    """A request for a count that an endpoint failed to answer."""
+    """A count that was requested from an endpoint, but not received."""
 
     model: str
     settings: Settings

@@ -335,7 +335,9 @@ class Messages:
         return self._notification("$/cancelRequest", id=number)
 
     def _answer(self) -> Message:
-        """Return a response to a request that the server never sent. Its id may be in use."""
+        """Return a response to a request that the server never sent. The id may belong to another
+        request.
+        """
         number = self._chance.choice((*IDS, self._number, self._number - 1))
         what = self._chance.choice(({"result": None}, {"error": {"code": 1, "message": ""}}))
         return {"jsonrpc": "2.0", "id": number, **what}

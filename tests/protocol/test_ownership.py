@@ -458,7 +458,7 @@ async def test_reopened_document_is_followed_again(talker: Client) -> None:
     before = await talker.request("context/usage", {})
     talker.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
     assert (await talker.request("context/usage", {}))["tokens"] == before["tokens"]
-    talker.open("many more words " * 50)  # The version has not changed.
+    talker.open("many more words " * 50)  # The document has the same version as before.
     after = await talker.request("context/usage", {})
     assert after["breakdown"]["sections"] > before["breakdown"]["sections"] + 100
 

@@ -304,7 +304,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
     main.rename(kept)
     main.mkdir()
     shutil.copy(kept / "meta.json", main)
-    world.ingest()  # a sub-agent's call, which is recorded for the main session
+    world.ingest()  # a call of a sub-agent is recorded for the main session
     assert [call.category for call in world.calls] == ["subagent"]
     shutil.rmtree(main)
     kept.rename(main)

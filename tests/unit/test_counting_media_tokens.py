@@ -31,19 +31,19 @@ def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Unce
 @pytest.mark.parametrize(
     ("model", "size", "detail", "tokens"),
     [
-        # OpenAI, "Images and vision": tiles.
+        # From OpenAI's page "Images and vision", section on tiles.
         ("gpt-4o", (1024, 1024), "high", 765),
         ("gpt-4o", (2048, 4096), "high", 1105),
         ("gpt-4o", (4096, 8192), "low", 85),
         ("gpt-5.1", (1024, 1024), "auto", 70 + 4 * 140),
-        # OpenAI, "Images and vision": patches, within and above the limit.
+        # From OpenAI's page "Images and vision": patches within and above the limit.
         ("gpt-6-astra", (1024, 1024), "high", 1229),
         ("gpt-6-astra", (2048, 2048), "high", 3000),
         ("gpt-6-astra", (4096, 512), "high", 2458),
         ("gpt-5.4", (1024, 1024), "high", 1229),
         ("gpt-5.4", (2048, 2048), "high", 3000),
         ("gpt-4.1-mini", (1024, 1024), "auto", 1659),
-        # OpenAI, "Images and vision": the table of detail levels.
+        # From OpenAI's page "Images and vision": the table of detail levels.
         ("gpt-5.6-sol", (4096, 4096), "auto", 19661),  # unscaled: 128 * 128 patches
         ("gpt-5.6-terra", (4096, 4096), "low", 308),  # within 512: 16 * 16
         ("gpt-5.5", (6000, 6000), "auto", 12000),  # 10,000 patches
@@ -52,7 +52,7 @@ def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Unce
         ("gpt-5.2", (4096, 4096), "high", 4916),  # each side is scaled to 2,048
         # 1,452 patches, as in an earlier version of the page.
         ("o4-mini", (1800, 2400), "auto", 2498),
-        # Anthropic, "Vision": both sizes.
+        # From Anthropic's page "Vision": both groups of models.
         ("claude-sonnet-4-5", (200, 200), "auto", 64),
         ("claude-sonnet-4-5", (1000, 1000), "auto", 1296),
         ("claude-sonnet-4-5", (1092, 1092), "auto", 1521),
@@ -64,7 +64,7 @@ def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Unce
         ("claude-opus-4-8", (1920, 1080), "auto", 2691),
         ("claude-sonnet-5", (2000, 1500), "auto", 3888),
         ("claude-fable-5-2", (3840, 2160), "auto", 4784),
-        # Google, "Image understanding" and "Media resolution".
+        # From Google's pages "Image understanding" and "Media resolution".
         ("gemini-2.5-pro", (384, 384), "auto", 258),
         ("gemini-2.5-pro", (960, 540), "auto", 1548),
         ("gemini-2.5-pro", (960, 540), "MEDIA_RESOLUTION_LOW", 64),
@@ -185,7 +185,7 @@ def test_clip_of_never_raises(data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "block", "tokens"),
     [
-        # Google, "Media resolution": audio per second, and video frames.
+        # From Google's page "Media resolution": audio per second, and video frames.
         ("gemini-3.8-flash", inline("audio/wav", wav(10)), 250),
         ("gemini-2.5-flash", inline("audio/wav", wav(10)), 320),
         ("gemini-3.8-flash", inline("video/mp4", mp4(60)), 60 * (70 + 25)),
@@ -196,7 +196,7 @@ def test_clip_of_never_raises(data: str) -> None:
             60 * (280 + 25),
         ),
         ("gemini-3.8-flash", inline("video/mp4", mp4(60), videoMetadata={"fps": 2}), 60 * 165),
-        # OpenAI, "Managing costs" for realtime: one token per 100 ms of a user's audio.
+        # From OpenAI's page "Managing costs": one token per 100 ms of a user's audio.
         ("gpt-audio", {"type": "input_audio", "input_audio": {"data": wav(10)}}, 100),
         ("gpt-audio", inline("application/pdf", "JVBERi0="), FILE_TOKENS),
     ],
@@ -262,10 +262,10 @@ def test_page_count_never_raises(data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "least", "tokens", "most"),
     [
-        # Anthropic, "PDF support": 1,500 to 3,000 tokens per page. We measured 1,592 to 2,481.
+        # Anthropic's page "PDF support" says 1,500 to 3,000 tokens. We measured 1,592 to 2,481.
         ("claude-opus-5", 1_500, 2_250, 3_000),
         ("claude-haiku-4-5", 1_500, 2_250, 3_000),
-        # Google, "Media resolution" and "Document understanding". We measured 560 tokens.
+        # From Google's pages "Media resolution" and "Document understanding". We measured 560.
         ("gemini-3.8-flash", 560, 560, 560),
         ("gemini-2.5-pro", 258, 258, 258),
     ],

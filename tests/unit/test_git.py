@@ -17,7 +17,7 @@ from tests import hostile
 if TYPE_CHECKING:
     from tests.hostile import Hostile
 
-# These traps work, because ordinary git triggers each of them.
+# Ordinary git triggers each of these traps, which shows that they work.
 ORDINARY = {
     ("status",): {"fsmonitor", "hook", "module-fsmonitor", "module-clean", "module-hook"},
     ("diff", "HEAD", "--", "CLAUDE.md"): {"external", "clean", "smudge"},

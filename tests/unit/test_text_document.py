@@ -236,8 +236,8 @@ class Watched(Piece):
 
 
 def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
-    """Return how many pieces are accessed during each of several random edits and the following
-    count.
+    """Return how many pieces each of several random edits accesses, including the count after the
+    edit.
     """
     for module in ("pieces", "document"):
         monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)

@@ -221,9 +221,9 @@ def _marks_prompts(version: str | None) -> bool:
 
 
 def _size_of_last_call(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
-    """Return the size of the last call that produced a message.
+    """Return the size of the last of the calls that together produced a message.
 
-    The message itself contains only the total usage of all these calls.
+    The usage in the message is the total of all of these calls.
     """
     calls = [part for part in usage.iterations or () if part.type in (None, "message")]
     last = calls[-1] if len(calls) > 1 else usage
@@ -322,7 +322,9 @@ class CostCheck(msgspec.Struct):
     messages: dict[str, tuple[str, ModelParts]] = {}
     """The model and usage of each message since the previous `cost-state` line."""
     compacted_model: str | None = None
-    """The conversation's model, if there was a compaction since the previous `cost-state` line."""
+    """The conversation's model if it was compacted after the previous `cost-state` line,
+    or None.
+    """
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
         """Add a message's usage. If the message is known, the larger output count is kept."""

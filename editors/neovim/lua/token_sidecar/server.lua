@@ -87,7 +87,7 @@ local function missing()
   end
 end
 
---- Calls `found` if the server is installed. Otherwise, it is explained once how to install it.
+--- Calls `found` if the server is installed. Otherwise, shows once how to install it.
 local function when_installed(found)
   local argv = M.command()
   if not argv then

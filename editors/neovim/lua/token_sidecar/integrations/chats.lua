@@ -152,7 +152,7 @@ function M.request(call, limit)
   with_client(call.session, function(client)
     front = { session = call.session, client = client.id }
     local state, session = sent[call.session], call.session
-    if state and state.client ~= client.id then state = nil end -- a new server process has no messages
+    if state and state.client ~= client.id then state = nil end -- a restarted server has no messages
     local function check(err)
       if err and sent[session] then sent[session].is_unknown = true end
     end
