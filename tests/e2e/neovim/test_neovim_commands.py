@@ -359,7 +359,7 @@ def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:
     ready.write("CLAUDE.md", HELLO)
     ready.lua("vim.o.lines = 40")
     lines = floating(ready, f"TokenSidecar map {ready.workspace}")
-    assert lines[0] == f"{truth(HELLO) * 8} tokens in 5 files"
+    assert lines[0] == f"{truth(HELLO) * 8} tokens in 5 files for gpt-5"
     names = [line.split()[-1] for line in lines[1:4]]
     assert names == ["src/", "deep/", "2.md"]
     assert "Sent with every request of an agent" in lines
@@ -379,6 +379,7 @@ def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:
 
 def test_health_reports_configuration_model_agents_endpoints_and_errors(ready: Editor) -> None:
     (ready.folder / "config.toml").write_text("")
+    ready.lua("require('token_sidecar.status').warn({ message = ('nearly full '):rep(20) })")
     ready.command("checkhealth token_sidecar")
     lines = "\n".join(ready.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)"))
     for part in ("configuration", "coding agents", "endpoints", "last error"):
@@ -386,6 +387,7 @@ def test_health_reports_configuration_model_agents_endpoints_and_errors(ready: E
     assert "model: gpt-" in lines
     assert "state folder: " in lines
     assert "none configured; no text leaves this machine" in lines
+    assert "nearly full" not in lines, "a warning about the context is no error"
     assert "❌" not in lines
 
 

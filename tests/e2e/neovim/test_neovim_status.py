@@ -154,5 +154,5 @@ def test_health_names_version_and_state(editor: Editor) -> None:
         "the report",
     )
     assert "token-sidecar, version" in report
-    assert "1 buffers" in report
+    assert "buffers: 1" in report
     assert "❌" not in report

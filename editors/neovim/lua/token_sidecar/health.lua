@@ -25,7 +25,7 @@ local function check_server(server, argv)
   for _, client in ipairs(server.clients()) do
     local version = vim.tbl_get(client, 'server_info', 'version') or 'starting'
     local root, buffers = client.root_dir or '(no root)', vim.tbl_count(client.attached_buffers)
-    vim.health.ok(('%s, %s, %d buffers, positions in %s'):format(version, root, buffers, client.offset_encoding))
+    vim.health.ok(('%s, %s, buffers: %d, positions in %s'):format(version, root, buffers, client.offset_encoding))
   end
   if #server.clients() == 0 then vim.health.info('not running: it starts when a file is shown') end
   return ok
@@ -63,7 +63,7 @@ local function check_agents(found)
   vim.health.start('token-sidecar: coding agents')
   local format = require('token_sidecar.format')
   for _, agent in ipairs(found.agents) do
-    local text = ('%s: %d session files, newest %s'):format(agent.agent, agent.stores, (agent.newestAt or '?'):sub(1, 10))
+    local text = ('%s: %d session file(s), newest %s'):format(agent.agent, agent.stores, (agent.newestAt or '?'):sub(1, 10))
     if agent.problem then
       vim.health.warn(text .. ', ' .. format.plain(agent.problem))
     elseif (agent.skipped or 0) > 0 then
@@ -94,7 +94,7 @@ local function check_log()
   local name = vim.lsp.log.get_filename()
   local last
   for line in vim.fn.filereadable(name) == 1 and io.lines(name) or function() end do
-    if line:find('token.sidecar') and (line:find('^%[ERROR%]') or line:find('^%[WARN%]')) then last = line end
+    if line:find('token.sidecar') and line:find('^%[ERROR%]') then last = line end
   end
   if not last then return vim.health.ok('none in ' .. name) end
   -- Neovim logs the server's stderr output as a Lua string.
