@@ -39,6 +39,7 @@ class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
     estimated: bool
     entries: list[MapEntry]
     prompt_files: list[PromptFileEntry]
+    model: str
 
 
 @click.command("map")
@@ -72,6 +73,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
     Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
     """
     from sidecar.cli.check import check_paths
+    from sidecar.config.load import find_root, load
 
     report, problems = check_paths([str(folder)], model)
     has_errors = print_problems(problems)
@@ -83,6 +85,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
         estimated=any(file.method not in ("exact", "endpoint") for file in report.files),
         entries=top.children,
         prompt_files=_list_prompt_files(report, folder),
+        model=model or load(find_root(folder.resolve())).settings.model,
     )
     if html is not None:
         _write_page(found, html)
@@ -95,11 +98,10 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
 
 def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
     """Format the map as lines, with a tree of the largest entries followed by the prompt files."""
-    from sidecar.text.printable import counted, first_names, printable
+    from sidecar.text.printable import first_names, printable
     from sidecar.text.tables import align_columns, draw_bar
 
     mark = "~" if found.estimated else ""
-    head = f"{mark}{found.tokens:,} tokens in {counted(found.files, 'file')}"
     entries = list(flatten(top))
     largest = sorted((entry.tokens for _, entry in entries), reverse=True)[:_MOST_LINES]
     least = largest[-1] if largest else 0
@@ -112,7 +114,7 @@ def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
         )
         for level, entry in shown
     ]
-    lines = [head, *(align_columns(rows, left=0) if rows else [])]
+    lines = [_head(found), *(align_columns(rows, left=0) if rows else [])]
     if len(shown) < len(entries):
         lines.append(
             f"{len(entries) - len(shown):,} smaller entries are left out; `--json` lists them."
@@ -149,6 +151,13 @@ def _list_prompt_files(report: Report, folder: Path) -> list[PromptFileEntry]:
     return sorted(found, key=lambda file: (-file.tokens, file.path))
 
 
+def _head(found: TokenMap) -> str:
+    from sidecar.text.printable import counted, printable
+
+    tokens, files = f"{'~' * found.estimated}{found.tokens:,}", counted(found.files, "file")
+    return f"{tokens} tokens in {files} for {printable(found.model)}"
+
+
 def _write_page(found: TokenMap, path: Path) -> None:
     from sidecar.text.printable import first_names
 
@@ -160,7 +169,7 @@ def _write_page(found: TokenMap, path: Path) -> None:
         warn(f"the treemap requires additional packages; {how_to_install('treemap')}")
         sys.exit(2)
     always = [(file.path, file.tokens, first_names(file.agents)) for file in found.prompt_files]
-    page = treemap_page(found.folder, found.tokens, found.entries, always)
+    page = treemap_page(found.folder, _head(found), found.entries, always)
     if path == Path("-"):
         echo(page)
         return

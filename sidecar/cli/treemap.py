@@ -38,7 +38,7 @@ class _Box(NamedTuple):
 
 def treemap_page(
     folder: str,
-    tokens: int,
+    head: str,
     entries: Sequence[MapEntry],
     prompt_files: Sequence[tuple[str, int, str]],
 ) -> str:
@@ -46,7 +46,7 @@ def treemap_page(
 
     Args:
         folder: The folder's path.
-        tokens: The total tokens of all files.
+        head: The total tokens, with the model.
         entries: The folder's contents.
         prompt_files: The path, tokens and agents of each file that is sent with every request.
     """
@@ -54,7 +54,7 @@ def treemap_page(
     shapes = "".join(_draw(entries, _Box(0, 0, _WIDTH, _HEIGHT), -1))
     body = (
         f"<h1>Token map of {escape(name)}</h1>"
-        f"<p>{tokens:,} tokens. Hold the pointer over a box to see its path.</p>"
+        f"<p>{escape(head)}. Hold the pointer over a box to see its path.</p>"
         f'<svg class="map" role="img" aria-label="Treemap of tokens by folder and file"'
         f' viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">{shapes}</svg>'
         f"{_prompt_table(prompt_files)}{_table(entries)}"

@@ -126,10 +126,19 @@ def test_the_page_has_each_file_and_escapes_names(folder: Path, tmp_path: Path) 
     assert not {"img", "script"} & set(page.tags)
 
 
+@pytest.mark.parametrize("form", [(), ("--html", "-")])
+def test_model_and_estimate_are_shown(folder: Path, form: tuple[str, ...]) -> None:
+    model = "claude-sonnet-4-5"
+    shown = run("--model", model, *form).stdout
+    found = mapped("--model", model)
+    assert found["model"] == model
+    assert f"~{found['tokens']:,} tokens in {found['files']} files for {model}" in shown
+
+
 def test_an_empty_folder_has_no_tokens(folder: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert run(empty).stdout == "0 tokens in 0 files\n"
+    assert run(empty).stdout == "0 tokens in 0 files for gpt-5\n"
     assert run(empty, "--html", tmp_path / "map.html").exit_code == 0
 
 

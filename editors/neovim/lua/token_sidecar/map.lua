@@ -36,7 +36,8 @@ end
 
 local function show(folder, found)
   local files = found.files == 1 and '1 file' or format.integer(found.files) .. ' files'
-  local head = ('%s tokens in %s'):format((found.estimated and '~' or '') .. format.integer(found.tokens), files)
+  local tokens = (found.estimated and '~' or '') .. format.integer(found.tokens)
+  local head = ('%s tokens in %s for %s'):format(tokens, files, format.plain(found.model))
   local into = { lines = { head }, levels = { 0 }, paths = {} }
   add_lines(found, found.entries, 0, into)
   if #found.promptFiles > 0 then
