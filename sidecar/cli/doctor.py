@@ -271,11 +271,15 @@ def _endpoint_use(endpoints: dict[str, Any]) -> str:
 def _agent_text(row: dict[str, Any]) -> str:
     stores = counted(row["stores"], "file")
     written = f"newest file written {row['newestAt'][:10]}"
-    files = f"{stores}, {row['size'] / 1e6:.1f} MB, {written}"
+    files = f"{stores}, {_size_text(row['size'])}, {written}"
     if row["problem"]:
         return f"{files}: cannot be read ({row['problem']})"
     skipped = f", {counted(row['skipped'], 'line')} not understood" if row["skipped"] else ""
     return f"{files}, {counted(row['calls'], 'call')} in it{skipped}"
+
+
+def _size_text(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} KB"
 
 
 def _table_row(name: str, value: str) -> str:

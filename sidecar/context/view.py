@@ -168,11 +168,11 @@ def limit_name(limit: PlanLimit) -> str:
 
 
 def limit_text(limit: PlanLimit, now: datetime) -> str:
-    """Format the used part of a limit, for example `23 % used, reset in 2 h 14 min`."""
+    """Format the used part of a limit, for example `23 % used, resets in 2 h 14 min`."""
     used = f"{percent_text(limit.used_percent)} used"
     if limit.resets_at is None:
         return used
-    return f"{used}, reset in {duration_text(datetime.fromisoformat(limit.resets_at) - now)}"
+    return f"{used}, resets in {duration_text(datetime.fromisoformat(limit.resets_at) - now)}"
 
 
 def next_input_text(forecast: Forecast, now: datetime) -> str:

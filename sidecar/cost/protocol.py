@@ -153,7 +153,7 @@ class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     session: str | None = None
     model: str
     category: str = "main"
-    """`main`, `summary`, `sub-agent` or a category defined by the client."""
+    """`main`, `summary`, `subagent` or a category defined by the client."""
     provider: str | None = None
     usage: dict[str, Any]
     """The usage, in any vendor's format or in the format of `Usage`."""

@@ -133,7 +133,7 @@ def test_without_a_budget_the_summary_says_how_to_set_one(tmp_path: Path) -> Non
     assert shown.exit_code == 0
     assert shown.output.startswith("1 file checked. No budgets are configured. ")
     assert "`token-sidecar config init`" in shown.output
-    assert shown.output.endswith(" creates a sample .token-sidecar.toml.\n")
+    assert shown.output.endswith(" creates a sample.\n")
 
 
 def test_near_budget_exits_with_0(project: Path) -> None:

@@ -208,7 +208,7 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     assert found.block.cost_usd == pytest.approx(float(sum(prices)))
     rows = context_rows(msgspec.structs.replace(usage, forecast=found), now=at)
     shown = {row.label: row.value for row in rows}
-    assert shown["5-hour limit"] == "23 % used, reset in 2 h 59 min"
+    assert shown["5-hour limit"] == "23 % used, resets in 2 h 59 min"
     assert shown["5-hour block"].endswith(", 2 h 59 min left")
 
 
