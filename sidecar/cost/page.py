@@ -93,6 +93,20 @@ FILE_STYLE = f"""
 """Added to the stylesheet of a file to show the chosen period and grouping."""
 
 
+Groups = dict[tuple[str, ...], Tally]
+"""The tally of each group of calls, in the order in which the groups are shown."""
+
+
+class TopGroups(NamedTuple):
+    """The first groups of calls, and the sum of all others."""
+
+    shown: Groups
+    others: int = 0
+    """The number of groups that are not shown."""
+    rest: Tally = Tally()
+    """Their calls."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PageSource(ABC):
     """The source of the calls in a report."""
@@ -121,6 +135,11 @@ class PageSource(ABC):
     @abstractmethod
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         """Return the sums of the calls in a time range, grouped by the given keys."""
+
+    def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
+        """Return the groups with the highest cost. An absent key is an empty string."""
+        tallies = self.tallies(times, by)
+        return _first_groups(_by_cost({_named(name): each for name, each in tallies.items()}), most)
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
@@ -323,10 +342,8 @@ class _Report:
 
     def table_html(self, key: CostKey) -> str:
         """Return the table for one grouping, with a total, and with the numbers as CSV."""
-        groups = self._groups(key)
-        tallies = list(groups.values())
-        shown, others = tallies[:_MOST_ROWS], tallies[_MOST_ROWS:]
-        names = list(groups)[:_MOST_ROWS]
+        groups, others, rest = self._groups(key)
+        shown, names = list(groups.values()), list(groups)
         most = max((tally.cost for tally in shown), default=Decimal(0)) or Decimal(1)
         shares = [float(tally.cost / most) for tally in shown]
         rows = [[*name, *_numbers(tally)] for name, tally in zip(names, shown, strict=True)]
@@ -335,7 +352,7 @@ class _Report:
             [label or "(none)", *_cells(tally)] for label, tally in zip(labels, shown, strict=True)
         ]
         if others:
-            rest, label = sum(others, Tally()), f"{len(others):,} others"
+            label = f"{others:,} others"
             cells.append([label, *_cells(rest)])
             rows.append([label, *[""] * (len(names[0]) - 1), *_numbers(rest)])
             shares.append(0.0)
@@ -347,7 +364,7 @@ class _Report:
         text = table_csv([*keys, *_CSV_HEADS], rows)
         return _section(title, table, text, f"cost-by-{key}.csv")
 
-    def _groups(self, key: CostKey) -> dict[tuple[str, ...], Tally]:
+    def _groups(self, key: CostKey) -> TopGroups:
         """Return the tally for each value of a key. Sessions are identified by id and agent.
 
         Times are sorted in descending order. All other values are sorted by cost, highest
@@ -355,16 +372,13 @@ class _Report:
         """
         if key in ("agent", "user", "team", "session"):
             by: Sequence[CostKey] = ("session", "agent") if key == "session" else (key,)
-            tallies = self._source.tallies(self._times, by)
-            found = {tuple(value or "" for value in name): each for name, each in tallies.items()}
-        else:
-            found = {}
-            for (model, day), tally in self._by_day.items():
-                name = (model or "",) if key == "model" else (_span_name(str(day), key),)
-                found[name] = found.get(name, Tally()) + tally
-            if key != "model":
-                return dict(sorted(found.items(), reverse=True))
-        return dict(sorted(found.items(), key=lambda each: (-each[1].cost, each[0])))
+            return self._source.costliest(self._times, by, _MOST_ROWS)
+        found: Groups = {}
+        for (model, day), tally in self._by_day.items():
+            name = (model or "",) if key == "model" else (_span_name(str(day), key),)
+            found[name] = found.get(name, Tally()) + tally
+        groups = _by_cost(found) if key == "model" else dict(sorted(found.items(), reverse=True))
+        return _first_groups(groups, _MOST_ROWS)
 
     def _spend_html(self) -> str:
         spent: dict[str, dict[str, float]] = {}
@@ -436,6 +450,20 @@ class _Report:
             name = labels.get(session) or session or "no session"
             names.append(f"{name} · {owner}" if name != owner else name)
         return names
+
+
+def _named(values: tuple[str | None, ...]) -> tuple[str, ...]:
+    return tuple(value or "" for value in values)
+
+
+def _by_cost(groups: Groups) -> Groups:
+    return dict(sorted(groups.items(), key=lambda each: (-each[1].cost, each[0])))
+
+
+def _first_groups(groups: Groups, most: int) -> TopGroups:
+    items = list(groups.items())
+    others = [tally for _name, tally in items[most:]]
+    return TopGroups(dict(items[:most]), len(others), sum(others, Tally()))
 
 
 def _tokens(tally: Tally) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.events import Buckets
-from sidecar.cost.page import PageSource
+from sidecar.cost.page import PageSource, TopGroups
 from sidecar.cost.reports import SPANS, Tallies, Tally, add_charts, build_report, ordered_keys
 from sidecar.endpoints.http import warn_if_readable, without_secrets
 from sidecar.errors import BadParamsError, SidecarError, how_to_install
@@ -212,6 +212,36 @@ class TeamStore:
             names = tuple(map(_name_of, keys, row))
             tallies[names] = tallies.get(names, Tally()) + _tally_of(row[len(keys) :])
         return tallies
+
+    def costliest(
+        self, times: TimeRange, keys: Sequence[CostKey], most: int, agent: str | None
+    ) -> TopGroups:
+        """Return the groups with the highest cost. The store adds up all others.
+
+        Raises:
+            BadParamsError: The time range does not consist of whole days.
+            TeamStoreError: The store cannot be read.
+        """
+        where, values = _condition(times, agent=agent)
+        names = [f"name{index}" for index in range(len(keys))]
+        named = ", ".join(
+            f"{_COLUMNS[key]} AS {name}" for key, name in zip(keys, names, strict=True)
+        )
+        sums = ", ".join(f"sum(d.{name}) AS {name}" for name in _SUMS)
+        found = self._query(
+            f"SELECT {', '.join(f'any({name})' for name in names)}, count(), "  # noqa: S608
+            f"{', '.join(f'sum({name})' for name in _SUMS)} FROM ("
+            f"SELECT {named}, {sums}, "
+            f"row_number() OVER (ORDER BY cost DESC, {', '.join(names)}) AS place "
+            f"FROM llm.daily AS d WHERE {where} GROUP BY {', '.join(names)}"
+            ") GROUP BY least(place, {most:UInt32} + 1) AS slot ORDER BY slot",
+            {**values, "most": most},
+        )
+        groups, others = found[:most], found[most:]
+        count = len(keys)
+        shown = {tuple(map(str, row[:count])): _tally_of(row[count + 1 :]) for row in groups}
+        rest = [TopGroups(shown, row[count], _tally_of(row[count + 1 :])) for row in others]
+        return rest[0] if rest else TopGroups(shown)
 
     def recent_prompts(
         self, times: TimeRange, agent: str | None, sessions: int
@@ -409,6 +439,9 @@ class TeamSource(PageSource):
 
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return self.store.tallies(times, by, agent=self.agent)
+
+    def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
+        return self.store.costliest(times, by, most, self.agent)
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
         return self.store.recent_prompts(times, self.agent, COLOURS)

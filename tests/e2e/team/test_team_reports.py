@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -36,7 +36,7 @@ from tests.collector import Collector
 from tests.protocol.client import Client, RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
     from sidecar.cost.protocol import CostKey
@@ -184,6 +184,49 @@ def test_the_page_of_a_team_has_the_numbers_of_its_report(
     session = Identity(installation="", secret="", salt="salt").hash("session-0")[:16]
     reverse = bytes.fromhex(session)[::-1].hex()
     assert f"<title>{reverse} · claude-code: 4,007 tokens in the last call</title>" in growth
+
+
+def test_the_page_of_a_team_reads_only_the_costliest_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ClickHouse(tmp_path / "own", PASSWORD)
+    store.run(
+        "INSERT INTO llm.calls (call_id, at, user, agent, model, session, input, output, cost, cost_source) "
+        "SELECT llm_id(toString(number)), now('UTC'), 'jane', 'codex', 'gpt-5', 1 + number % 900, 10, 1, "
+        "toDecimal64(number % 900, 2), if(number % 900 = 0, 'unpriced', 'list') FROM numbers(1800)"
+    )
+    store.compute_daily()
+    configure(store, monkeypatch)
+    rows_read = 0
+    query = TeamStore._query
+
+    def counted_query(*arguments: Any) -> Sequence[Sequence[Any]]:
+        nonlocal rows_read
+        rows = query(*arguments)
+        rows_read += len(rows)
+        return rows
+
+    monkeypatch.setattr(TeamStore, "_query", counted_query)
+    target = tmp_path / "team.html"
+    done = run("--html", str(target), "--since", datetime.now(UTC).date().isoformat())
+    assert done.exit_code == 0, done.output
+    assert rows_read < 150
+    part = target.read_text("utf-8").split('<div class="choice by-session">')[1]
+    (data,) = re.findall(r'href="data:text/csv;charset=utf-8,([^"]*)"', part.split("</section>")[0])
+    lines = list(csv.DictReader(StringIO(unquote(data))))
+    assert len(lines) == 101
+    assert [float(line["cost_usd"]) for line in lines[:100]] == [
+        2.0 * n for n in range(899, 799, -1)
+    ]
+    assert {line["unpriced"] for line in lines[:100]} == {"False"}
+    others = lines[100]
+    assert (others["session"], others["calls"], others["input_tokens"]) == (
+        "800 others",
+        "1600",
+        "16000",
+    )
+    assert (float(others["cost_usd"]), others["unpriced"]) == (2.0 * sum(range(800)), "True")
+    store.close()
 
 
 def test_the_page_of_a_team_chooses_periods_and_agents(
