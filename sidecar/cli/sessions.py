@@ -20,6 +20,7 @@ from sidecar.workspace.views import add_view_to_usage, session_rows
 from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from sidecar.context.protocol import ContextUsage, SessionRow
@@ -55,13 +56,28 @@ class SessionsView:
         """Return the labels of all sessions, by session id."""
         return {row.id: row.label for row in self.rows()}
 
-    def files(self, since: str | None, *, with_worktrees: bool = True) -> list[FileCost]:
+    def files(self, since: str | None) -> list[FileCost]:
         """Return the costs of the workspace's prompt files."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since)
+        return self._runner.run(file_costs(self.services, self.workspace, params))
+
+    def reported_files(self, workspaces: Iterable[str]) -> list[FileCost]:
+        """Return the costs to report for this workspace, which is one of several.
+
+        Each worktree sends a report of its own.
+        """
+        from sidecar.workspace.prompt_files import file_costs
+
         return self._runner.run(
-            file_costs(self.services, self.workspace, params, with_worktrees=with_worktrees)
+            file_costs(
+                self.services,
+                self.workspace,
+                CostFilesParams(),
+                with_worktrees=False,
+                reported=workspaces,
+            )
         )
 
     def __enter__(self) -> SessionsView:

@@ -113,10 +113,12 @@ def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
     from sidecar.workspace.workspace import path_of
 
     folders = [Path(path) for uri in queue.recent_workspaces() if (path := path_of(uri))]
-    for root in dict.fromkeys(find_root(folder) for folder in folders if folder.is_dir()):
+    roots = dict.fromkeys(find_root(folder) for folder in folders if folder.is_dir())
+    workspaces = {*queue.reported_workspaces(), *(root.as_uri() for root in roots)}
+    for root in roots:
         if not queue.has_file_report(root.as_uri()):
             with SessionsView(root) as view:
-                files = view.files(None, with_worktrees=False)  # each worktree sends its own report
+                files = view.reported_files(workspaces)
                 yield root.as_uri(), file_records(files, root.as_uri(), queue.identity)
 
 

@@ -303,6 +303,19 @@ class ShippingQueue:
             ).fetchall()
         return [str(workspace) for (workspace,) in rows]
 
+    def reported_workspaces(self) -> list[str]:
+        """Return the URIs of workspaces whose prompt files were reported in the last 30 days.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
+        with self.ledger.reader() as connection:
+            rows = connection.execute(
+                "SELECT workspace FROM file_report WHERE destination = ? AND day > ?",
+                (self._destination, time.time_ns() // _DAY_NS - _REPORT_DAYS),
+            ).fetchall()
+        return [str(workspace) for (workspace,) in rows]
+
     def has_file_report(self, workspace: str) -> bool:
         """Return whether a workspace's prompt files have been reported today.
 

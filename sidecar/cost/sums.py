@@ -33,6 +33,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace's key. Calls in subfolders are included."""
     folders: tuple[str, ...] = ()
     """Additional keys of the workspace, such as those of its other git worktrees."""
+    without: tuple[str, ...] = ()
+    """Keys of nested workspaces whose calls are left out."""
     session: str | None = None
     agent: str | None = None
 
@@ -230,7 +232,8 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
     if scope.workspace is not None:
         places = dict.fromkeys((scope.workspace, *scope.folders))
         terms.append(f"({' OR '.join(_IN_FOLDER for _ in places)})")
-        for place in places:
+        terms += [f"NOT ({_IN_FOLDER})"] * len(scope.without)
+        for place in (*places, *scope.without):
             below = place.rstrip("/") + "/"
             values += [place, len(below), below]
     if not terms:

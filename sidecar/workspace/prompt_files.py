@@ -125,6 +125,8 @@ class PromptFile(msgspec.Struct, frozen=True):
     agents: frozenset[str]
     text: str | None
     note: str | None = None
+    is_own: bool = False
+    """Whether the file is the user's own, which an agent sends in all workspaces."""
 
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
@@ -148,9 +150,8 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
         own = places.home / memory.folder
         for folder in places.folders(memory.agent, memory.variable, own):
             if (folder / memory.name).is_file():
-                _add_file(
-                    files, _read_inside(folder, folder / memory.name, frozenset({memory.agent}))
-                )
+                own_file = _read_inside(folder, folder / memory.name, frozenset({memory.agent}))
+                _add_file(files, msgspec.structs.replace(own_file, is_own=True))
     return list(files.values())
 
 
@@ -188,8 +189,12 @@ def _is_full(files: Mapping[str, PromptFile]) -> bool:
 
 def _add_file(files: dict[str, PromptFile], file: PromptFile) -> None:
     earlier = files.get(file.path)
-    agents = file.agents | earlier.agents if earlier else file.agents
-    files[file.path] = msgspec.structs.replace(earlier or file, agents=agents)
+    if earlier is None:
+        files[file.path] = file
+        return
+    files[file.path] = msgspec.structs.replace(
+        earlier, agents=file.agents | earlier.agents, is_own=file.is_own or earlier.is_own
+    )
 
 
 def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
@@ -281,6 +286,7 @@ async def file_costs(
     params: CostFilesParams,
     *,
     with_worktrees: bool = True,
+    reported: Iterable[str] = (),
 ) -> list[FileCost]:
     """Return the cost of each prompt file in a workspace, most expensive first.
 
@@ -289,6 +295,8 @@ async def file_costs(
         workspace: The workspace.
         params: The files and the time range.
         with_worktrees: Whether to include calls in other worktrees of the repository.
+        reported: The URIs of all workspaces that are reported. Calls in those below this one do
+            not count for the user's own files, which each workspace reports.
 
     Raises:
         BadParamsError: `params.since` is invalid.
@@ -307,11 +315,16 @@ async def file_costs(
         for file, model in zip(files, models, strict=True)
     ]
     sizes = [count.tokens for count in counts if count is not None]
-    groups = await run(
-        partial(spending.prompt_file_calls, since, sizes, with_worktrees=with_worktrees)
-    )
+    read = partial(spending.prompt_file_calls, since, sizes, with_worktrees=with_worktrees)
+    below = f"{(workspace.uri or '').rstrip('/')}/"
+    nested = [uri for uri in reported if uri.startswith(below)]
+    groups = await run(read)
+    own_groups = await run(partial(read, without=nested)) if nested else groups
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
-    rows = [_make_row(file, count, groups, span) for file, count in zip(files, counts, strict=True)]
+    rows = [
+        _make_row(file, count, own_groups if file.is_own else groups, span)
+        for file, count in zip(files, counts, strict=True)
+    ]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
 
 

@@ -280,7 +280,12 @@ class Spending:
         return found
 
     def prompt_file_calls(
-        self, since: str, sizes: Iterable[int], *, with_worktrees: bool
+        self,
+        since: str,
+        sizes: Iterable[int],
+        *,
+        with_worktrees: bool,
+        without: Iterable[str] = (),
     ) -> list[CallGroup]:
         """Return this workspace's calls, grouped for computing the costs of prompt files.
 
@@ -288,16 +293,19 @@ class Spending:
             since: Earlier calls are skipped.
             sizes: The prompt files' sizes in tokens.
             with_worktrees: Whether to include calls in other worktrees of the repository.
+            without: The URIs of nested workspaces whose calls are left out.
 
         Raises:
             BadParamsError: `since` is not a valid time.
             LedgerError: The ledger cannot be read.
         """
+        from sidecar.cost.ledger import workspace_key
         from sidecar.cost.prompt_file_costs import group_calls
         from sidecar.cost.protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, since=since)
         scope = self.book.scope(wanted, folders=self._folders if with_worktrees else ())
+        scope = msgspec.structs.replace(scope, without=tuple(map(workspace_key, without)))
         return group_calls(self.book.ledger, self.book.prices, scope, sizes)
 
     def preflight(

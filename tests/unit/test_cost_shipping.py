@@ -617,6 +617,29 @@ def test_each_worktree_reports_only_its_own_calls(collector: Collector, tmp_path
     assert [file["token_sidecar.file.calls"] for file in files] == [1, 1, 1]
 
 
+def test_a_call_in_a_nested_root_counts_once_for_the_users_own_file(
+    collector: Collector, tmp_path: Path
+) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    home.folder.mkdir(parents=True, exist_ok=True)
+    (home.folder / "CLAUDE.md").write_text("Be brief.")
+    outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
+    for root in (outer, inner):
+        (root / ".git").mkdir(parents=True)
+        home.session(root).reply()
+    (outer / "plain").mkdir()
+    home.session(outer / "plain").reply()
+    (outer / "CLAUDE.md").write_text("Be polite to everyone.")
+    configure(collector)
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    files = [call for call in collector.calls() if "token_sidecar.file.id" in call]
+    calls: dict[str, list[int]] = {}
+    for file in files:
+        calls.setdefault(file["token_sidecar.file.id"], []).append(file["token_sidecar.file.calls"])
+    assert sorted(sorted(each) for each in calls.values()) == [[1, 2], [3]]
+
+
 def test_a_rejected_report_of_prompt_files_does_not_stop_others(
     collector: Collector, tmp_path: Path
 ) -> None:

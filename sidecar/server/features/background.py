@@ -297,12 +297,20 @@ class CallShipping:
         run, uri = self._services.workers.run, workspace.uri
         if uri is None or await run(partial(queue.has_file_report, uri)):
             return
-        # Other worktrees send their own reports.
-        params = CostFilesParams()
-        files = await file_costs(self._services, workspace, params, with_worktrees=False)
+        workspaces = {*(await run(queue.reported_workspaces)), *self._open_workspaces()}
+        files = await file_costs(
+            self._services,
+            workspace,
+            CostFilesParams(),
+            with_worktrees=False,  # they send their own reports
+            reported=workspaces,
+        )
         records = file_records(files, uri, queue.identity)
         if reason := await send_file_report(queue, collector, run, uri, records):
             self._warn_once("the costs of prompt files", reason)
+
+    def _open_workspaces(self) -> list[str]:
+        return [root.uri for root in self._services.roots if root.uri is not None]
 
     def _warn_once(self, what: str, reason: str) -> None:
         if what not in self._warned:
