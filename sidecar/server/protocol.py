@@ -14,7 +14,6 @@ import json
 import logging
 import math
 import re
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -22,7 +21,6 @@ from enum import Enum
 from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Optional, TypeGuard, get_args, get_origin
-from weakref import WeakKeyDictionary
 
 import attrs
 import msgspec
@@ -32,7 +30,7 @@ from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 
 from sidecar import typed
 from sidecar.defects import log_defect
-from sidecar.errors import BadParamsError, RequestError, SidecarError, WorkStoppedError
+from sidecar.errors import BadParamsError, RequestError, SidecarError
 from sidecar.server import client_process
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 from sidecar.server.stdio import MAX_DEPTH, Body, InvalidFrame
@@ -85,48 +83,8 @@ def make_error(
     return body
 
 
-class Commitment:
-    """Keeps track of whether a request is committed or cancelled. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_committed = self._is_cancelled = False
-
-    def commit(self) -> None:
-        """Commit the request. It can no longer be cancelled after that.
-
-        Raises:
-            WorkStoppedError: The request has already been cancelled.
-        """
-        with self._lock:
-            if self._is_cancelled:
-                raise WorkStoppedError
-            self._is_committed = True
-
-    def cancel(self) -> bool:
-        """Cancel the request unless it is committed. Returns whether it was cancelled."""
-        with self._lock:
-            self._is_cancelled = not self._is_committed
-            return self._is_cancelled
-
-
-_commitments: WeakKeyDictionary[asyncio.Future[Any], Commitment] = WeakKeyDictionary()
-
-
-def create_request_commitment() -> Commitment:
-    """Create a commitment for the request handled by the current task."""
-    commitment = Commitment()
-    task = asyncio.current_task()
-    if task is not None:
-        _commitments[task] = commitment
-    return commitment
-
-
-def cancel(task: asyncio.Future[Any]) -> None:
-    commitment = _commitments.get(task)
-    if commitment is None or commitment.cancel():
-        task.cancel()
-
+_RECORDING = ("context/response", "cost/record")
+"""Requests that record a call. They cannot be cancelled because the call has been billed."""
 
 _LONG_BYTES = 1_000_000
 
@@ -371,9 +329,9 @@ class SidecarProtocol(LanguageServerProtocol):
         self._exit_code: asyncio.Future[int] | None = None
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
         """Handlers for malformed notifications, by method. They receive the params, or None."""
-        self._running: dict[int | str, asyncio.Future[Any]] = {}
-        """Requests from the client by ID. pygls keeps requests to the client in
-        `_request_futures`.
+        self._running: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
+        """Methods and tasks of the client's requests, by ID. pygls keeps requests to the client
+        in `_request_futures`.
         """
         super().__init__(server, converter)
 
@@ -458,7 +416,8 @@ class SidecarProtocol(LanguageServerProtocol):
         if not inspect.isawaitable(result):
             self._send_result(msg_id, result)
             return
-        self._running[msg_id] = task = asyncio.ensure_future(result)
+        task = asyncio.ensure_future(result)
+        self._running[msg_id] = method, task
         task.add_done_callback(partial(self._send_answer, msg_id))
 
     def _send_answer(self, msg_id: int | str, task: asyncio.Future[Any]) -> None:
@@ -486,7 +445,8 @@ class SidecarProtocol(LanguageServerProtocol):
             self.end(1)
             return
         if method == types.CANCEL_REQUEST:
-            self._cancel(message)
+            params = message.get("params")
+            self._cancel(params.get("id") if isinstance(params, dict) else None)
             return
         handler = None if self.state != "running" else self._find_handler(method, is_request=False)
         if handler is None:
@@ -510,11 +470,11 @@ class SidecarProtocol(LanguageServerProtocol):
         if isinstance(method, str) and method in self.malformed_handlers:
             self.malformed_handlers[method](params)
 
-    def _cancel(self, message: dict[str, Any]) -> None:
-        params = message.get("params")
-        msg_id = params.get("id") if isinstance(params, dict) else None
-        if _is_id(msg_id) and (task := self._running.get(msg_id)) is not None:
-            cancel(task)
+    def _cancel(self, msg_id: object) -> None:
+        if _is_id(msg_id) and msg_id in self._running:
+            method, task = self._running[msg_id]
+            if method not in _RECORDING:
+                task.cancel()
 
     def _receive_response(self, message: dict[str, Any]) -> bool:
         msg_id: Any = message.get("id")
@@ -613,8 +573,8 @@ class SidecarProtocol(LanguageServerProtocol):
         """Cancel all requests in progress. From now on, only `exit` is accepted."""
         for request in list(self._request_futures.values()):
             request.cancel()
-        for task in list(self._running.values()):
-            cancel(task)
+        for msg_id in list(self._running):
+            self._cancel(msg_id)
         self.state = "shutdown"
 
     @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)

@@ -29,7 +29,7 @@ from sidecar.server.features.sections import ProviderRegistry
 from sidecar.server.features.status import StatusPublisher
 from sidecar.server.methods import REQUESTS
 from sidecar.server.protocol import SidecarProtocol, strict_converter
-from sidecar.tasks import Scheduler
+from sidecar.tasks import Scheduler, SharedTasks
 from sidecar.workspace.file_watcher import POLL_SECONDS, FileWatcher
 from sidecar.workspace.services import Services
 
@@ -76,8 +76,7 @@ class SidecarServer(LanguageServer):
         self.agent_sessions = AgentSessionWatcher(self)
         services.listeners.append(self.on_event)
         self.configuration = SettingsLoader(self)
-        self.loading: dict[str, asyncio.Event] = {}
-        """Features being imported, by name. The event is set when the import is done."""
+        self.loading = SharedTasks[str, Any]("importing a feature", outlives_waiters=True)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Do nothing. pygls would show a popup, but errors are already logged and answered."""
@@ -159,26 +158,11 @@ async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
 
     Calls that wait for the same feature run in order, before any later call.
     """
-    name = _feature_name(method)
-    if name not in server.loading:
-        server.loading[name] = asyncio.Event()
-        server.scheduler.run_now(("feature", name), partial(_import_feature, server, method))
-    await server.loading[name].wait()
+    load = partial(server.services.workers.run, partial(feature_of, method))
+    feature = await server.loading.run(_feature_name(method), load)
     if _is_unloaded(server, method):
-        raise RuntimeError("the feature could not be loaded")
-    return await server.protocol.custom[method](params)
-
-
-async def _import_feature(server: SidecarServer, method: str) -> None:
-    """Import a feature. Runs as a separate task, so cancelling a call does not stop the import."""
-    loaded = server.loading[_feature_name(method)]
-    try:
-        feature = await server.services.workers.run(partial(feature_of, method))
         feature.register(server)
-    finally:
-        loaded.set()
-        if _is_unloaded(server, method):  # if the import has failed, it is retried on the next call
-            del server.loading[_feature_name(method)]
+    return await server.protocol.custom[method](params)
 
 
 def _is_unloaded(server: SidecarServer, method: str) -> bool:

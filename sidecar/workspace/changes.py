@@ -7,7 +7,7 @@ A worker thread applies each change to a draft, which is a copy of the conversat
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -350,10 +350,6 @@ class ApplyReply(Change[ResponseResult]):
     must_prepare: bool = True
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
-    commit: Callable[[], None] = field(kw_only=True)
-    """Called just before the call is recorded. Raises an error if the request has been
-    cancelled.
-    """
     reply: Reply | None = None
     asked_model: str | None = None
     """The model that the client set in the request or for the conversation."""
@@ -374,7 +370,6 @@ class ApplyReply(Change[ResponseResult]):
     def apply(self, draft: Draft) -> Outcome[ResponseResult]:
         if self.reply is None:
             raise ValueError("the reply was not read")
-        self.commit()
         spent, problem = self._record(draft, self.reply)
         reply_outcome, samples = self._handle(draft, self.reply)
         result = msgspec.structs.replace(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,11 +54,11 @@ class SettingsLoader:
         self._watched: set[Path] = set()
         self._watch: Subscription | None = None
         self._initialized = asyncio.Event()
-        self._reloads = 0
-        self._running: object = None
+        self._reading = SharedTasks[object, None]("configuration", outlives_waiters=True)
+        self._latest: object = None
+        """Identifies the latest reload."""
+        self._awaited: object = None
         """Identifies the reload in progress, or None if there is none."""
-        self._reading: SharedTasks[object, None]
-        self._reading = SharedTasks("configuration", outlives_waiters=True)
         self._modification_times: dict[Path, Stamp | None] = {}
 
     def initialized(self) -> None:
@@ -66,57 +66,59 @@ class SettingsLoader:
         self._initialized.set()
 
     def reload(self) -> None:
-        self._reloads += 1
+        self._latest = object()
         self._server.scheduler.run_now(("settings",), self._reload)
 
     async def _reload(self) -> None:
-        services, roots = self._services, set(self._services.roots)
-        self._running = object()
+        roots = set(self._services.roots)
         paths = {path for root in roots for path in settings_files(root.path)}
+        self._awaited = self._latest
+        read = partial(self._read, roots, paths, self._latest)
         try:
-            await self._read_all(roots, paths)
-        except Exception as exc:  # documents must be counted even if this fails
-            log_defect(exc, "configuration")
-        self._running = None
-        # If roots were added, the next reload reads their settings.
-        if roots >= set(services.roots):
-            services.configured.set()
-        services.publish(Event("settings"))
-        self._server.scheduler.run_now(("catalogue",), self._load_catalogue)
-        self._server.scheduler.run_now(("providers",), self._register_providers)
-        self._watch_files(paths)
-        self._server.history.watch_ledger()
-        self._server.calibration_sync.watch()
-
-    async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
-        # Read the times before the contents. A change in between then triggers another reload.
-        await self._load_settings(partial(self._read_times, paths))
-        await asyncio.gather(*(self._load(workspace) for workspace in roots))
-        # Read sessions before loading tokenizers, which blocks all threads.
-        self._server.agent_sessions.read_all()
-        await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
-        await self._load_settings(self._read_calibrations)
-        await self._load_settings(
-            partial(self._services.counts.snapshots.load, self._services.tokenizers())
-        )
-
-    async def _load_settings(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await self._reading.run(object(), work, READ_SECONDS)
+            await self._reading.run(object(), read, READ_SECONDS)
         except TimeoutError:
             logger.error("configuration: reading the settings takes longer than %g s", READ_SECONDS)
         except Exception as exc:  # documents must be counted even if this fails
             log_defect(exc, "configuration")
+        self._awaited = None
+        # If roots were added, the next reload reads their settings.
+        if roots >= set(self._services.roots):
+            self._services.configured.set()
+        self._publish()
+        self._server.scheduler.run_now(("catalogue",), self._load_catalogue)
+        self._watch_files(paths)
+        self._server.history.watch_ledger()
+        self._server.calibration_sync.watch()
 
-    async def _read_times(self, paths: set[Path]) -> None:
-        self._modification_times = await self._services.workers.run(
-            partial(_modification_times, paths)
-        )
+    def _publish(self) -> None:
+        self._services.publish(Event("settings"))
+        self._server.scheduler.run_now(("providers",), self._register_providers)
 
-    async def _read_calibrations(self) -> None:
-        calibrations = self._services.calibrations
+    async def _read(self, roots: set[Workspace], paths: set[Path], reload: object) -> None:
+        """Read and apply all settings. On a slow disk, they are published again when they arrive.
+
+        Settings that arrive during a later reload are dropped.
+        """
+        run, services = self._services.workers.run, self._services
+        # Read the times before the contents. A change in between then triggers another reload.
+        times = await run(partial(_modification_times, paths))
+        loads = await asyncio.gather(*map(self._load, roots))
+        if reload not in (self._awaited, self._latest):
+            return
+        self._modification_times = times
+        for workspace, loaded in zip(roots, loads, strict=True):
+            workspace.apply_settings(SettingsChange(read=loaded))
+            for problem in loaded[0].problems:
+                logger.warning("configuration: %s", problem)
+        # Read sessions before loading tokenizers, which blocks all threads.
+        self._server.agent_sessions.read_all()
+        await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
+        calibrations = services.calibrations
         if calibrations.known is None:
-            calibrations.finish_sync(await self._services.workers.run(calibrations.begin_sync()))
+            calibrations.finish_sync(await run(calibrations.begin_sync()))
+        await services.counts.snapshots.load(services.tokenizers())
+        if reload is not self._awaited:
+            self._publish()
 
     async def _register_providers(self) -> None:
         await self._initialized.wait()  # LSP forbids earlier requests to the client
@@ -134,29 +136,10 @@ class SettingsLoader:
         await self._services.workers.run(release_memory)
         self._services.publish(Event("settings"))
 
-    async def _load(self, workspace: Workspace) -> None:
+    async def _load(self, workspace: Workspace) -> tuple[Loaded, Rules]:
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
-        await self._load_settings(
-            partial(self._read_settings, workspace, running=self._running, reloads=self._reloads)
-        )
-
-    async def _read_settings(self, workspace: Workspace, *, running: object, reloads: int) -> None:
-        """Read and apply the settings of a root.
-
-        On a slow disk, the reload may have ended by the time the settings are read. In that
-        case, the settings are published here, unless another reload has started.
-        """
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
-        loaded, rules = await self._services.workers.run(work)
-        is_late = running is not self._running
-        if is_late and reloads != self._reloads:
-            return
-        workspace.apply_settings(SettingsChange(read=(loaded, rules)))
-        for problem in loaded.problems:
-            logger.warning("configuration: %s", problem)
-        if is_late:
-            self._services.publish(Event("settings"))
-            self._server.scheduler.run_now(("providers",), self._register_providers)
+        return await self._services.workers.run(work)
 
     async def _editor_section(self, workspace: Workspace) -> Any:
         capabilities = self._server.client_capabilities.workspace

@@ -13,7 +13,6 @@ from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.context.usage import calibration_info
 from sidecar.errors import BadParamsError
 from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
-from sidecar.server.protocol import create_request_commitment
 from sidecar.workspace.changes import (
     AppendTurns,
     ApplyReply,
@@ -245,7 +244,6 @@ async def _response(conversations: Conversations, params: p.ResponseParams) -> R
         params=params,
         keep_turns=workspace.settings.context.keep_turns,
         spending=services.spending(workspace),
-        commit=create_request_commitment().commit,
     )
     conversation, result = await conversations.apply(change)
     calibration = conversations.sessions.calibration_of(conversation)

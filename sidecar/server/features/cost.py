@@ -12,7 +12,6 @@ import msgspec
 
 from sidecar.errors import SidecarError
 from sidecar.server.progress import progress
-from sidecar.server.protocol import create_request_commitment
 from sidecar.workspace.views import NO_COST
 from sidecar.workspace.workspace import path_of
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     )
     from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
-    from sidecar.workspace.services import Services
-    from sidecar.workspace.spending import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 NO_TEAM = "The team's store contains no matching calls."
@@ -82,21 +79,6 @@ async def _team_detail(server: SidecarServer, params: CostDetailParams) -> CostR
     return costs
 
 
-async def _record(
-    services: Services, workspace: Workspace, params: CostRecordParams
-) -> CostRecorded:
-    commitment = create_request_commitment()
-    spending = services.spending(workspace)
-
-    def work() -> tuple[CostRecorded, SpendingSums | None]:
-        commitment.commit()
-        return spending.record(params)
-
-    recorded, spent = await services.workers.run(work)
-    services.show_sums(workspace, spent)
-    return recorded
-
-
 def _note(workspace: Workspace) -> str:
     return "" if workspace.costs.read or workspace.path is None else INCOMPLETE
 
@@ -114,7 +96,10 @@ def register(server: SidecarServer) -> None:
             await services.conversations(workspace).recount(session)
             estimate = sessions.sent_estimate(session)
         completed = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
-        return await _record(services, workspace, completed)
+        record = partial(services.spending(workspace).record, completed)
+        recorded, spent = await services.workers.run(record)
+        services.show_sums(workspace, spent)
+        return recorded
 
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
