@@ -21,10 +21,9 @@ from sidecar.endpoints.chats import (
 )
 from sidecar.endpoints.outcome import EndpointError
 from sidecar.endpoints.servers import (
-    ChatCounting,
+    Counting,
     Request,
     Server,
-    TextCounting,
     read_ids,
     read_number,
     text_counting,
@@ -119,7 +118,7 @@ def _anthropic_headers(key: str) -> Mapping[str, str]:
 ANTHROPIC = Cloud(
     server=Server(
         name="anthropic",
-        chat=ChatCounting(_anthropic_chat, read_number("input_tokens")),
+        chat=Counting(_anthropic_chat, read_number("input_tokens")),
         text_by_chat=True,
         parses_specials=False,
     ),
@@ -162,7 +161,7 @@ def _openai_items(turn: PlainMessage) -> list[dict[str, Any]]:
 OPENAI = Cloud(
     server=Server(
         name="openai",
-        chat=ChatCounting(_openai_chat, read_number("input_tokens")),
+        chat=Counting(_openai_chat, read_number("input_tokens")),
         text_by_chat=True,
         parses_specials=False,
     ),
@@ -213,8 +212,8 @@ def _gemini_headers(key: str) -> Mapping[str, str]:
 GEMINI = Cloud(
     server=Server(
         name="google",
-        text=TextCounting(_gemini_text, read_number("totalTokens")),
-        chat=ChatCounting(_gemini_chat, read_number("totalTokens")),
+        text=Counting(_gemini_text, read_number("totalTokens")),
+        chat=Counting(_gemini_chat, read_number("totalTokens")),
     ),
     hosts=("generativelanguage.googleapis.com",),
     headers=_gemini_headers,

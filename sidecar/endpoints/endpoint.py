@@ -6,10 +6,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache, TLRUCache
 
@@ -38,7 +38,13 @@ from sidecar.endpoints.probe import (
     probe_cloud,
     probe_window,
 )
-from sidecar.endpoints.servers import ReadTokens, Request, Server, refuse_unless_ok
+from sidecar.endpoints.servers import (
+    Aspect,
+    Server,
+    counting_request,
+    refuse_unless_ok,
+    single_message,
+)
 from sidecar.errors import SidecarError, how_to_install
 from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks, backoff
@@ -47,10 +53,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
 
-BuildRequest: TypeAlias = Callable[[Server, str], tuple[Request, ReadTokens]]
-"""Builds the counting request for a model on a server, and returns it with a reader for the
-response.
-"""
 _INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(
     r"<\|[^|\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
@@ -71,36 +73,6 @@ def require_server(binding: ProbeResult) -> Server:
     return binding.server
 
 
-def text_request(text: str) -> BuildRequest:
-    """Return a function that builds the request for counting text."""
-
-    def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
-        if server.text is None:
-            raise EndpointError("unsupported", f"{server.name} cannot count texts")
-        return server.text.request(model, text), server.text.read
-
-    return build
-
-
-def chat_request(messages: Sequence[ChatMessage], tools: Tools) -> BuildRequest:
-    """Return a function that builds the request for counting messages and tools."""
-
-    def build(server: Server, model: str) -> tuple[Request, ReadTokens]:
-        if server.chat is None:
-            raise EndpointError("unsupported", f"{server.name} cannot count chats")
-        try:
-            return server.chat.request(model, messages, tools), server.chat.read
-        except (TypeError, AttributeError, ValueError) as error:
-            reason = f"messages or tools are in an unknown format ({type(error).__name__})"
-            raise EndpointError("unsupported", reason) from None
-
-    return build
-
-
-def single_message(text: str) -> list[ChatMessage]:
-    return [{"role": "user", "content": text}]
-
-
 _log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 2.0
@@ -117,7 +89,6 @@ valid for the session.
 
 ALIKE_CHARACTERS = 64
 """Texts whose lengths differ by fewer characters may have the same token count."""
-Aspect: TypeAlias = Literal["text", "chat"]
 
 
 class _ServerChangedError(SidecarError):
@@ -285,7 +256,7 @@ class DeclaredEndpoint:
         self, model: str, messages: Sequence[ChatMessage], tools: Tools
     ) -> EndpointCount:
         """Return the token count of a whole request, using the model's chat template."""
-        tokens = await self._count(model, "chat", chat_request(messages, tools))
+        tokens = await self._count(model, "chat", messages, tools)
         size = sum(len(str(message.get("content"))) for message in messages)
         await self._check_varies(model, "chat", size, tokens)
         binding = self._asked[model]
@@ -387,13 +358,13 @@ class DeclaredEndpoint:
         if server is servers.LMSTUDIO:
             return await self._sdk_tokens(model, server, text)
         if not server.text_by_chat:
-            return await self._count(model, "text", text_request(text))
+            return await self._count(model, "text", text)
         if model not in self._message_costs:
             # A full stop is one token in every vocabulary. The other tokens come from the chat
             # template.
-            extra_tokens = await self._count(model, "chat", chat_request(single_message("."), ()))
+            extra_tokens = await self._count(model, "chat", single_message("."), ())
             self._message_costs[model] = extra_tokens - 1
-        token_count = await self._count(model, "chat", chat_request(single_message(text), ()))
+        token_count = await self._count(model, "chat", single_message(text), ())
         return max(1, token_count - self._message_costs[model])
 
     async def _sdk_tokens(self, model: str, server: Server, text: str) -> int:
@@ -403,34 +374,33 @@ class DeclaredEndpoint:
             self._remember(model, ProbeResult.failed(model, error, server))
             raise
 
-    async def _count(self, model: str, what: Aspect, build: BuildRequest) -> int:
-        """Send a counting request, and repeat it once if the server has been replaced."""
+    async def _count(self, model: str, what: Aspect, *content: Any) -> int:
+        """Send a counting request, and repeat it once if the server has been replaced.
+
+        Args:
+            model: The model.
+            what: Whether to count a text or a chat.
+            content: The text, or the messages and tools of the chat.
+        """
         for _ in range(2):
             binding = await self._require(model, what)
-            request, read = build(require_server(binding), binding.model)
+            request, read = counting_request(require_server(binding), what, binding.model, *content)
             try:
-                return await self._ask(model, binding, request, read)
+                answer = await self._connection.post(request.path, request.body)
+                if answer.reconnected and not self._cloud:
+                    await self._check_still_same(binding)
+                refuse_unless_ok(answer, self.root)
+                tokens = read(answer.body)
             except _ServerChangedError:
                 self._bindings.clear()
+                continue
+            except EndpointError as error:
+                if not error.is_request_specific:
+                    self._remember(model, _result_after_failure(binding, model, error))
+                raise
+            self._failures = 0
+            return tokens - (binding.extra_tokens if what == "text" else 0)
         raise EndpointError("unknown", f"{self.root} keeps changing its models")
-
-    async def _ask(
-        self, model: str, binding: ProbeResult, request: Request, read: ReadTokens
-    ) -> int:
-        try:
-            answer = await self._connection.post(request.path, request.body)
-            if answer.reconnected and not self._cloud:
-                await self._check_still_same(binding)
-            refuse_unless_ok(answer, self.root)
-            tokens = read(answer.body) - (
-                binding.extra_tokens if "messages" not in request.body else 0
-            )
-        except EndpointError as error:
-            if not error.is_request_specific:
-                self._remember(model, _result_after_failure(binding, model, error))
-            raise
-        self._failures = 0
-        return tokens
 
     async def _check_still_same(self, binding: ProbeResult) -> None:
         if not binding.listed:

@@ -19,15 +19,16 @@ from sidecar.endpoints import servers
 from sidecar.endpoints.http import without_secrets
 from sidecar.endpoints.outcome import URL_IN_DOUBT, WINDOW_ONLY, AbilityStatus, EndpointError
 from sidecar.endpoints.servers import (
+    Aspect,
     ListedModel,
-    ReadTokens,
-    Request,
     Server,
+    counting_request,
     first_window,
     is_model_name,
     list_entries,
     refuse_unless_ok,
     reports_loading,
+    single_message,
 )
 from sidecar.models.names import same_model
 
@@ -144,7 +145,7 @@ async def _server_from_count(connection: Connection, model: str) -> tuple[Server
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
         if server.text:
-            body |= server.text.request(model, PROBE_TEXTS[0]).body
+            body |= server.text.build(model, PROBE_TEXTS[0]).body
     answer = await connection.post("/tokenize", body)
     found = _server_by_answer(answer.body)
     if answer.status == 200 and found and found.text:
@@ -167,7 +168,7 @@ def _server_by_answer(body: object) -> Server | None:
 async def _server_from_path(connection: Connection, model: str) -> Server:
     for server in (servers.KOBOLDCPP, servers.LLAMACPP_PYTHON):
         if server.text:
-            request = server.text.request(model, PROBE_TEXTS[0])
+            request = server.text.build(model, PROBE_TEXTS[0])
             answer = await connection.post(request.path, request.body)
             if answer.status == 200 and isinstance(answer.body, Mapping):
                 return server
@@ -270,15 +271,20 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         return replace(
             ProbeResult.failed(model, error, server), listed_models=_listed_names(listed)
         )
-    binding = ProbeResult(
-        model=entry.id if entry else model,
+    name = entry.id if entry else model
+    limit = await _read_limit(connection, server, name, entry)
+    text, extra_tokens = await _try_counting(connection, server, "text", name, first)
+    chat, _ = await _try_counting(connection, server, "chat", name)
+    return ProbeResult(
+        model=name,
         server=server,
+        text=chat if server.text_by_chat else text,
+        chat=chat,
+        limit=limit,
         listed=digest_of_list(listed),
         listed_models=_listed_names(listed),
+        extra_tokens=extra_tokens,
     )
-    binding = replace(binding, limit=await _read_limit(connection, server, binding.model, entry))
-    binding = await _try_text(connection, server, binding, first)
-    return await _try_chat(connection, server, binding)
 
 
 async def probe_window(connection: Connection, model: str) -> ProbeResult:
@@ -353,60 +359,36 @@ async def _read_limit(
         return None
 
 
-async def _try_text(
-    connection: Connection, server: Server, binding: ProbeResult, first: int | None
-) -> ProbeResult:
-    if server.text is None:
-        if server.text_by_chat:
-            return binding  # `_try_chat` determines whether text can be counted
-        reason = f"{server.name} cannot count texts"
-        return replace(binding, text=Ability("unsupported", reason))
+async def _try_counting(
+    connection: Connection, server: Server, what: Aspect, model: str, first: int | None = None
+) -> tuple[Ability, int]:
+    """Count each of `PROBE_TEXTS`, as a text or as a chat with one message.
+
+    Returns whether the server can count, and how many tokens it adds to each text.
+    """
+    counts, extra_tokens = [] if first is None else [first], 0
     try:
-        extra_tokens = await _empty_text_tokens(connection, server, binding.model)
-        counts = [] if first is None else [first]
+        if what == "text":
+            extra_tokens = await _empty_text_tokens(connection, server, model)
         for text in PROBE_TEXTS[len(counts) :]:
-            request = server.text.request(binding.model, text)
-            counts.append(await request_count(connection, request, server.text.read) - extra_tokens)
-        check_texts(counts, server.name)
+            content = (text,) if what == "text" else (single_message(text), ())
+            request, read = counting_request(server, what, model, *content)
+            answer = await connection.post(request.path, request.body)
+            refuse_unless_ok(answer, without_secrets(connection.root))
+            counts.append(read(answer.body) - extra_tokens)
+        (check_texts if what == "text" else check_chats)(counts, server.name)
     except EndpointError as error:
-        return replace(binding, text=Ability.failed(error))
-    return replace(binding, text=Ability("supported"), extra_tokens=extra_tokens)
+        return Ability.failed(error), 0
+    return Ability("supported"), extra_tokens
 
 
 async def _empty_text_tokens(connection: Connection, server: Server, model: str) -> int:
     """Return the server's token count for an empty string, which may have a begin-of-text token."""
     if not server.counts_empty or server.text is None:
         return 0
-    request = server.text.request(model, "")
+    request = server.text.build(model, "")
     answer = await connection.post(request.path, request.body)
     refuse_unless_ok(answer, server.name)
     body = answer.body
     numbers = [n for n in body.values() if type(n) is int] if isinstance(body, Mapping) else []
     return numbers[0] if numbers and numbers[0] in (0, 1, 2) else 0
-
-
-async def _try_chat(connection: Connection, server: Server, binding: ProbeResult) -> ProbeResult:
-    if server.chat is None:
-        reason = f"{server.name} cannot count chats"
-        return replace(binding, chat=Ability("unsupported", reason))
-    try:
-        counts = []
-        for text in PROBE_TEXTS:
-            request = server.chat.request(binding.model, [{"role": "user", "content": text}], ())
-            counts.append(await request_count(connection, request, server.chat.read))
-        check_chats(counts, server.name)
-        ability = Ability("supported")
-    except EndpointError as error:
-        ability = Ability.failed(error)
-    return replace(binding, chat=ability, text=ability if server.text_by_chat else binding.text)
-
-
-async def request_count(connection: Connection, request: Request, read: ReadTokens) -> int:
-    """Send a counting request and return the count.
-
-    Raises:
-        EndpointError: The server did not return a count.
-    """
-    answer = await connection.post(request.path, request.body)
-    refuse_unless_ok(answer, without_secrets(connection.root))
-    return read(answer.body)

@@ -10,19 +10,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from sidecar import typed
-from sidecar.endpoints.chats import (
-    ChatMessage,
-    Tools,
-    openai_body,
-    openai_messages,
-    openai_tools,
-)
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_body
 from sidecar.endpoints.http import Answer, Connection
 from sidecar.endpoints.outcome import URL_IN_DOUBT, EndpointError
 from sidecar.models.names import same_model
@@ -90,21 +84,18 @@ ReadTokens: TypeAlias = Callable[[object], int]
 """Reads the token count from the body of a response. Raises EndpointError if there is none."""
 
 
-class TextCounting(NamedTuple):
-    """The request by which a server counts text, and a reader for the response."""
+class Counting(NamedTuple):
+    """The request by which a server counts a text or a chat, and a reader for the response."""
 
-    request: Callable[[str, str], Request]
-    """Builds the request from the text and the server's name for the model."""
+    build: Callable[..., Request]
+    """Builds the request from the server's name for the model, and the text or the chat.
+
+    A chat consists of messages and tools.
+    """
     read: ReadTokens
 
 
-class ChatCounting(NamedTuple):
-    """The request by which a server counts messages and tools, and a reader for the response."""
-
-    request: Callable[[str, Sequence[ChatMessage], Tools], Request]
-    """Builds the request from the server's name for the model, the messages and the tools."""
-    read: ReadTokens
-
+Aspect: TypeAlias = Literal["text", "chat"]
 
 FindLimit: TypeAlias = Callable[[Connection, str, ListedModel | None], Awaitable[int | None]]
 """Finds the size of the context window that the server allocates to a model."""
@@ -148,8 +139,8 @@ class Server:
     """
 
     name: str
-    text: TextCounting | None = None
-    chat: ChatCounting | None = None
+    text: Counting | None = None
+    chat: Counting | None = None
     limit: FindLimit = listed_limit
     loaded: Callable[[Connection, Sequence[ListedModel]], Awaitable[Sequence[ListedModel]]] = (
         all_listed
@@ -158,6 +149,34 @@ class Server:
     text_by_chat: bool = False
     loads_itself: bool = False
     counts_empty: bool = False
+
+
+def counting_request(
+    server: Server, what: Aspect, model: str, *content: Any
+) -> tuple[Request, ReadTokens]:
+    """Return the request by which a server counts, and a reader for the response.
+
+    Args:
+        server: The server.
+        what: Whether to count a text or a chat.
+        model: The server's name for the model.
+        content: The text, or the messages and tools of the chat.
+
+    Raises:
+        EndpointError: The server cannot count this, or a message has an unknown format.
+    """
+    counting = server.text if what == "text" else server.chat
+    if counting is None:
+        raise EndpointError("unsupported", f"{server.name} cannot count {what}s")
+    try:
+        return counting.build(model, *content), counting.read
+    except (TypeError, AttributeError, ValueError) as error:
+        reason = f"messages or tools are in an unknown format ({type(error).__name__})"
+        raise EndpointError("unsupported", reason) from None
+
+
+def single_message(text: str) -> list[ChatMessage]:
+    return [{"role": "user", "content": text}]
 
 
 # Reading answers
@@ -300,7 +319,7 @@ def limit_at(path: str, *names: str) -> FindLimit:
     return find
 
 
-def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> TextCounting:
+def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> Counting:
     """Return a counting request that contains the model and the text in a JSON object.
 
     Args:
@@ -310,13 +329,10 @@ def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> TextC
         more: Additional fields.
     """
 
-    def request(model: str, text: str) -> Request:
-        return Request(path, {"model": model, field: text, **more})
-
-    return TextCounting(request, read)
+    return Counting(lambda model, text: Request(path, {"model": model, field: text, **more}), read)
 
 
-def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> ChatCounting:
+def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> Counting:
     """Return a counting request that contains messages and tools in OpenAI's format.
 
     Args:
@@ -325,10 +341,10 @@ def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> ChatCounti
         more: Additional fields.
     """
 
-    def request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
+    def build(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
         return Request(path, openai_body(messages, tools, model=model, **more))
 
-    return ChatCounting(request, read)
+    return Counting(build, read)
 
 
 # By default, llama.cpp's router loads the model that a request names.
@@ -350,13 +366,11 @@ def _llamacpp_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) ->
     tool calls. Because the next request must contain the results of these calls, empty results are
     appended.
     """
-    turns = openai_messages(messages)
+    body = openai_body(messages, tools, model=model)
+    turns = body["messages"]
     calls = turns[-1].get("tool_calls") if turns else None
     for call in calls or ():
         turns.append({"role": "tool", "tool_call_id": call.get("id", ""), "content": ""})
-    body = {"model": model, "messages": turns}
-    if tools:
-        body["tools"] = openai_tools(tools)
     return Request(f"/v1/chat/completions/input_tokens?{_NO_LOAD}", body)
 
 
@@ -386,7 +400,7 @@ LLAMACPP = Server(
         add_special=False,
         parse_special=False,
     ),
-    chat=ChatCounting(_llamacpp_chat, read_number("input_tokens")),
+    chat=Counting(_llamacpp_chat, read_number("input_tokens")),
     limit=_llamacpp_limit,
     loaded=_llamacpp_loaded,
     parses_specials=False,

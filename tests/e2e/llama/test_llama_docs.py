@@ -73,7 +73,7 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
 def test_the_tables_name_every_format_and_every_vendor_that_counts() -> None:
     assert all(f"`{name}`" in REFERENCE for name in FORMATS)
     for cloud in CLOUDS:
-        request = cloud.server.text and cloud.server.text.request("M", "x")
+        request = cloud.server.text and cloud.server.text.build("M", "x")
         if request:
             assert request.path.removeprefix("/v1beta/").removeprefix("/v1") in REFERENCE
 
