@@ -78,6 +78,9 @@ _SCHEMA = (
     # What each destination has accepted so far: the newest call, and the newest update of a call.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
+    # The destination of each endpoint for which a queue was opened last.
+    "CREATE TABLE IF NOT EXISTS current_destination (endpoint TEXT PRIMARY KEY, "
+    "destination TEXT NOT NULL) WITHOUT ROWID",
     # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
@@ -183,9 +186,7 @@ class ShippingQueue:
     def __init__(self, ledger: Ledger, prices: Prices, endpoint: str, identity: Identity) -> None:
         self.ledger, self.prices, self.identity = ledger, prices, identity
         # After a change of salt, user or team, all calls are sent again and replace the old ones.
-        names = (identity.salt or identity.secret, identity.user, identity.team)
-        digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
-        self._destination = f"{endpoint} {digest}"
+        self._destination = _destination_of(endpoint, identity)
         self._report_days: dict[str, int] = {}
         """The last UTC day on which a workspace's prompt files are known to be reported."""
 
@@ -391,16 +392,46 @@ def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
     if endpoint is None:
         return None
     salt = _salt_of(team)
+    endpoint = endpoint.rstrip("/")
     with book.ledger.transaction() as connection:
         installation, secret = _prepare(connection)
-    identity = Identity(
-        installation=installation,
-        secret=secret,
-        salt=salt,
-        user=team.user or "",
-        team=team.team or "",
+        identity = Identity(
+            installation=installation,
+            secret=secret,
+            salt=salt,
+            user=team.user or "",
+            team=team.team or "",
+        )
+        _start_again_if_replaced(connection, endpoint, _destination_of(endpoint, identity))
+    return ShippingQueue(book.ledger, book.prices, endpoint, identity)
+
+
+def _destination_of(endpoint: str, identity: Identity) -> str:
+    """Return a name for an endpoint and the salt, user and team under which calls are sent."""
+    names = (identity.salt or identity.secret, identity.user, identity.team)
+    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+    return f"{endpoint} {digest}"
+
+
+def _start_again_if_replaced(
+    connection: sqlite3.Connection, endpoint: str, destination: str
+) -> None:
+    """Queue everything again if another identity has sent calls to the endpoint meanwhile.
+
+    The rows in the store have the hash and team of that identity. This happens when a queue is
+    opened, not when calls are accepted: two processes with different salts would otherwise send
+    all calls in turn, without end.
+    """
+    found = connection.execute(
+        "SELECT destination FROM current_destination WHERE endpoint = ?", (endpoint,)
+    ).fetchone()
+    if found == (destination,):
+        return
+    connection.execute(
+        "INSERT OR REPLACE INTO current_destination VALUES (?, ?)", (endpoint, destination)
     )
-    return ShippingQueue(book.ledger, book.prices, endpoint.rstrip("/"), identity)
+    for table in ("shipment", "refused", "file_report") if found else ():
+        connection.execute(f"DELETE FROM {table} WHERE destination = ?", (destination,))  # noqa: S608
 
 
 def _salt_of(team: Team) -> str:

@@ -472,6 +472,39 @@ def test_a_new_salt_sends_all_calls_again_under_the_same_ids(
     assert {call["user.hash"] for call in old}.isdisjoint(call["user.hash"] for call in new)
 
 
+def test_returning_to_a_former_team_sends_all_calls_again(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(3))
+    for team in ("a", "b", "a"):
+        settings = configure(collector, f'[team]\nteam = "{team}"\n')
+        for _ in range(2):
+            send(book, settings)
+    assert [call["team.id"] for call in collector.calls()] == [*"aaabbbaaa"]
+    assert len(set(ids(collector.calls()))) == 3
+
+
+def test_two_open_queues_with_different_identities_do_not_send_in_turn(
+    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running editor keeps the former salt until it is started again."""
+    book.ledger.record_many(numbered(3))
+    settings = configure(collector, '[team]\nsalt-env = "SALT"\n')
+    queues = []
+    for salt in ("former", "new"):
+        monkeypatch.setenv("SALT", salt)
+        queues.append(queue_of(book, settings))
+
+    async def ship_each() -> int:
+        sent = 0
+        for queue in queues:
+            async with shipping.open_collector(queue, collector.url) as target:
+                sent += (await ship(queue, target)).accepted
+        return sent
+
+    assert [asyncio.run(ship_each()) for _ in range(3)] == [6, 0, 0]
+
+
 def test_an_agents_calls_keep_their_ids_in_a_new_ledger(tmp_path: Path) -> None:
     """If a ledger is damaged, a new ledger is created and the agent's files are read again."""
     settings = configure("http://127.0.0.1:9")

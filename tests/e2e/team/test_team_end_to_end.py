@@ -430,6 +430,16 @@ def test_verifying_replaces_calls_with_other_numbers_and_a_higher_version(
     assert CliRunner().invoke(cost, ["ship", "--verify"]).output == "Sent 0 calls.\nVerified.\n"
 
 
+def test_spending_follows_a_user_back_to_a_former_team(ledger: Path, store: ClickHouse) -> None:
+    record(ledger, call("one", 100), call("two", 50))
+    text = (ledger / "config.toml").read_text()
+    for team in ("a", "b", "a"):
+        (ledger / "config.toml").write_text(text.replace("team0", team))
+        assert CliRunner().invoke(cost, ["ship"]).output == "Sent 2 calls.\n"
+        query = "SELECT team, count(), sum(output) FROM llm.calls FINAL GROUP BY team"
+        wait_for(store, query, [[team, "2", "150"]])
+
+
 def wait_for(store: ClickHouse, query: str, expected: list[list[str]]) -> None:
     deadline = time.monotonic() + 30
     while store.rows(query) != expected and time.monotonic() < deadline:
