@@ -179,29 +179,30 @@ def test_group_budget_leaves_what_other_files_do_not_use(own: int, others: int, 
 
 
 @pytest.mark.parametrize(
-    ("path", "keys"),
+    ("path", "expected"),
     [
-        ("AGENTS.md", ["budget[0]"]),
-        ("sub/AGENTS.md", ["budget[0]", "budget[1]"]),
-        ("prompts/a/b.md", ["budget[2]"]),
+        ("AGENTS.md", ["budget AGENTS.md"]),
+        ("sub/AGENTS.md", ["budget AGENTS.md", "budget sub/*.md"]),
+        ("prompts/a/b.md", ["budget prompts/**/*.md"]),
         ("prompts/a/old.md", []),
-        ("CLAUDE.md", ["preset[0]"]),
-        (".github/copilot-instructions.md", ["preset[1]"]),
-        ("x/.cursor/rules/a/b.mdc", ["preset[2]"]),
-        ("skills/x/SKILL.md", ["preset[3]"]),
-        (".github/prompts/a.prompt.md", ["preset[4]"]),
-        ("a.prompty", ["preset[4]"]),
+        ("CLAUDE.md", ["preset AGENTS.md"]),
+        (".github/copilot-instructions.md", ["preset .github/copilot-instructions.md"]),
+        ("x/.cursor/rules/a/b.mdc", ["preset **/.cursor/rules/**"]),
+        ("skills/x/SKILL.md", ["preset SKILL.md"]),
+        (".github/prompts/a.prompt.md", ["preset *.prompt.md"]),
+        ("a.prompty", ["preset *.prompt.md"]),
         ("agents.py", []),
     ],
 )
-def test_rules_of_a_file(path: str, keys: list[str]) -> None:
+def test_rules_of_a_file(path: str, expected: list[str]) -> None:
     budgets = (
         Budget(files=("AGENTS.md",), max_tokens=1),
         Budget(files=("sub/*.md",), sections={"A": 1}),
         Budget(files=("prompts/**/*.md", "!old.md"), max_tokens=1),
     )
     rules = Rules(Settings(budgets=budgets, presets=True))
-    assert [rule.key for rule in rules.of(path)] == keys
+    found = [f"{rule.key.partition('[')[0]} {rule.budget.files[0]}" for rule in rules.of(path)]
+    assert found == expected
 
 
 def test_presets_are_off_by_default() -> None:

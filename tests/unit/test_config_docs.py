@@ -98,5 +98,6 @@ def test_presets_match_the_docs() -> None:
     table = REFERENCE.split("## Presets")[1]
     for preset in PRESETS:
         name = preset.files[0].removeprefix("**/").replace("rules/**", "rules/*")
-        (row,) = [line for line in table.splitlines() if f"`{name}`" in line]
-        assert f"| {preset.max_tokens:,} |" in row
+        rows = [line for line in table.splitlines() if f"`{name}`" in line]
+        assert len(rows) == 1, f"the table needs one row for {name}"
+        assert f"| {preset.max_tokens:,} |" in rows[0]
