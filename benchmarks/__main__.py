@@ -3,9 +3,8 @@
 Without parts, all are measured, and the results are written to docs/explanation/performance.md after
 each part. With parts, only these are measured; `--write` writes their results too.
 
-Parts: startup, editing, opening, folder, estimates, conversations, occupancy, check, ledger,
-transcripts, following, idle, memory, mcp, neovim-chats, neovim-startup. The additional
-part `fit-estimates` writes a new table of estimates.
+docs/explanation/performance.md describes the parts. The additional part `fit-estimates` writes a new
+table of estimates.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ PARTS = (
     "neovim-chats",
     "neovim-startup",
 )
+REFIT = "fit-estimates"
 
 
 def main(arguments: list[str]) -> None:
     """Run parts, print their results, and write them to the page."""
     names = [name for name in arguments if name != "--write"]
-    if unknown := set(names) - {*PARTS, "fit-estimates"}:
-        sys.exit(f"no such part: {', '.join(sorted(unknown))}\n{__doc__}")
+    if unknown := set(names) - {*PARTS, REFIT}:
+        sys.exit(f"no such part: {', '.join(sorted(unknown))}; parts: {', '.join(PARTS)}, {REFIT}")
     # Modules are compiled once, as in an installed package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in names or PARTS:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import PARTS, REFIT
 from sidecar.budget.findings import DOCUMENTATION
 from sidecar.cli.checking.report import RULES
 
@@ -184,6 +185,13 @@ def test_no_page_names_a_module_that_git_does_not_have() -> None:
         ):
             path = module.replace(".", "/")
             assert f"{path}.py" in tracked or f"{path}/__main__.py" in tracked, module
+
+
+def test_the_page_about_performance_describes_every_benchmark() -> None:
+    page = (ROOT / "docs/explanation/performance.md").read_text("utf-8")
+    table = page.split("\n## What is measured\n\n")[1].split("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()]
+    assert {part for cell in cells for part in re.findall("`(.*?)`", cell)} == {*PARTS, REFIT}
 
 
 @pytest.mark.parametrize("code", RULES)
