@@ -7,12 +7,13 @@ does not import the readers, so a reader is loaded only if its agent has files.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.known_agents import AGENTS
 from sidecar.operating_system import HOME_VARIABLE, PLATFORM
 
 if TYPE_CHECKING:
@@ -34,15 +35,26 @@ class Places(msgspec.Struct, frozen=True):
         home = env.get(HOME_VARIABLE)
         return cls(Path(home) if home else Path.home(), env, settings.paths)
 
-    def folders(self, agent: str, variable: str | None, *defaults: Path) -> tuple[Path, ...]:
-        """Return the folders of an agent, without duplicates.
+    def from_settings(self, agent: str) -> tuple[Path, ...]:
+        """Return the additional folder of an agent that the settings name, if any."""
+        return (self.expand(self.paths[agent]),) if agent in self.paths else ()
 
-        The folder from the settings comes first. It is followed by the folders in an environment
-        variable (separated by commas), or by the defaults if the variable is not set.
-        """
-        named = [self.expand(part) for part in self.variable(variable).split(",") if part.strip()]
-        extra = [self.expand(self.paths[agent])] if agent in self.paths else []
-        return tuple(dict.fromkeys((*extra, *(named or defaults))))
+    def defaults(self, agent: str) -> tuple[Path, ...]:
+        """Return the folders of an agent according to `AGENTS` and the environment."""
+        folders = AGENTS[agent].folders
+        for folder in folders:
+            name, *inner = folder.split("/")
+            if name.startswith("$") and (named := self.folders_in(name[1:])):
+                return tuple(one.joinpath(*inner) for one in named)
+        names = ("config", "xdg_config", "data", "local_data")
+        bases = {name: getattr(self, name) for name in names}
+        plain = (folder for folder in folders if not folder.startswith("$"))
+        return tuple(self.expand(folder.format_map(bases)) for folder in plain)
+
+    def folders_in(self, variable: str | None) -> tuple[Path, ...]:
+        """Return the folders in an environment variable, which are separated by commas."""
+        parts = self.variable(variable).split(",")
+        return tuple(self.expand(part) for part in parts if part.strip())
 
     def variable(self, name: str | None) -> str:
         """Return the value of an environment variable, or an empty string if it is not set."""
@@ -84,47 +96,6 @@ class Places(msgspec.Struct, frozen=True):
         return Path(value) if value else default
 
 
-class _Home(NamedTuple):
-    variable: str | None
-    defaults: Callable[[Places], Iterable[Path]]
-
-
-_HOMES = {
-    "claude-code": _Home(
-        "CLAUDE_CONFIG_DIR", lambda at: (at.home / ".claude", _xdg_folder(at, "claude"))
-    ),
-    "codex": _Home("CODEX_HOME", lambda at: [at.home / ".codex"]),
-    "copilot-cli": _Home("COPILOT_HOME", lambda at: [at.home / ".copilot"]),
-    "gemini-cli": _Home(None, lambda at: [at.home / ".gemini"]),
-    "opencode": _Home("OPENCODE_DATA_DIR", lambda at: [at.data / "opencode"]),
-    "kilo-code": _Home(None, lambda at: [at.data / "kilo"]),
-    "goose": _Home(None, lambda at: [_goose_folder(at)]),
-    "crush": _Home("CRUSH_GLOBAL_DATA", lambda at: [at.local_data / "crush"]),
-    "zed": _Home(None, lambda at: [at.local_data / ("zed" if _is_free_unix(at) else "Zed")]),
-    "amp": _Home("AMP_DATA_DIR", lambda at: [at.data / "amp"]),
-    "vibe": _Home("VIBE_HOME", lambda at: [at.home / ".vibe"]),
-    "continue": _Home("CONTINUE_GLOBAL_DIR", lambda at: [at.home / ".continue"]),
-    "aider": _Home(None, lambda _: ()),
-    "qwen-code": _Home("QWEN_DATA_DIR", lambda at: [at.home / ".qwen"]),
-    "pi": _Home("PI_CODING_AGENT_DIR", lambda at: [at.home / ".pi" / "agent"]),
-    "kimi-code": _Home("KIMI_CODE_HOME", lambda at: [at.home / ".kimi-code"]),
-    "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
-}
-_DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}
-"""Environment variables that name an additional database, by agent."""
-_IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo-code")
-"""Editor extensions that keep files in the user data folders of VS Code and its forks."""
-_CLINE = (
-    ("CLINE_SESSION_DATA_DIR",),
-    ("CLINE_DATA_DIR", "sessions"),
-    ("CLINE_DIR", "data", "sessions"),
-)
-"""Environment variables that locate Cline's sessions, each with the subfolder to append.
-
-The first variable that is set takes precedence.
-"""
-AIDER_FILE = ".aider.chat.history.md"
-
 _APPS = (
     "Code", "Code - Insiders", "Code - Exploration", "VSCodium", "VSCodium - Insiders", "Cursor",
     "Windsurf", "Positron", "Kiro", "Trae",
@@ -136,8 +107,7 @@ EDITOR_SERVERS = (
 
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """Return the data folders of an agent that runs outside of editors. They may not exist."""
-    variable, defaults = _HOMES[agent]
-    return places.folders(agent, variable, *defaults(places))
+    return tuple(dict.fromkeys((*places.from_settings(agent), *places.defaults(agent))))
 
 
 def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
@@ -147,20 +117,12 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
     local += [Path(portable) / "user-data" / "User"] if portable else []
     served = [places.home / name / "data" / "User" for name in EDITOR_SERVERS]
     served.append(places.data / "code-server" / "User")
-    return (*places.folders(agent, None, *local), *served)
-
-
-def cline_sessions_folder(places: Places) -> Path:
-    """Return the folder that Cline 4 and later store sessions in. It may not exist."""
-    for variable, *inner in _CLINE:
-        if named := places.variable(variable):
-            return places.expand(named).joinpath(*inner)
-    return places.home / ".cline" / "data" / "sessions"
+    return tuple(dict.fromkeys((*places.from_settings(agent), *local, *served)))
 
 
 def database_by_variable(places: Places, agent: str) -> Path | None:
     """Return the additional database from the agent's environment variable, if set."""
-    named = places.variable(_DATABASES.get(agent))
+    named = places.variable(AGENTS[agent].database_variable)
     return places.expand(named) if named else None
 
 
@@ -168,37 +130,19 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
     """Return the agent's possible paths. If the agent has ever been used, at least one of them
     exists.
     """
-    paths: list[Path] = []
-    paths += agent_folders(places, agent) if agent in _HOMES else ()
-    paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()
-    paths += [cline_sessions_folder(places)] if agent == "cline" else ()
+    paths = [*agent_folders(places, agent)]
+    paths += editor_folders(places, agent) if AGENTS[agent].is_in_editors else ()
     database = database_by_variable(places, agent)
     paths += [database.parent] if database else ()
-    return (*map(str, paths), *project_files(agent, roots))
+    return (*dict.fromkeys(map(str, paths)), *project_files(agent, roots))
 
 
 def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
     """Return the paths of the files that an agent keeps in projects."""
-    return tuple(os.path.join(root, AIDER_FILE) for root in roots) if agent == "aider" else ()
+    name = AGENTS[agent].project_file
+    return tuple(os.path.join(root, name) for root in roots) if name else ()
 
 
 def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
     """Return whether an agent has any files on this machine or in one of the root folders."""
     return any(map(os.path.exists, possible_paths(places, agent, roots)))
-
-
-def _xdg_folder(places: Places, name: str) -> Path:
-    return places.xdg_config / name
-
-
-def _goose_folder(places: Places) -> Path:
-    named = places.variable("GOOSE_PATH_ROOT")
-    if named:
-        return places.expand(named) / "data"
-    if places.platform == "win32":
-        return places.config / "Block" / "goose" / "data"
-    return places.data / "goose"
-
-
-def _is_free_unix(places: Places) -> bool:
-    return places.platform.startswith(("linux", "freebsd"))

@@ -16,11 +16,13 @@ from sidecar.agents.events import Store, StoreReader
 from sidecar.agents.fields import time_from_ns
 from sidecar.agents.places import Places, has_files, possible_paths, project_files
 from sidecar.agents.roots import Roots
-from sidecar.config.settings import AGENTS, Agents
 from sidecar.defects import log_defect
+from sidecar.known_agents import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+    from sidecar.config.settings import Agents
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
@@ -34,10 +36,6 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
 
 _MODULES = {"continue": "continue_dev"}
 """Module names, for agents whose name is a Python keyword."""
-
-
-DELETING_AGENTS = frozenset(("gemini-cli", "vibe"))
-"""Agents that delete old records: Gemini CLI deletes sessions, and Vibe deletes journals."""
 
 
 def readers_of(settings: Agents) -> tuple[StoreReader, ...]:

@@ -1,7 +1,7 @@
 """Reads the stores of agents incrementally. All session readers build on this module.
 
-To add a reader, create a module in `sidecar.agents.readers` that defines a `READER`, an
-implementation of `events.StoreReader`, and add the agent's folders to `places.py`. The base class
+To add an agent, add a row to `sidecar/known_agents.py`, and create a module in
+`sidecar.agents.readers` that defines a `READER`, an implementation of `events.StoreReader`. The base class
 `finding.FileStores` finds files, and `databases.OneDatabase` finds SQLite databases:
 
     class KimiCli(FileStores):

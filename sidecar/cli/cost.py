@@ -186,7 +186,7 @@ def _read_team(params: CostDetailParams, agent: str | None) -> CostReport:
 
 def _warn_if_unknown_agent(name: str | None) -> None:
     from sidecar.config.checks import similar_agents
-    from sidecar.config.settings import AGENTS
+    from sidecar.known_agents import AGENTS
 
     if name and name not in (*AGENTS, "protocol"):
         near = similar_agents([name])

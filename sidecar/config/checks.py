@@ -13,8 +13,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from sidecar.config.settings import AGENTS, Agents, Budget, Caps, Context, Url
+from sidecar.config.settings import Agents, Budget, Caps, Context, Url
 from sidecar.errors import SidecarError
+from sidecar.known_agents import AGENTS
 from sidecar.text.globs import MAX_PATTERNS, glob_problem, path_glob_problem
 from sidecar.typed import convert
 

@@ -193,19 +193,6 @@ class Settings(Table, frozen=True):
     agents: Agents = Agents()
 
 
-AGENTS = (
-    "claude-code", "codex", "copilot-chat", "copilot-cli", "gemini-cli", "opencode", "cline",
-    "roo-code", "kilo-code", "goose", "crush", "zed", "amp", "vibe", "continue", "aider",
-    "qwen-code", "pi", "kimi-cli", "kimi-code",
-)  # fmt: skip
-"""The agents whose session files can be read. These names are used in `agents` and `source`."""
-LOWER_BOUND_AGENTS = frozenset({"amp", "gemini-cli", "kilo-code", "opencode", "pi"})
-"""Agents whose costs are shown as a lower bound, because they do not record all calls.
-
-Claude Code is not included, because it omits only short calls that generate titles.
-"""
-
-
 @cache
 def setting_names() -> frozenset[str]:
     """Return the keys of all tables, in kebab-case."""

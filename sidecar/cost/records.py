@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sidecar.config.settings import AGENTS
 from sidecar.cost.events import PROTOCOL, LedgerEvent, milliseconds
 from sidecar.cost.export import source_of
+from sidecar.known_agents import AGENTS
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS
 
 if TYPE_CHECKING:

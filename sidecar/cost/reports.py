@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.cost.blocks import Block, blocks_with_calls, scope_of_block
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
@@ -40,6 +39,7 @@ from sidecar.cost.sums import (
     read_sums,
 )
 from sidecar.errors import BadParamsError
+from sidecar.known_agents import CREDIT_AGENTS, LOWER_BOUND_AGENTS
 from sidecar.text.printable import cost_text, counted, printable, usd_text
 from sidecar.text.tables import align_columns, draw_bar
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from sidecar.models.tariffs import Tariff, UnitPrices
 
-CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
 """Agents whose calls are billed in credits instead of per token."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sidecar.config.settings import AGENTS
+from sidecar.known_agents import AGENTS
 
 if TYPE_CHECKING:
     from sidecar.context.protocol import SessionRow

@@ -147,8 +147,8 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
         if "claude-code" in file.agents:
             _add_imports(files, root, file, _DEPTH)
     for memory in MEMORIES:
-        own = places.home / memory.folder
-        for folder in places.folders(memory.agent, memory.variable, own):
+        own = places.folders_in(memory.variable) or (places.home / memory.folder,)
+        for folder in dict.fromkeys((*places.from_settings(memory.agent), *own)):
             if (folder / memory.name).is_file():
                 own_file = _read_inside(folder, folder / memory.name, frozenset({memory.agent}))
                 _add_file(files, msgspec.structs.replace(own_file, is_own=True))

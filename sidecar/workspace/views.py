@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.config.settings import LOWER_BOUND_AGENTS
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
 from sidecar.counting.count import Count, number_text, tokens_text
+from sidecar.known_agents import LOWER_BOUND_AGENTS
 from sidecar.models.names import short_names
 from sidecar.text.printable import (
     HOW_RECORDED,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config.settings import AGENTS as KNOWN_AGENTS
+from sidecar.known_agents import AGENTS as KNOWN_AGENTS
 from tests.e2e.agents.adapters import AGENTS
 
 ROOT = Path(__file__).parents[2]

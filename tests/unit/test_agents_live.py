@@ -22,7 +22,8 @@ from sidecar.agents.events import StoredSession
 from sidecar.agents.places import Places
 from sidecar.agents.registry import paths_to_watch, readers_of
 from sidecar.agents.roots import Roots
-from sidecar.config.settings import AGENTS, Agents
+from sidecar.config.settings import Agents
+from sidecar.known_agents import AGENTS
 from sidecar.workspace import agents
 from sidecar.workspace.file_watcher import FileWatcher
 from sidecar.workspace.services import Services

@@ -32,7 +32,17 @@ BELOW = {
     "text": set(),
     "config": set(),
 }
-BASE = {"text", "config", "defects", "errors", "operating_system", "typed", "tasks", ""}
+BASE = {
+    "text",
+    "config",
+    "defects",
+    "errors",
+    "known_agents",
+    "operating_system",
+    "typed",
+    "tasks",
+    "",
+}
 
 # Packages and modules that do no I/O.
 PURE = (

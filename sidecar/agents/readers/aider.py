@@ -27,7 +27,7 @@ from sidecar.agents.events import (
     StoreReader,
 )
 from sidecar.agents.finding import store_from_path
-from sidecar.agents.places import AIDER_FILE, agent_folders
+from sidecar.agents.places import agent_folders, project_files
 from sidecar.agents.stores import Lines, SessionState, read_lines
 from sidecar.messages.usage import usage_from_parts
 
@@ -63,13 +63,12 @@ class Aider(StoreReader):
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         known = (*self.folders(places), *(roots.paths if roots is not None else ()))
-        for folder in dict.fromkeys(known):
-            store = store_from_path(AGENT, os.path.join(folder, AIDER_FILE))
-            if store is not None:
-                yield store
+        paths = project_files(AGENT, dict.fromkeys(known))
+        yield from filter(None, (store_from_path(AGENT, path) for path in paths))
 
     def store_at(self, places: Places, path: str) -> Store | None:  # noqa: ARG002
-        return store_from_path(AGENT, path) if os.path.basename(path) == AIDER_FILE else None
+        is_ours = path in project_files(AGENT, (os.path.dirname(path),))
+        return store_from_path(AGENT, path) if is_ours else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_lines(store, state, partial(_History.of, os.path.dirname(store.path)))

@@ -35,7 +35,7 @@ from sidecar.agents.fields import (
     try_decode_file,
 )
 from sidecar.agents.finding import FileStores, TwoStores, store_from_path, with_size_of
-from sidecar.agents.places import cline_sessions_folder, editor_folders
+from sidecar.agents.places import editor_folders
 from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
@@ -289,7 +289,7 @@ class ClineSessions(FileStores):
     pattern, levels = r"[^/]+/[^/]+\.messages\.json", 2
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
-        return (str(cline_sessions_folder(places)),)
+        return tuple(map(str, places.defaults(self.agent)))
 
     def store_at(self, places: Places, path: str) -> Store | None:
         changed = Path(path)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from sidecar.config.paths import LEDGER_FILES
-from sidecar.config.settings import AGENTS
 from sidecar.errors import SidecarError
+from sidecar.known_agents import AGENTS, DELETING_AGENTS
 from sidecar.server.progress import progress
 from sidecar.workspace.memory import release_memory
 
@@ -243,8 +243,6 @@ class HistoryRecorder:
         Returns all agents if past calls have been recorded. Otherwise, returns only the agents
         that delete old calls from their files.
         """
-        from sidecar.agents.registry import DELETING_AGENTS
-
         return frozenset(AGENTS) if self._is_recorded(workspace) else DELETING_AGENTS
 
     async def _read_missed(self, workspace: Workspace) -> None:

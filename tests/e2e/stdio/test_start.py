@@ -14,7 +14,8 @@ from benchmarks.corpus import source_text
 from sidecar.agents.places import Places, has_files
 from sidecar.agents.registry import readers_here, readers_of
 from sidecar.agents.roots import Roots
-from sidecar.config.settings import AGENTS, Agents
+from sidecar.config.settings import Agents
+from sidecar.known_agents import AGENTS
 
 if TYPE_CHECKING:
     from pathlib import Path
