@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
+from sidecar.agents.fields import parse_iso_time, time_from_ms
 from sidecar.agents.finding import database_files, database_store
 from sidecar.agents.stores import SessionState, StoreContents, read_store
 from sidecar.messages.usage import LONGEST_ID
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -119,7 +122,7 @@ class DatabaseState(msgspec.Struct):
     """What a reader remembers about a database between reads."""
 
     at: str | float | None = None
-    """The time of the latest change, in the database's time format."""
+    """The time of the latest change in the database's time format, or the latest row."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
     """The main conversations, by session id."""
     skipped: int = 0
@@ -148,9 +151,9 @@ class OneDatabase(StoreReader):
         """Update the state with the rows that changed since `state.at`, and return their calls."""
         raise NotImplementedError
 
-    def title_of(self, row: dict[str, Any]) -> object:
+    def title_of(self, row: dict[str, Any]) -> object:  # noqa: ARG002
         """Return the session title from a row of the sessions table."""
-        raise NotImplementedError
+        return None
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(one for path in self.paths(places) for one in database_files(path))
@@ -181,7 +184,8 @@ class OneDatabase(StoreReader):
         state.skipped = 0
         calls = [*self.changes(path, connection, state)]
         if state.sessions:
-            ids = connection.execute(f"SELECT id FROM {self.table}")  # noqa: S608
+            has_ids = "id" in columns(connection, self.table)
+            ids = connection.execute(f"SELECT id FROM {self.table}") if has_ids else ()  # noqa: S608
             known = {str(row[0]) for row in ids}
             state.sessions = {name: one for name, one in state.sessions.items() if name in known}
         sessions = [session.snapshot() for session in state.sessions.values()]
@@ -191,20 +195,28 @@ class OneDatabase(StoreReader):
 def rows(
     connection: sqlite3.Connection, table: str, where: str = "1", *values: object
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table as dicts, or nothing if the table does not exist."""
-    if not columns(connection, table):
-        return
-    cursor = connection.execute(f"SELECT * FROM {table} WHERE {where}", values)  # noqa: S608
+    """Yield the rows of a table as dicts.
+
+    Yields nothing if the table, or a column in `where`, does not exist.
+    """
+    try:
+        cursor = connection.execute(f"SELECT * FROM {table} WHERE {where}", values)  # noqa: S608
+    except sqlite3.OperationalError as error:
+        if str(error).startswith("no such"):
+            return
+        raise
     names = [one[0] for one in cursor.description]
     for row in cursor:
         yield dict(zip(names, row, strict=True))
 
 
-def column_tokens(number: object) -> int:
-    """Convert a column's value to a token count, or to 0 if it is not a plausible count."""
-    return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
-
-
 def column_text(value: object) -> str | None:
     """Return a column's text, truncated to `LONGEST_ID`, or None if it is empty or not a string."""
     return value[:LONGEST_ID] if isinstance(value, str) and value else None
+
+
+def column_time(value: object) -> datetime | None:
+    """Convert a column's value to a time: ISO 8601, or seconds or milliseconds since 1970."""
+    if isinstance(value, int | float):
+        return time_from_ms(value if value > 1e11 else value * 1000)
+    return parse_iso_time(value if isinstance(value, str) else None)

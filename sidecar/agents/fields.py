@@ -13,6 +13,7 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.file_reading import open_quietly
 from sidecar.config import toml
+from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import provider_of as _provider_of
 
 if TYPE_CHECKING:
@@ -28,9 +29,33 @@ Number = float | None
 """A JavaScript number, which may have a fractional part, or None if it is missing."""
 
 
-def token_count(number: Number) -> int:
+def token_count(number: object) -> int:
     """Convert a number to a token count, or to 0 if it is missing or implausible."""
-    return int(number) if number is not None and 0 < number <= 10**12 else 0
+    return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
+
+
+def reported_usage(
+    prompt: object,
+    output: object,
+    read: object = None,
+    written: object = None,
+    reasoning: object = None,
+    *,
+    includes_cached: bool = True,
+) -> Usage:
+    """Return the usage of a call from numbers that may be missing or implausible.
+
+    Args:
+        prompt: The number of prompt tokens.
+        output: The number of output tokens, including reasoning.
+        read: The number of tokens read from the cache.
+        written: The number of tokens written to the cache.
+        reasoning: The number of reasoning tokens.
+        includes_cached: Whether `prompt` includes the tokens read from and written to the cache.
+    """
+    form = usage_from_prompt if includes_cached else usage_from_parts
+    sent, cached, new, got, thought = map(token_count, (prompt, read, written, output, reasoning))
+    return form(sent, cached, new, 0, got, thought)
 
 
 def decode_file(path: str, kind: type[T]) -> T:

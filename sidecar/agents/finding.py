@@ -101,9 +101,7 @@ class FileStores(StoreReader):
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for folder in self.searched_folders(places):
-            for path in walk(folder, self.levels):
-                if store := self._store_in(folder, path):
-                    yield store
+            yield from self.stores_in(folder, folder)
 
     def store_at(self, places: Places, path: str) -> Store | None:
         folders = self.searched_folders(places)
@@ -113,6 +111,12 @@ class FileStores(StoreReader):
     def store_of(self, path: str) -> Store | None:
         """Return the store at a path that matches the pattern, or None if it no longer exists."""
         return store_from_path(self.agent, path)
+
+    def stores_in(self, folder: str, start: str) -> Iterator[Store]:
+        """Yield the stores below `start`, which is one of the searched folders or inside it."""
+        for path in walk(start, self.levels):
+            if store := self._store_in(folder, path):
+                yield store
 
     def _store_in(self, folder: str, path: str) -> Store | None:
         relative = path[len(folder) + 1 :].replace(os.sep, "/")

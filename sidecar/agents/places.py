@@ -107,7 +107,9 @@ EDITOR_SERVERS = (
 
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """Return the data folders of an agent that runs outside of editors. They may not exist."""
-    return tuple(dict.fromkeys((*places.from_settings(agent), *places.defaults(agent))))
+    database = database_by_variable(places, agent)
+    beside = (database.parent,) if database else ()
+    return tuple(dict.fromkeys((*places.from_settings(agent), *places.defaults(agent), *beside)))
 
 
 def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
@@ -132,8 +134,6 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
     """
     paths = [*agent_folders(places, agent)]
     paths += editor_folders(places, agent) if AGENTS[agent].is_in_editors else ()
-    database = database_by_variable(places, agent)
-    paths += [database.parent] if database else ()
     return (*dict.fromkeys(map(str, paths)), *project_files(agent, roots))
 
 

@@ -1,24 +1,25 @@
 """Reads the stores of agents incrementally. All session readers build on this module.
 
 To add an agent, add a row to `sidecar/known_agents.py`, and create a module in
-`sidecar.agents.readers` that defines a `READER`, an implementation of `events.StoreReader`. The base class
-`finding.FileStores` finds files, and `databases.OneDatabase` finds SQLite databases:
+`sidecar.agents.readers` that defines a `READER`, an implementation of `events.StoreReader`. There
+is a base class for each kind of store:
 
-    class KimiCli(FileStores):
-        agent, inner, pattern = "kimi-cli", ("sessions",), r".*wire\\.jsonl"
-
-        def read(self, store: Store, state: bytes = b"") -> StoreRead:
-            return read_lines(store, state, lambda: _Wire(SessionState(id=...)))
-
-`read` calls one of these functions:
-
-- `read_lines` for JSON Lines files that the agent appends to. The reader's state is a
-  `msgspec.Struct` with everything needed to interpret later lines. `state.read(lines)` updates the
+- `LineReader` for JSON Lines files that the agent appends to. `begin` returns the reader's state,
+  a `SessionLines` with everything needed to interpret later lines. `state.read(lines)` updates the
   state and yields the calls in the lines. `state.snapshots()` returns the session in its current
-  form, usually based on a `SessionState`. It returns nothing for a sub-agent's file.
-- `read_document` for files that the agent always rewrites completely.
-- `databases.read_database` for SQLite, and `read_store` for everything else. The reader's state
-  includes its position in the store.
+  form, or nothing for a sub-agent's file:
+
+      class KimiCli(LineReader):
+          agent, inner, pattern = "kimi-cli", ("sessions",), r".*wire\\.jsonl"
+
+          def begin(self, store: Store) -> LineState:
+              return _Wire(SessionState(id=...))
+
+- `DocumentReader` for files that the agent always rewrites completely.
+- `databases.OneDatabase` for SQLite databases.
+- `finding.FileStores` and `read_store` for everything else. The reader's state includes its
+  position in the store.
+- `finding.TwoStores` combines two readers, such as those of an old and a new format.
 
 Rules for readers:
 
@@ -42,6 +43,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -59,6 +61,7 @@ from sidecar.agents.events import (
 )
 from sidecar.agents.fields import provider_of
 from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly
+from sidecar.agents.finding import FileStores
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -261,13 +264,24 @@ class Lines:
 
 
 class LineState(Protocol):
-    """What a reader remembers about a file of lines. Implemented as mutable structs."""
+    """What a reader remembers about a file of lines. Implemented as mutable structs, usually as a
+    subclass of `SessionLines`.
+    """
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         """Update the state with new lines, and yield the calls that they contain."""
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         """Return the session in the file, or nothing if the file belongs to a sub-agent."""
+
+
+class SessionLines(msgspec.Struct):
+    """What a reader remembers about a file with the lines of one session."""
+
+    session: SessionState
+
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        return (self.session.snapshot(),)
 
 
 S = TypeVar("S")
@@ -300,6 +314,17 @@ def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
             return _read_on(file, store, new(), 0, one_step=True)
 
 
+class LineReader(FileStores):
+    """Base class for readers of JSON Lines files that the agent appends to."""
+
+    def begin(self, store: Store) -> LineState:
+        """Return the state in which a file is read from the start."""
+        raise NotImplementedError
+
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_lines(store, state, partial(self.begin, store))
+
+
 class StoreContents(NamedTuple):
     """The calls and sessions found in a document or database."""
 
@@ -313,7 +338,7 @@ class StoreContents(NamedTuple):
     """Whether the store can be ignored until it changes."""
 
 
-def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> StoreRead:
+def read_document(store: Store, parse: Callable[[Store, bytes], StoreContents]) -> StoreRead:
     """Read a file that the agent always rewrites completely.
 
     Args:
@@ -325,9 +350,19 @@ def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> Stor
     """
     with open_quietly(store.path) as file:
         data = file.read()
-    contents = parse(data)
     digest = blake2b(data, digest_size=8).digest()
-    return _store_read(contents, digest, len(data))
+    return _store_read(parse(store, data), digest, len(data))
+
+
+class DocumentReader(FileStores):
+    """Base class for readers of files that the agent always rewrites completely."""
+
+    def parse(self, store: Store, data: bytes) -> StoreContents:
+        """Return the calls and sessions in a file. Raises OSError if the file is incomplete."""
+        raise NotImplementedError
+
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
+        return read_document(store, self.parse)
 
 
 def read_store(

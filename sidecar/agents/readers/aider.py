@@ -26,10 +26,10 @@ from sidecar.agents.events import (
     StoreRead,
     StoreReader,
 )
+from sidecar.agents.fields import reported_usage
 from sidecar.agents.finding import store_from_path
 from sidecar.agents.places import agent_folders, project_files
 from sidecar.agents.stores import Lines, SessionState, read_lines
-from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
@@ -129,7 +129,7 @@ class _History(msgspec.Struct, dict=True):
         self.calls += self.started is not None
         yield from chat.call(
             self.started,
-            usage_from_parts(prompt - min(prompt, read + write), read, write, 0, output, 0),
+            reported_usage(max(prompt, read + write), output, read, write),
             f"{chat.id}#{self.calls}",
             chat.model,
             agent_cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +18,18 @@ from sidecar.agents.fields import (
     decode_file,
     parse_time,
     provider_of,
+    reported_usage,
     time_from_ms,
     token_count,
 )
-from sidecar.agents.finding import FileStores
-from sidecar.agents.stores import SessionState, StoreContents, read_document
+from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 from sidecar.agents.vscode import local_path
-from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sidecar.agents.events import Store, StoreRead
+    from sidecar.agents.events import Store
+    from sidecar.messages.usage import Usage
 
 AGENT = "amp"
 
@@ -47,11 +46,11 @@ class _Usage(CamelRecord):
     @property
     def usage(self) -> Usage:
         """The usage of the call. Amp reports the input of OpenAI models as cache writes."""
-        fresh, write = token_count(self.input_tokens), token_count(self.cache_creation_input_tokens)
+        fresh, written = token_count(self.input_tokens), self.cache_creation_input_tokens
         if provider_of(self.model or "") == "openai":
-            fresh, write = fresh + write, 0
-        read = token_count(self.cache_read_input_tokens)
-        return usage_from_parts(fresh, read, write, 0, token_count(self.output_tokens), 0)
+            fresh, written = fresh + token_count(written), None
+        cached = self.cache_read_input_tokens, written
+        return reported_usage(fresh, self.output_tokens, *cached, includes_cached=False)
 
     @property
     def at(self) -> datetime | None:
@@ -97,13 +96,32 @@ class _Thread(Record):
                 yield str(number if one.message_id is None else one.message_id), one.usage
 
 
-class Amp(FileStores):
+class Amp(DocumentReader):
     agent = AGENT
     inner = ("threads",)
     pattern = r"(.*/)?T-[^/]*\.json"
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_parse_thread, Path(store.path).stem))
+    def parse(self, store: Store, data: bytes) -> StoreContents:
+        thread = decode_document(data, _Thread)
+        folders = thread.folders
+        session = SessionState(thread.id or Path(store.path).stem)
+        session.touch(time_from_ms(thread.created))
+        session.work_in("\n".join(folders))
+        session.title_at = session.id if thread.title else None
+        calls = list[CallFinished]()
+        for request, one in thread.replies:
+            usage, session.model, at = one.usage, one.model, one.at
+            window = token_count(one.max_input_tokens) or None
+            session.touch(at)
+            session.track = session.track.call(CallSize.of(usage, one.model, window))
+            calls += session.call(
+                at or time_from_ms(thread.created),
+                usage,
+                f"{session.id}/{request}",
+                one.model,
+                workspace=folders[0] if folders else "",
+            )
+        return StoreContents(calls, [session.snapshot()])
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         return decode_file(store.path, _Thread).title
@@ -128,26 +146,3 @@ class _ContentMessage(Record):
 
 class _ContentThread(Record):
     messages: list[_ContentMessage] | None = None
-
-
-def _parse_thread(stem: str, data: bytes) -> StoreContents:
-    thread = decode_document(data, _Thread)
-    folders = thread.folders
-    session = SessionState(thread.id or stem)
-    session.touch(time_from_ms(thread.created))
-    session.work_in("\n".join(folders))
-    session.title_at = session.id if thread.title else None
-    calls = list[CallFinished]()
-    for request, one in thread.replies:
-        usage, session.model, at = one.usage, one.model, one.at
-        window = token_count(one.max_input_tokens) or None
-        session.touch(at)
-        session.track = session.track.call(CallSize.of(usage, one.model, window))
-        calls += session.call(
-            at or time_from_ms(thread.created),
-            usage,
-            f"{session.id}/{request}",
-            one.model,
-            workspace=folders[0] if folders else "",
-        )
-    return StoreContents(calls, [session.snapshot()])

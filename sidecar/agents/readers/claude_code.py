@@ -16,8 +16,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +23,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.contents import Compaction, ContentKind, Part, PromptSize, message_parts
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    SessionSnapshot,
-    Store,
-    StoreRead,
-    StoreReader,
-)
+from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -45,10 +36,11 @@ from sidecar.agents.fields import (
 from sidecar.agents.finding import list_folder, store_from_path, walk
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import (
+    LineReader,
     Lines,
+    SessionLines,
     SessionState,
     first_records,
-    read_lines,
     read_records,
     record_at,
 )
@@ -424,35 +416,45 @@ _SMALL_WINDOW, _LARGE_WINDOW = 200_000, 1_000_000
 _HEAD = 64 << 10
 
 
-class ClaudeCode(StoreReader):
+class ClaudeCode(LineReader):
     agent = AGENT
+    pattern = r"[^/]+/([^/]+|[^/]+/subagents/(.*/)?agent-[^/]*)\.jsonl"
 
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(folder) for folder in _project_folders(places))
+    def searched_folders(self, places: Places) -> tuple[str, ...]:
+        homes = agent_folders(places, AGENT)
+        return tuple(str(one if one.name == "projects" else one / "projects") for one in homes)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
-        slugs = (
-            None
-            if roots is None
-            else (*map(_project_name_prefix, roots.paths), *_custom_folder_names(places))
-        )
-        for projects in _project_folders(places):
+        custom = places.variable("CLAUDE_CODE_PROJECT_DIR_NAME")
+        names = [*map(_project_name_prefix, roots.paths if roots else ()), *filter(None, [custom])]
+        for projects in self.searched_folders(places):
             for project in list_folder(projects):
                 if project.is_dir():
-                    ours = slugs is None or project.name.startswith(slugs)
-                    yield from (
-                        _stores_of_project(project.path) if ours else _newest_store(project.path)
-                    )
+                    ours = roots is None or project.name.startswith(tuple(names))
+                    yield from self._stores_of_project(project.path, only_newest=not ours)
 
-    def store_at(self, places: Places, path: str) -> Store | None:
-        for projects in _project_folders(places):
-            parts = _parts_below(projects, path)
-            if parts and path.endswith(".jsonl"):
-                if len(parts) == 2:
-                    return store_from_path(AGENT, path, live=not parts[1].startswith("agent-"))
-                if len(parts) > 3 and parts[2] == "subagents" and parts[-1].startswith("agent-"):
-                    return store_from_path(AGENT, path, live=False)
-        return None
+    def store_of(self, path: str) -> Store | None:
+        is_main = not os.path.basename(path).startswith("agent-")
+        return store_from_path(AGENT, path, live=is_main)
+
+    def _stores_of_project(self, folder: str, *, only_newest: bool) -> Iterator[Store]:
+        """Yield the stores of a project's folder.
+
+        If the folder's name does not match the project, only its newest session is of interest,
+        because the project may have been renamed since.
+        """
+        entries = list(list_folder(folder))
+        files = (entry.path for entry in entries if entry.name.endswith(".jsonl"))
+        stores = [store for store in map(self.store_of, files) if store]
+        if only_newest:
+            sessions = (store for store in stores if store.live)
+            yield from sorted(sessions, key=lambda store: store.mtime_ns)[-1:]
+            return
+        yield from stores
+        projects = os.path.dirname(folder)
+        for entry in entries:
+            if not entry.name.endswith(".jsonl"):
+                yield from self.stores_in(projects, os.path.join(entry.path, "subagents"))
 
     def is_copy(self, store: Store) -> bool:
         """Return whether the session is a background fork, which starts with its parent's lines."""
@@ -461,8 +463,8 @@ class ClaudeCode(StoreReader):
                 return line.session_kind == "bg"
         return False
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, partial(_Transcript.of, store))
+    def begin(self, store: Store) -> _Transcript:
+        return _Transcript(SessionState(Path(store.path).stem), store.live)
 
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store, title_at, decode)
@@ -481,8 +483,7 @@ class ClaudeCode(StoreReader):
 READER = ClaudeCode()
 
 
-class _Transcript(msgspec.Struct):
-    session: SessionState
+class _Transcript(SessionLines):
     is_live: bool
     """Whether the transcript may contain a main conversation."""
     timestamp: str | None = None
@@ -490,16 +491,12 @@ class _Transcript(msgspec.Struct):
     folder: str = ""
     message: str | None = None
     """The id of the latest message in the main conversation."""
-    titles: dict[str, str] = {}
+    titles: dict[str, str] = msgspec.field(default_factory=dict)
     """The position of the latest title of each kind."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
     """The session's cost in USD according to the latest `cost-state` line."""
     newest_call: CallFinished | None = None
-
-    @classmethod
-    def of(cls, store: Store) -> _Transcript:
-        return cls(SessionState(Path(store.path).stem), store.live)
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         """Yield the calls in the lines, each one once with its largest output count."""
@@ -645,40 +642,6 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
         )
 
 
-def _project_folders(places: Places) -> Iterator[Path]:
-    for folder in agent_folders(places, AGENT):
-        yield folder if folder.name == "projects" else folder / "projects"
-
-
-def _stores_of_project(folder: str) -> Iterator[Store]:
-    for entry in list_folder(folder):
-        if entry.name.endswith(".jsonl"):
-            yield from _store_of(entry.path, live=_is_main(entry.name))
-        elif entry.is_dir():
-            for path in walk(os.path.join(entry.path, "subagents")):
-                if os.path.basename(path).startswith("agent-") and path.endswith(".jsonl"):
-                    yield from _store_of(path, live=False)
-
-
-def _newest_store(folder: str) -> list[Store]:
-    """Return the newest session in a folder whose name does not match the project.
-
-    The project may have been renamed since. Folders of sub-agents are skipped.
-    """
-    paths = (entry.path for entry in list_folder(folder) if _is_main(entry.name))
-    stores = (store for path in paths for store in _store_of(path, live=True))
-    return sorted(stores, key=lambda store: store.mtime_ns)[-1:]
-
-
-def _store_of(path: str, *, live: bool) -> list[Store]:
-    store = store_from_path(AGENT, path, live=live)
-    return [store] if store else []
-
-
-def _is_main(name: str) -> bool:
-    return name.endswith(".jsonl") and not name.startswith("agent-")
-
-
 def _project_name_prefix(path: str) -> str:
     """Return the prefix that the folder names of a project and its subfolders have in common.
 
@@ -686,14 +649,3 @@ def _project_name_prefix(path: str) -> str:
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", path))
     return name[:_LONGEST_SLUG]
-
-
-def _custom_folder_names(places: Places) -> tuple[str, ...]:
-    name = places.variable("CLAUDE_CODE_PROJECT_DIR_NAME")
-    return (name,) if name else ()
-
-
-def _parts_below(folder: Path, path: str) -> tuple[str, ...]:
-    with suppress(ValueError):
-        return Path(path).relative_to(folder).parts
-    return ()

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.contents import ContentEntry, ContentKind, PromptSize, message_parts
-from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
+from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -30,18 +29,19 @@ from sidecar.agents.fields import (
     decode_document,
     decode_file,
     provider_of,
+    reported_usage,
     time_from_ms,
     token_count,
     try_decode_file,
 )
-from sidecar.agents.finding import FileStores, TwoStores, store_from_path, with_size_of
+from sidecar.agents.finding import TwoStores, store_from_path, with_size_of
 from sidecar.agents.places import editor_folders
-from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
+from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
     from sidecar.agents.stores import ContextTrack
+    from sidecar.messages.usage import Usage
 
 
 class _Numbers(CamelRecord):
@@ -55,13 +55,13 @@ class _Numbers(CamelRecord):
     @property
     def usage(self) -> Usage:
         """The usage of the call. Only OpenAI's format includes cached tokens in the input."""
-        parts = (
-            token_count(self.tokens_in),
-            token_count(self.cache_reads),
-            token_count(self.cache_writes),
+        return reported_usage(
+            self.tokens_in,
+            self.tokens_out,
+            self.cache_reads,
+            self.cache_writes,
+            includes_cached=self.api_protocol == "openai",
         )
-        form = usage_from_prompt if self.api_protocol == "openai" else usage_from_parts
-        return form(*parts, 0, token_count(self.tokens_out), 0)
 
 
 class _ModelInfo(CamelRecord):
@@ -116,7 +116,7 @@ class _Item(CamelRecord):
 _numbers = typed.decoder(_Numbers)
 
 
-class Tasks(FileStores):
+class Tasks(DocumentReader):
     """Reads the tasks of an editor extension: Roo Code, Kilo Code, or Cline before version 4."""
 
     agent = ""
@@ -141,8 +141,27 @@ class Tasks(FileStores):
         tasks = Path("globalStorage") / self._extension / "tasks"
         return tuple(str(user / tasks) for user in editor_folders(places, self.agent))
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_parse_task, Path(store.path)))
+    def parse(self, store: Store, data: bytes) -> StoreContents:
+        path, messages = Path(store.path), decode_document(data, list[_Message])
+        models = _read_models(path)
+        session, calls = SessionState(path.parent.name), list[CallFinished]()
+        session.work_in(_folder_of_task(path.parent))
+        for message in messages[:1] + messages[-1:]:
+            session.touch(time_from_ms(message.ts))
+        for message in messages:
+            if message.say == "condense_context" and not message.partial:
+                session.track = _after_summary(session.track, message)
+            numbers, at = message.numbers, time_from_ms(message.ts)
+            if numbers is None:
+                continue
+            usage, (model, provider) = numbers.usage, _model_of_call(message, models)
+            session.model = model
+            session.track = session.track.call(CallSize.of(usage, model))
+            request = f"{session.id}/{int(message.ts or 0)}"
+            calls += session.call(
+                at, usage, request, model, provider, cost_usd=reported_usd(numbers.cost)
+            )
+        return StoreContents(calls, [session.snapshot()])
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
         """Yield the parts of the latest request, whose messages are in a separate file."""
@@ -162,28 +181,6 @@ class Tasks(FileStores):
 class _SentMessage(Record):
     role: str | None = None
     content: msgspec.Raw = msgspec.Raw(b"")
-
-
-def _parse_task(path: Path, data: bytes) -> StoreContents:
-    messages, models = decode_document(data, list[_Message]), _read_models(path)
-    session, calls = SessionState(path.parent.name), list[CallFinished]()
-    session.work_in(_folder_of_task(path.parent))
-    for message in messages[:1] + messages[-1:]:
-        session.touch(time_from_ms(message.ts))
-    for message in messages:
-        if message.say == "condense_context" and not message.partial:
-            session.track = _after_summary(session.track, message)
-        numbers, at = message.numbers, time_from_ms(message.ts)
-        if numbers is None:
-            continue
-        usage, (model, provider) = numbers.usage, _model_of_call(message, models)
-        session.model = model
-        session.track = session.track.call(CallSize.of(usage, model))
-        request = f"{session.id}/{int(message.ts or 0)}"
-        calls += session.call(
-            at, usage, request, model, provider, cost_usd=reported_usd(numbers.cost)
-        )
-    return StoreContents(calls, [session.snapshot()])
 
 
 def reported_usd(cost: Number) -> Decimal | None:
@@ -231,10 +228,8 @@ class _Metrics(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        read, written = token_count(self.cache_read_tokens), token_count(self.cache_write_tokens)
-        return usage_from_prompt(
-            token_count(self.input_tokens), read, written, 0, token_count(self.output_tokens), 0
-        )
+        cached = self.cache_read_tokens, self.cache_write_tokens
+        return reported_usage(self.input_tokens, self.output_tokens, *cached)
 
 
 class _Model(Record):
@@ -284,7 +279,7 @@ class _Manifest(Record):
         return self.cwd or self.workspace_root or ""
 
 
-class ClineSessions(FileStores):
+class ClineSessions(DocumentReader):
     agent = AGENT
     pattern, levels = r"[^/]+/[^/]+\.messages\.json", 2
 
@@ -304,8 +299,35 @@ class ClineSessions(FileStores):
         manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
         return with_size_of(store, manifest) if store and store.live and manifest else store
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_parse_session, store))
+    def parse(self, store: Store, data: bytes) -> StoreContents:
+        """Parse a conversation. If it belongs to a sub-agent, only its calls are returned."""
+        document, manifest = decode_document(data, _File), _read_manifest(store.path)
+        session = SessionState(document.session_id or Path(store.path).parent.name)
+        session.work_in(manifest.folder)
+        session.ended = manifest.ended_at is not None and manifest.status != "running"
+        is_lead = document.agent in (None, _LEAD)
+        session.model, provider = manifest.model, manifest.provider
+        calls = list[CallFinished]()
+        for reply in document.messages or ():
+            usage, at = reply.usage, time_from_ms(reply.ts)
+            session.touch(at)
+            if usage is None:
+                continue
+            if reply.model_info is not None:
+                session.model = reply.model_info.id or session.model
+                provider = reply.model_info.provider or provider
+            session.track = session.track.call(CallSize.of(usage, session.model))
+            calls += session.call(
+                at,
+                usage,
+                reply.id or f"{session.id}/{int(reply.ts or 0)}",
+                session.model,
+                provider,
+                category="main" if is_lead else "subagent",
+                cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
+            )
+        sessions = [session.snapshot()] if is_lead and store.live else []
+        return StoreContents(calls, sessions)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
         tools = dict[str, str]()
@@ -322,37 +344,6 @@ READER = TwoStores(
     Tasks(AGENT, "saoudrizwan.claude-dev"),
     lambda path: not path.endswith(_MESSAGES),
 )
-
-
-def _parse_session(store: Store, data: bytes) -> StoreContents:
-    """Parse a conversation. If it belongs to a sub-agent, only its calls are returned."""
-    document, manifest = decode_document(data, _File), _read_manifest(store.path)
-    session = SessionState(document.session_id or Path(store.path).parent.name)
-    session.work_in(manifest.folder)
-    session.ended = manifest.ended_at is not None and manifest.status != "running"
-    is_lead = document.agent in (None, _LEAD)
-    session.model, provider = manifest.model, manifest.provider
-    calls = list[CallFinished]()
-    for reply in document.messages or ():
-        usage, at = reply.usage, time_from_ms(reply.ts)
-        session.touch(at)
-        if usage is None:
-            continue
-        if reply.model_info is not None:
-            session.model = reply.model_info.id or session.model
-            provider = reply.model_info.provider or provider
-        session.track = session.track.call(CallSize.of(usage, session.model))
-        calls += session.call(
-            at,
-            usage,
-            reply.id or f"{session.id}/{int(reply.ts or 0)}",
-            session.model,
-            provider,
-            category="main" if is_lead else "subagent",
-            cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
-        )
-    sessions = [session.snapshot()] if is_lead and store.live else []
-    return StoreContents(calls, sessions)
 
 
 def _read_manifest(path: str) -> _Manifest:

@@ -13,12 +13,13 @@ pauses.
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,18 +27,11 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.contents import Compaction, Part, PromptSize
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    ReportedLimit,
-    SessionSnapshot,
-    Store,
-    StoreRead,
-)
+from sidecar.agents.events import CallFinished, CallSize, ReportedLimit, SessionSnapshot, Store
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
 from sidecar.agents.file_reading import chunks, last_lines, open_quietly
-from sidecar.agents.finding import FileStores, list_folder
-from sidecar.agents.stores import Lines, SessionState, read_lines, read_records, record_at
+from sidecar.agents.finding import list_folder
+from sidecar.agents.stores import LineReader, Lines, SessionState, read_records, record_at
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -237,9 +231,8 @@ class RolloutState(msgspec.Struct):
         if before is None or any(now < then for now, then in zip(total.parts, before, strict=True)):
             return total.parts
         now, then = total.parts, before
-        return (
-            now[0] - then[0], now[1] - then[1], now[2] - then[2], now[3] - then[3], now[4] - then[4]
-        )  # fmt: skip
+        prompt, cached, written, output, reasoning = map(operator.sub, now, then)
+        return prompt, cached, written, output, reasoning
 
 
 class _Item(Record):
@@ -445,7 +438,7 @@ _LIMITS_WITHIN = 256 << 10
 """The number of bytes at the end of a file in which to look for limits."""
 
 
-class Codex(FileStores):
+class Codex(LineReader):
     agent = AGENT
     inner = _FOLDERS
     pattern = r".*\.jsonl(\.zst)?"
@@ -456,8 +449,9 @@ class Codex(FileStores):
             if path.removesuffix(".zst") not in stores or not path.endswith(".zst"):
                 yield found
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, partial(_Rollout.of, store.path))
+    def begin(self, store: Store) -> _Rollout:
+        session = SessionState("", ended=_FOLDERS[1] in Path(store.path).parts)
+        return _Rollout(_thread_of(store.path), session=session)
 
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store, title_at, entry)
@@ -496,11 +490,6 @@ class _Rollout(RolloutState):
     """The id of the response that contains the latest compaction's summary."""
     awaits_summary: bool = False
     """Whether a summary has been read, but not yet its usage."""
-
-    @classmethod
-    def of(cls, path: str) -> _Rollout:
-        session = SessionState("", ended=_FOLDERS[1] in Path(path).parts)
-        return cls(_thread_of(path), session=session)
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         parent: Parent | None = None

@@ -42,20 +42,20 @@ from sidecar.agents.fields import (
     decode_file,
     parse_time,
     parse_usd,
-    provider_of,
+    reported_usage,
     time_from_ns,
     token_count,
     try_decode_file,
 )
 from sidecar.agents.file_reading import first_lines
 from sidecar.agents.finding import FileStores, TwoStores, store_from_path
-from sidecar.agents.stores import Lines, SessionState, StoreContents, read_lines, read_store
-from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
+from sidecar.agents.stores import LineReader, Lines, SessionState, StoreContents, read_store
 
 if TYPE_CHECKING:
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
+    from sidecar.messages.usage import Usage
 
 AGENT = "continue"
 
@@ -71,7 +71,7 @@ class _Line(CamelRecord):
 _line = typed.decoder(_Line)
 
 
-class ContinueDev(FileStores):
+class ContinueDev(LineReader):
     """Reads the calls of Continue's extensions."""
 
     agent = AGENT
@@ -84,8 +84,8 @@ class ContinueDev(FileStores):
     def store_of(self, path: str) -> Store | None:
         return store_from_path(AGENT, path, live=False)
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, _File)
+    def begin(self, store: Store) -> _File:  # noqa: ARG002
+        return _File()
 
 
 class _File(msgspec.Struct):
@@ -95,19 +95,10 @@ class _File(msgspec.Struct):
         for line in lines.records(_line):
             self.lines += 1
             at = parse_time(line.timestamp)
-            if at is None:
-                continue
-            prompt, output = token_count(line.prompt_tokens), token_count(line.generated_tokens)
-            model = line.model or "unknown"
+            usage = reported_usage(line.prompt_tokens, line.generated_tokens)
             number = b"%d %b" % (self.lines, lines.line)
-            yield CallFinished(
-                at=at,
-                session="",
-                model=model,
-                provider=line.provider or provider_of(model),
-                usage=usage_from_parts(prompt, 0, 0, 0, output, 0),
-                request=blake2b(number, digest_size=12).hexdigest(),
-            )
+            request = blake2b(number, digest_size=12).hexdigest()
+            yield from SessionState("").call(at, usage, request, line.model, line.provider)
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         return ()
@@ -139,10 +130,10 @@ class _MessageUsage(Record):
     @property
     def usage(self) -> Usage:
         cached = self.prompt_tokens_details or _Cached()
-        read, write = token_count(cached.cached_tokens), token_count(cached.cache_write_tokens)
-        reasoning = token_count((self.completion_tokens_details or _Reasoning()).reasoning_tokens)
-        output = token_count(self.completion_tokens)
-        return usage_from_prompt(token_count(self.prompt_tokens), read, write, 0, output, reasoning)
+        read, written = cached.cached_tokens, cached.cache_write_tokens
+        reasoning = (self.completion_tokens_details or _Reasoning()).reasoning_tokens
+        counts = self.prompt_tokens, self.completion_tokens, read, written, reasoning
+        return reported_usage(*counts)
 
 
 class _Message(Record):
@@ -300,16 +291,16 @@ def _read_session(store: Store, state: _State) -> StoreContents:
         newest = document.replies[-1]
         session.track = session.track.call(CallSize.of(newest.usage, newest.model))
     is_first = not state.replies
-    calls = [*_reply_calls(store, document, session, state)]
-    if rest := _call_of_unlisted_usage(store, document, session, state, has_new=bool(calls)):
-        calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
+    calls = [*_reply_calls(document, session, state)]
+    rest = _call_of_unlisted_usage(store, document, session, state, has_new=bool(calls))
+    calls += [msgspec.structs.replace(call, is_unread_past=is_first) for call in rest]
     prompt = token_count((document.usage or _SessionUsage()).prompt_tokens)
     is_settled = prompt <= state.prompt + state.unlisted[0]
     return StoreContents([*reversed(calls)], [session.snapshot()], is_settled=is_settled)
 
 
 def _reply_calls(
-    store: Store, document: _Session, session: SessionState, state: _State
+    document: _Session, session: SessionState, state: _State
 ) -> Iterator[CallFinished]:
     numbered, total = _replies_by_key(document.replies), document.usage or _SessionUsage()
     left = token_count(total.prompt_tokens) - state.prompt - state.unlisted[0]
@@ -321,15 +312,17 @@ def _reply_calls(
             break  # a fork starts with the replies of its parent
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
-        cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
-        call = _make_call(store, session, reply.model or "unknown", usage, key)
-        yield msgspec.structs.replace(call, agent_cost_usd=cost)
+        cost, request = (
+            parse_usd(reply.cost_cents and reply.cost_cents / 100),
+            f"{session.id}/{key}",
+        )
+        yield from session.call(session.at, usage, request, reply.model, agent_cost_usd=cost)
 
 
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
-) -> CallFinished | None:
-    """Return a single call for all new calls without a stored reply. Only their total is known."""
+) -> list[CallFinished]:
+    """Return one call for all new calls without a stored reply. Only their total is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output
@@ -337,10 +330,10 @@ def _call_of_unlisted_usage(
     is_silent = time.time() - store.mtime_ns / 1e9 > _SILENT_SECONDS
     before, output_before = state.unlisted
     if prompt <= before or not (is_over or is_silent):
-        return None
+        return []
     state.unlisted = prompt, output
-    usage = usage_from_parts(prompt - before, 0, 0, 0, max(0, output - output_before), 0)
-    return _make_call(store, session, session.model or "unknown", usage, f"rest/{prompt}")
+    usage = reported_usage(prompt - before, output - output_before)
+    return session.call(session.at, usage, f"{session.id}/rest/{prompt}", session.model)
 
 
 def _replies_by_key(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
@@ -352,20 +345,6 @@ def _replies_by_key(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
             number += 1
         found[f"{tokens}/{number}"] = one
     return found
-
-
-def _make_call(
-    store: Store, session: SessionState, model: str, usage: Usage, key: str
-) -> CallFinished:
-    return CallFinished(
-        at=time_from_ns(store.mtime_ns),
-        session=session.id,
-        model=model,
-        provider=provider_of(model),
-        usage=usage,
-        request=f"{session.id}/{key}",
-        workspace=session.folder or "",
-    )
 
 
 class _Options(CamelRecord):

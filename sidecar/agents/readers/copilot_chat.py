@@ -16,7 +16,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents import mutations
-from sidecar.agents.databases import read_database
+from sidecar.agents.databases import DatabaseState, read_database
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import decode_file, time_from_ms, time_from_ns
 from sidecar.agents.file_reading import LONGEST_LINE, open_quietly
@@ -79,7 +79,7 @@ class CopilotChat(StoreReader):
         kind, path = _kind_of_file(store.path), Path(store.path)
         if kind == _TRACE:
             events_of = partial(spans.trace_events, partial(_project_with_session, path.parents[2]))
-            return read_database(store, state, spans.TraceState, events_of)
+            return read_database(store, state, DatabaseState, events_of)
         if kind == _TRANSCRIPT:
             session = _transcript_session(store)
             return StoreRead(calls=(), sessions=(session,), state=b"", restarted=True)
@@ -175,13 +175,13 @@ class _State(msgspec.Struct):
         """Return the calls of the given turns by id, except for calls that a more accurate store
         covers.
         """
-        session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
+        name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {
             call.request: call
             for turn in turns
             if turn is not None and (self.until is None or (turn.timestamp or 0) < self.until)
-            for call in calls_of(turn, session, self.workspace)
+            for call in calls_of(turn, SessionState(name), self.workspace)
         }
 
     def snapshots(self) -> Iterable[SessionSnapshot]:

@@ -20,16 +20,19 @@ from sidecar.agents.fields import (
     Record,
     credits_to_usd,
     provider_of,
+    reported_usage,
     time_from_ms,
     token_count,
 )
 from sidecar.agents.stores import ContextTrack
 from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
-from sidecar.messages.usage import Usage, usage_from_prompt
 from sidecar.models.catalogue import known_window
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from sidecar.agents.stores import SessionState
+    from sidecar.messages.usage import Usage
 
 AGENT = "copilot-chat"
 PROVIDER = "github-copilot"
@@ -63,8 +66,7 @@ class CallTotals(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        prompt, cached = token_count(self.input_tokens), token_count(self.cached_tokens)
-        return usage_from_prompt(prompt, cached, 0, 0, token_count(self.output_tokens), 0)
+        return reported_usage(self.input_tokens, self.output_tokens, self.cached_tokens)
 
 
 class _Summary(CamelRecord):
@@ -361,21 +363,18 @@ class ContentChat(Chat):
             yield from one.entries(summaries)
 
 
-def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
+def calls_of(request: CopilotTurn, session: SessionState, workspace: str) -> Iterator[CallFinished]:
     """Yield the calls of a turn: one per model if totals are available, otherwise just one."""
-    at = time_from_ms(request.timestamp)
-    parts = _usage_by_model(request)
-    if at is None or request.request_id is None:
+    if request.request_id is None:
         return
     usd = credits_to_usd(request.copilot_credits) if request.copilot_credits else None
-    for number, (model, usage) in enumerate(parts):
-        yield CallFinished(
-            at=at,
-            session=session,
-            model=model or "unknown",
-            provider=request.provider,
-            usage=usage,
-            request=f"{request.request_id}/{number}" if number else request.request_id,
+    for number, (model, usage) in enumerate(_usage_by_model(request)):
+        yield from session.call(
+            time_from_ms(request.timestamp),
+            usage,
+            f"{request.request_id}/{number}" if number else request.request_id,
+            model,
+            request.provider,
             workspace=workspace,
             cost_usd=usd if number == 0 else None,
         )
@@ -385,4 +384,4 @@ def _usage_by_model(request: CopilotTurn) -> Sequence[tuple[str | None, Usage]]:
     totals = [one for one in request.model_totals or () if one is not None]
     if totals:
         return [(one.model or request.model, one.usage) for one in totals]
-    return [(request.model, usage_from_prompt(request.prompt, 0, 0, 0, request.output, 0))]
+    return [(request.model, reported_usage(request.prompt, request.output))]

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import columns, read_only
+from sidecar.agents.databases import DatabaseState, columns, read_only
 from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot
 from sidecar.agents.fields import (
     Number,
     Record,
     credits_to_usd,
     decode_file,
+    reported_usage,
     time_from_ms,
     token_count,
 )
 from sidecar.agents.file_reading import first_lines
 from sidecar.agents.readers.copilot_requests import PROVIDER, CallTotals
-from sidecar.agents.stores import ContextTrack, Lines, SessionState, StoreContents
-from sidecar.messages.usage import Usage, usage_from_prompt
+from sidecar.agents.stores import Lines, SessionLines, SessionState, StoreContents
+from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator
-    from datetime import datetime
 
     from sidecar.agents.vscode import Storage
 
@@ -77,10 +77,9 @@ class _Line(Record, rename="camel"):
 _line = typed.decoder(_Line)
 
 
-class LogState(msgspec.Struct):
+class LogState(SessionLines):
     """What the reader remembers about a debug log between reads."""
 
-    session: SessionState
     workspace: str
     folder: str
     """The folder of the log, which also contains `models.json`."""
@@ -190,7 +189,7 @@ class CallSpan(msgspec.Struct, frozen=True):
     response: str | None
 
 
-def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
+def _read_spans(connection: sqlite3.Connection, after: str | float) -> Iterator[CallSpan]:
     """Yield the calls after a row, or nothing if the tables have an unknown format."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
@@ -210,22 +209,15 @@ def _read_spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan
     )
     for row in rows:
         prompt, cached, output, reasoning = (_whole_number(number) for number in row[4:8])
-        usage = usage_from_prompt(prompt, cached, _whole_number(row[11]), 0, output, reasoning)
+        usage = reported_usage(prompt, output, cached, _whole_number(row[11]), reasoning)
         yield CallSpan(
             row[0], str(row[1]), float(row[2] or 0), str(row[3] or ""), row[9] or row[8], usage,
             _whole_number(row[12]) or None, row[13], str(row[10] or ""), row[14],
         )  # fmt: skip
 
 
-class TraceState(msgspec.Struct):
-    """What the reader remembers about a database of traces between reads."""
-
-    row: int = 0
-    sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
-
-
 def trace_events(
-    project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: TraceState
+    project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: DatabaseState
 ) -> StoreContents:
     """Read the calls after the last known row, or all calls if the database was replaced.
 
@@ -235,40 +227,33 @@ def trace_events(
         state: The reader's state, which is updated.
     """
     newest = connection.execute("SELECT max(rowid) FROM spans").fetchone()[0] or 0
-    if newest < state.row:
-        state.row, state.sessions = 0, {}
+    if newest < float(state.at or 0):
+        state.at, state.sessions = None, {}
     project = lru_cache(project_of)
     calls: list[CallFinished] = []
-    for span in _read_spans(connection, state.row):
+    for span in _read_spans(connection, state.at or 0):
         name, at = span.parent or span.session, time_from_ms(span.at_ms)
+        session = state.sessions.get(name) or SessionState(name, rank=TRACE_RANK)
         if not span.parent and span.usage.prompt_tokens and not _is_aside(span.name):
-            track = ContextTrack(newest=CallSize.of(span.usage, span.model))
-            before = state.sessions.get(name)
-            session = SessionState(name, model=span.model, track=track, rank=TRACE_RANK)
-            session.began = before.began if before else None
+            session.model = span.model
+            session.track = session.track.call(CallSize.of(span.usage, span.model))
             session.touch(at)
             session.work_in("\n".join(project(name).named_folders))
             state.sessions[name] = session
-        if at is not None:
-            calls.append(_call_of_span(span, name, at, project(name).workspace))
-    state.row = newest
+        calls += session.call(
+            at,
+            span.usage,
+            span.id,
+            span.model,
+            PROVIDER,
+            workspace=project(name).workspace,
+            category="subagent" if span.parent else "main",
+            cost_usd=credits_to_usd(span.nano / _NANO) if span.nano else None,
+            telemetry_id=span.response,
+        )
+    state.at = newest
     sessions = [session.snapshot() for session in state.sessions.values()]
     return StoreContents(calls, sessions)
-
-
-def _call_of_span(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFinished:
-    return CallFinished(
-        at=at,
-        session=session,
-        model=span.model or "unknown",
-        provider=PROVIDER,
-        usage=span.usage,
-        request=span.id,
-        telemetry_id=span.response,
-        workspace=workspace,
-        category="subagent" if span.parent else "main",
-        cost_usd=credits_to_usd(span.nano / _NANO) if span.nano else None,
-    )
 
 
 def traced_since(path: str, session: str) -> float | None:

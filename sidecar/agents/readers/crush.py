@@ -21,20 +21,17 @@ from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
     column_text,
-    column_tokens,
-    columns,
+    column_time,
     read_only,
     rows,
 )
 from sidecar.agents.events import CallFinished, CallSize
-from sidecar.agents.fields import Record, decode_file, provider_of, time_from_ms
+from sidecar.agents.fields import Record, decode_file, reported_usage, token_count
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import ContextTrack, SessionState
-from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:
     import sqlite3
-    from datetime import datetime
 
     from sidecar.agents.places import Places
 
@@ -58,16 +55,10 @@ def _databases_in_list(path: str, _mtime_ns: int) -> tuple[Path, ...]:
     return tuple(Path(folder) / "crush.db" for folder in folders)
 
 
-def _newest_model(connection: sqlite3.Connection, session: str) -> tuple[str | None, str]:
-    if not {"model", "provider", "session_id", "created_at"} <= columns(connection, "messages"):
-        return None, ""
-    row = connection.execute(
-        "SELECT model, provider FROM messages WHERE session_id = ? AND model IS NOT NULL"
-        " AND model != '' ORDER BY created_at DESC LIMIT 1",
-        (session,),
-    ).fetchone()
-    model = column_text(row[0]) if row else None
-    return (model, column_text(row[1]) or provider_of(model)) if model else (None, "")
+def _newest_model(connection: sqlite3.Connection, session: str) -> tuple[str | None, str | None]:
+    newest = "session_id = ? AND model != '' ORDER BY created_at DESC LIMIT 1"
+    row = next(rows(connection, "messages", newest, session), {})
+    return column_text(row.get("model")), column_text(row.get("provider"))
 
 
 def _folder_of_database(path: str) -> str:
@@ -94,30 +85,26 @@ class Crush(OneDatabase):
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterator[CallFinished]:
         folder, since = _folder_of_database(path), state.at
-        if not {"id", "updated_at"} <= columns(connection, self.table):
-            return
         for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
             state.advance(row["updated_at"])
-            name, parent = column_text(row["id"]), column_text(row.get("parent_session_id"))
+            name, parent = column_text(row.get("id")), column_text(row.get("parent_session_id"))
             if name is None:
                 continue
             model, provider = _newest_model(connection, name)
+            session, cost = _make_session(name, folder, row, model), row.get("cost")
             if not parent:
-                state.sessions[name] = _make_session(name, folder, row, model)
-            at, cost = _time_of(row.get("created_at") or row["updated_at"]), row.get("cost")
-            if at is None or not isinstance(cost, int | float) or cost <= 0:
-                continue
-            yield CallFinished(
-                at=at,
-                session=parent or name,
-                model=model or "unknown",
-                provider=provider,
-                usage=usage_from_parts(0, 0, 0, 0, 0, 0),
-                request=name,
-                workspace=folder,
-                category="subagent" if parent else "main",
-                cost_usd=Decimal(repr(cost)),
-            )
+                state.sessions[name] = session
+            if isinstance(cost, int | float) and cost > 0:
+                yield from session.call(
+                    session.began or session.at,
+                    reported_usage(0, 0),
+                    name,
+                    model,
+                    provider,
+                    session=parent or name,
+                    category="subagent" if parent else "main",
+                    cost_usd=Decimal(repr(cost)),
+                )
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
         """Yield the parts of a session since its summary, after an estimate of the system prompt.
@@ -138,9 +125,9 @@ class Crush(OneDatabase):
                 kind = "summary"
             parts += _content_parts(str(message.get("parts") or "[]"), kind)
             counted = len(parts) if is_reply else counted
-        tokens = column_tokens(row.get("prompt_tokens"))
+        tokens = token_count(row.get("prompt_tokens"))
         if tokens:
-            tokens += column_tokens(row.get("completion_tokens"))
+            tokens += token_count(row.get("completion_tokens"))
             yield system_prompt_size(tokens, parts[:counted])
         yield from parts
 
@@ -181,21 +168,12 @@ def _content_parts(message: str, kind: ContentKind) -> Iterator[Part]:
 
 
 def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:
-    prompt, output = (
-        column_tokens(row.get("prompt_tokens")),
-        column_tokens(row.get("completion_tokens")),
-    )
-    track = ContextTrack().call(CallSize(prompt, output, model))
-    if not prompt and row.get("summary_message_id"):
+    size = reported_usage(row.get("prompt_tokens"), row.get("completion_tokens"))
+    track = ContextTrack().call(CallSize.of(size, model))
+    if not size.prompt_tokens and row.get("summary_message_id"):
         track = track.compaction()
-    session = SessionState(name, at=_time_of(row["updated_at"]), model=model, track=track)
-    session.began = _time_of(row.get("created_at"))
+    session = SessionState(name, at=column_time(row["updated_at"]), model=model, track=track)
+    session.began = column_time(row.get("created_at"))
     session.work_in(folder)
     session.title_at = name if row.get("title") else None
     return session
-
-
-def _time_of(value: object) -> datetime | None:
-    if not isinstance(value, int | float):
-        return None
-    return time_from_ms(value if value > 1e11 else value * 1000)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +19,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    SessionSnapshot,
-    Store,
-    StoreRead,
-    StoreReader,
-)
+from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -34,28 +27,28 @@ from sidecar.agents.fields import (
     decode_document,
     decode_file,
     parse_iso_time,
+    reported_usage,
 )
-from sidecar.agents.finding import list_folder, store_from_path, walk
-from sidecar.agents.places import agent_folders
+from sidecar.agents.finding import list_folder, store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
+    LineReader,
     Lines,
+    SessionLines,
     SessionState,
     StartOverError,
     StoreContents,
     read_document,
-    read_lines,
     read_records,
     record_at,
 )
-from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
+    from sidecar.messages.usage import Usage
 
 AGENT = "gemini-cli"
-_SUFFIXES = (".jsonl", ".json")
 _KEPT = 50
 """The number of messages to keep between reads. After a longer rewind, the file is read again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
@@ -75,9 +68,8 @@ class _Tokens(Record):
     def usage(self) -> Usage:
         thoughts = self.thoughts or 0
         prompt = (self.input or 0) + (self.tool or 0)
-        return usage_from_prompt(
-            prompt, self.cached or 0, 0, 0, (self.output or 0) + thoughts, thoughts
-        )
+        output = (self.output or 0) + thoughts
+        return reported_usage(prompt, output, self.cached, reasoning=thoughts)
 
 
 class _Message(CamelRecord):
@@ -128,30 +120,27 @@ class _Line(_Message):
 _line = typed.decoder(_Line)
 
 
-class GeminiCli(StoreReader):
+class GeminiCli(LineReader):
     agent = AGENT
-
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / "tmp") for home in agent_folders(places, AGENT))
+    inner = ("tmp",)
+    pattern = r"[^/]+/chats/(.*/)?[^/]*\.jsonl?"
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
-        for folder in self.folders(places):
+        for folder in self.searched_folders(places):
             for project in list_folder(folder):
                 if roots is None or roots.contains(_folder_of_project(project.path)):
-                    yield from _stores_of_project(project.path)
+                    yield from self.stores_in(folder, os.path.join(project.path, "chats"))
 
-    def store_at(self, places: Places, path: str) -> Store | None:
-        for folder in self.folders(places):
-            parts = path.removeprefix(folder + os.sep).split(os.sep)
-            if path.startswith(folder + os.sep) and parts[1:2] == ["chats"]:
-                live = len(parts) == 3
-                return store_from_path(AGENT, path, live=live) if path.endswith(_SUFFIXES) else None
-        return None
+    def store_of(self, path: str) -> Store | None:
+        is_main = os.path.basename(os.path.dirname(path)) == "chats"
+        return store_from_path(AGENT, path, live=is_main)
+
+    def begin(self, store: Store) -> _Log:
+        return _Log.of(store)
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        if store.path.endswith(".json"):
-            return read_document(store, partial(_events_of, store))
-        return read_lines(store, state, partial(_Log.of, store))
+        is_document = store.path.endswith(".json")
+        return read_document(store, _events_of) if is_document else super().read(store, state)
 
     def title(self, store: Store, title_at: str) -> str | None:
         if store.path.endswith(".json"):
@@ -234,13 +223,12 @@ def _current_messages(path: str) -> list[_ContentMessage]:
     return list(messages.values())
 
 
-class _Log(msgspec.Struct):
-    session: SessionState
+class _Log(SessionLines):
     workspace: str
     is_subagent: bool
     first: str | None = None
     """The id of the first message."""
-    messages: list[tuple[str, CallSize | None]] = []
+    messages: list[tuple[str, CallSize | None]] = msgspec.field(default_factory=list)
     """The id and call size of the latest messages."""
     has_older: bool = False
     """Whether older messages were dropped from `messages`."""
@@ -265,7 +253,7 @@ class _Log(msgspec.Struct):
     def snapshots(self) -> Iterable[SessionSnapshot]:
         self.has_older = self.has_older or len(self.messages) > _KEPT
         del self.messages[:-_KEPT]
-        return () if self.is_subagent else (self.session.snapshot(),)
+        return () if self.is_subagent else super().snapshots()
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
         """Apply changes to the session's fields. Returns the messages if they were changed."""
@@ -377,14 +365,6 @@ def _events_of(store: Store, data: bytes) -> StoreContents:
     calls = [*log.calls(log.apply_fields(fields))]
     log.session.title_at = "summary" if fields.summary else None
     return StoreContents(calls, log.snapshots())
-
-
-def _stores_of_project(folder: str) -> Iterator[Store]:
-    chats = os.path.join(folder, "chats")
-    for path in walk(chats):
-        store = store_from_path(AGENT, path, live=os.path.dirname(path) == chats)
-        if store is not None and path.endswith(_SUFFIXES):
-            yield store
 
 
 def _parent_of(path: Path) -> tuple[Path, str]:

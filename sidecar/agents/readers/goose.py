@@ -18,32 +18,25 @@ from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
     column_text,
-    column_tokens,
+    column_time,
     read_only,
     rows,
 )
 from sidecar.agents.events import CallFinished, CallSize
-from sidecar.agents.fields import (
-    CamelRecord,
-    Record,
-    parse_iso_time,
-    parse_usd,
-    provider_of,
-    time_from_ms,
-)
+from sidecar.agents.fields import CamelRecord, Record, parse_usd, reported_usage, token_count
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import ContextTrack, SessionState
-from sidecar.messages.usage import usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
     import sqlite3
-    from datetime import datetime
     from pathlib import Path
 
     from sidecar.agents.places import Places
+    from sidecar.messages.usage import Usage
 
 AGENT = "goose"
 _LEDGER = "usage_ledger"
+_NOTHING = reported_usage(0, 0)
 
 
 class _Config(Record):
@@ -56,12 +49,6 @@ def _parse_config(row: dict[str, Any]) -> _Config:
         return typed.decode(row.get("model_config_json") or "{}", _Config)
     except msgspec.DecodeError:
         return _Config()
-
-
-def _time_of(value: object) -> datetime | None:
-    if isinstance(value, int | float):
-        return time_from_ms(value if value > 1e11 else value * 1000)
-    return parse_iso_time(value if isinstance(value, str) else None)
 
 
 class Goose(OneDatabase):
@@ -83,27 +70,26 @@ class Goose(OneDatabase):
         for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
             state.advance(row.get("updated_at"))
             name = str(row["id"])
-            state.sessions[name] = self._make_session(name, row)
-            requests = list(rows(connection, _LEDGER, "session_id = ?", row["id"]))
-            calls = (
-                [_call_of_request(row, one) for one in requests]
-                if requests
-                else [_call_of_session(row)]
-            )
-            yield from filter(None, calls)
+            session = state.sessions[name] = self._make_session(name, row)
+            provider = column_text(row.get("provider_name"))
+            requests = [*rows(connection, _LEDGER, "session_id = ?", row["id"])]
+            for request in requests:
+                yield from _call_of_request(session, provider, request)
+            if not requests:  # older databases contain only totals
+                numbers = row.get("accumulated_input_tokens"), row.get("accumulated_output_tokens")
+                usage = reported_usage(*numbers)
+                yield from session.call(session.at, usage, name, session.model, provider)
 
     def _make_session(self, name: str, row: dict[str, Any]) -> SessionState:
         config = _parse_config(row)
-        prompt, output = (
-            column_tokens(row.get("input_tokens")),
-            column_tokens(row.get("output_tokens")),
+        prompt, output, total = (
+            token_count(row.get(f"{name}_tokens")) for name in ("input", "output", "total")
         )
-        total = column_tokens(row.get("total_tokens"))
         reading = CallSize(prompt or total, output if prompt else 0, config.model_name)
         session = SessionState(
             name,
-            began=_time_of(row.get("created_at")),
-            at=_time_of(row.get("updated_at")),
+            began=column_time(row.get("created_at")),
+            at=column_time(row.get("updated_at")),
             model=config.model_name,
             track=ContextTrack().call(reading),
             window=config.context_limit,
@@ -119,8 +105,8 @@ class Goose(OneDatabase):
         """
         with read_only(path) as connection:
             requests = [*rows(connection, _LEDGER, "session_id = ? ORDER BY id", session)]
-            calls = (_call_of_request({"id": session, "updated_at": 0}, one) for one in requests)
-            sizes = iter([one.usage.prompt_tokens for one in calls if one])
+            usages = map(_usage_of_request, requests)
+            sizes = iter([one.prompt_tokens for one in usages if one != _NOTHING])
             tools, entries, counted = dict[str, str](), list[ContentEntry](), 0
             for row in rows(connection, "messages", "session_id = ? ORDER BY id", session):
                 kind: ContentKind = "assistant" if row.get("role") == "assistant" else "user"
@@ -175,46 +161,29 @@ def _content_parts(content: str, kind: ContentKind, tools: dict[str, str]) -> It
             yield Part(kind, block.thinking)
 
 
-def _call_of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | None:
-    at = _time_of(row.get("created_at") or row.get("timestamp") or session.get("updated_at"))
-    prompt, output = column_tokens(row.get("input_tokens")), column_tokens(row.get("output_tokens"))
-    read = column_tokens(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))
-    write = column_tokens(row.get("cache_write_tokens") or row.get("cache_write_input_tokens"))
-    if at is None or not prompt + read + write + output:
-        return None
-    model, amount = str(row.get("model") or "unknown"), row.get("cost")
+def _usage_of_request(row: dict[str, Any]) -> Usage:
+    prompt, output = token_count(row.get("input_tokens")), row.get("output_tokens")
+    read = token_count(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))
+    written = token_count(row.get("cache_write_tokens") or row.get("cache_write_input_tokens"))
+    includes_cached = prompt >= read + written
+    return reported_usage(prompt, output, read, written, includes_cached=includes_cached)
+
+
+def _call_of_request(
+    session: SessionState, provider: str | None, row: dict[str, Any]
+) -> list[CallFinished]:
+    at = column_time(row.get("created_at") or row.get("timestamp")) or session.at
+    amount, is_summary = row.get("cost"), row.get("compaction") or row.get("is_compaction")
     cost = parse_usd(amount) if isinstance(amount, int | float) else None
     # Costs from any other source are based on Goose's own price list.
     is_billed = row.get("cost_source") == "provider"
-    form = usage_from_prompt if prompt >= read + write else usage_from_parts
-    return CallFinished(
-        at=at,
-        session=str(session["id"]),
-        model=model,
-        provider=str(row.get("provider") or session.get("provider_name") or provider_of(model)),
-        usage=form(prompt, read, write, 0, output, 0),
-        request=f"{session['id']}/{row.get('id') or row.get('rowid') or at.isoformat()}",
-        workspace=str(session.get("working_dir") or ""),
-        category="summary" if row.get("compaction") or row.get("is_compaction") else "main",
+    return session.call(
+        at,
+        _usage_of_request(row),
+        f"{session.id}/{row.get('id') or row.get('rowid') or at}",
+        column_text(row.get("model")),
+        column_text(row.get("provider")) or provider,
+        category="summary" if is_summary else "main",
         cost_usd=cost if is_billed else None,
         agent_cost_usd=None if is_billed else cost,
-    )
-
-
-def _call_of_session(row: dict[str, Any]) -> CallFinished | None:
-    """Combine all calls of a session, because older databases contain only totals."""
-    at = _time_of(row.get("updated_at"))
-    prompt = column_tokens(row.get("accumulated_input_tokens"))
-    output = column_tokens(row.get("accumulated_output_tokens"))
-    if at is None or not prompt + output:
-        return None
-    model = _parse_config(row).model_name or "unknown"
-    return CallFinished(
-        at=at,
-        session=str(row["id"]),
-        model=model,
-        provider=str(row.get("provider_name") or provider_of(model)),
-        usage=usage_from_parts(prompt, 0, 0, 0, output, 0),
-        request=str(row["id"]),
-        workspace=str(row.get("working_dir") or ""),
     )

@@ -9,12 +9,12 @@ import os
 
 from sidecar.agents.finding import TwoStores
 from sidecar.agents.readers.cline import Tasks
-from sidecar.agents.readers.opencode import OpenCode
+from sidecar.agents.readers.opencode import opencode_reader
 
 AGENT = "kilo-code"
 
 READER = TwoStores(
-    OpenCode(AGENT, files="kilo"),
+    opencode_reader(AGENT, "kilo"),
     Tasks(AGENT, "kilocode.kilo-code", has_repository=True),
     lambda path: f"{os.sep}tasks{os.sep}" in path,
 )

@@ -6,8 +6,7 @@ CLI starts anew after a compaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,20 +15,20 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.contents import ContentEntry, Part, PromptSize, message_parts
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    SessionSnapshot,
-    Store,
-    StoreRead,
+from sidecar.agents.events import CallFinished, CallSize, Store
+from sidecar.agents.fields import (
+    Record,
+    TokenCount,
+    reported_usage,
+    time_from_ms,
+    try_decode_file,
 )
-from sidecar.agents.fields import Record, TokenCount, time_from_ms, try_decode_file
-from sidecar.agents.finding import FileStores
-from sidecar.agents.stores import Lines, SessionState, read_lines, read_records
-from sidecar.messages.usage import Usage, usage_from_parts
+from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from sidecar.messages.usage import Usage
 
 AGENT = "kimi-cli"
 PROVIDER = "moonshotai"
@@ -45,8 +44,8 @@ class _Tokens(Record):
 
     @property
     def usage(self) -> Usage:
-        read, write = self.input_cache_read or 0, self.input_cache_creation or 0
-        return usage_from_parts(self.input_other or 0, read, write, 0, self.output or 0, 0)
+        cached = self.input_cache_read, self.input_cache_creation
+        return reported_usage(self.input_other, self.output, *cached, includes_cached=False)
 
 
 class _Payload(Record):
@@ -88,13 +87,16 @@ class _Known(Record):
 _entry = typed.decoder(_Entry)
 
 
-class KimiCli(FileStores):
+class KimiCli(LineReader):
     agent = AGENT
     inner = ("sessions",)
     pattern = r".*wire\.jsonl"
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, partial(_Wire.of, Path(store.path).parent))
+    def begin(self, store: Store) -> _Wire:
+        folder = Path(store.path).parent
+        session, known = SessionState(folder.name), _folder_of_session(folder)
+        session.work_in(known or f"md5:{folder.parent.name}")
+        return _Wire(session, known or "")
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
         tools, before = dict[str, str](), 0
@@ -147,15 +149,8 @@ def _parts_of_line(line: _ContextLine, tools: dict[str, str]) -> Iterator[Part]:
             yield Part("call", function.arguments, function.name or "")
 
 
-class _Wire(msgspec.Struct):
-    session: SessionState
+class _Wire(SessionLines):
     workspace: str
-
-    @classmethod
-    def of(cls, folder: Path) -> _Wire:
-        session, known = SessionState(folder.name), _folder_of_session(folder)
-        session.work_in(known or f"md5:{folder.parent.name}")
-        return cls(session, known or "")
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -168,9 +163,6 @@ class _Wire(msgspec.Struct):
             elif entry.status is not None:
                 self._measure(entry.status)
                 yield from self._calls_of_status(entry, entry.status)
-
-    def snapshots(self) -> Iterable[SessionSnapshot]:
-        return (self.session.snapshot(),)
 
     def _measure(self, status: _Payload) -> None:
         session = self.session

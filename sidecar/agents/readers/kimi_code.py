@@ -8,7 +8,6 @@ The agent `main` is the main conversation. The session's folder and title are in
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,31 +15,26 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    SessionSnapshot,
-    Store,
-    StoreRead,
-)
+from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
     TokenCount,
     provider_of,
+    reported_usage,
     time_from_ms,
     try_decode_file,
     try_decode_toml,
 )
-from sidecar.agents.finding import FileStores, store_from_path, with_size_of
-from sidecar.agents.stores import Lines, SessionState, read_lines, read_records
-from sidecar.messages.usage import Usage, usage_from_parts
+from sidecar.agents.finding import store_from_path, with_size_of
+from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
+    from sidecar.messages.usage import Usage
 
 AGENT = "kimi-code"
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"
@@ -54,8 +48,8 @@ class _Tokens(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        read, write = self.input_cache_read or 0, self.input_cache_creation or 0
-        return usage_from_parts(self.input_other or 0, read, write, 0, self.output or 0, 0)
+        cached = self.input_cache_read, self.input_cache_creation
+        return reported_usage(self.input_other, self.output, *cached, includes_cached=False)
 
 
 class _Line(CamelRecord):
@@ -93,7 +87,7 @@ class _Config(Record):
 _line = typed.decoder(_Line)
 
 
-class KimiCode(FileStores):
+class KimiCode(LineReader):
     agent = AGENT
     inner = ("sessions",)
     pattern = r".*wire\.jsonl"
@@ -115,10 +109,9 @@ class KimiCode(FileStores):
     def is_copy(self, store: Store) -> bool:
         return _read_session_info(store.path).forked_from is not None
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        name = _session_folder(store.path).name
-        new = partial(_Wire, SessionState(name), store.path, is_subagent=not store.live)
-        return read_lines(store, state, new)
+    def begin(self, store: Store) -> _Wire:
+        session = SessionState(_session_folder(store.path).name)
+        return _Wire(session, store.path, is_subagent=not store.live)
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         return _read_session_info(store.path).own_title
@@ -199,8 +192,7 @@ def _content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Cont
         yield Part("summary", line.context_summary)
 
 
-class _Wire(msgspec.Struct):
-    session: SessionState
+class _Wire(SessionLines):
     path: str
     is_subagent: bool
     provider: str | None = None

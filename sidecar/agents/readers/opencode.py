@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.contents import Compaction, Part, PromptSize
-from sidecar.agents.databases import columns, read_database, read_only
-from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead, StoreReader
+from sidecar.agents.databases import OneDatabase, columns, read_database, read_only
+from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -31,21 +31,15 @@ from sidecar.agents.fields import (
     decode_document,
     decode_file,
     parse_usd,
+    reported_usage,
     time_from_ms,
     token_count,
     try_decode_file,
 )
 from sidecar.agents.file_reading import open_quietly
-from sidecar.agents.finding import (
-    database_files,
-    database_store,
-    list_folder,
-    store_from_path,
-    walk,
-)
+from sidecar.agents.finding import TwoStores, list_folder, store_from_path
 from sidecar.agents.places import agent_folders, database_by_variable
-from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.messages.usage import Usage, usage_from_parts
+from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 
 if TYPE_CHECKING:
     import sqlite3
@@ -53,7 +47,7 @@ if TYPE_CHECKING:
     from sidecar.agents.contents import ContentEntry
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.messages.usage import Usage
 
 
 class _Cache(Record):
@@ -72,8 +66,8 @@ class _Tokens(Record):
     def usage(self) -> Usage:
         cache, reasoning = self.cache or _Cache(), token_count(self.reasoning)
         output = token_count(self.output) + reasoning
-        read, write = token_count(cache.read), token_count(cache.write)
-        return usage_from_parts(token_count(self.input), read, write, 0, output, reasoning)
+        counts = self.input, output, cache.read, cache.write, reasoning
+        return reported_usage(*counts, includes_cached=False)
 
 
 class _Time(Record):
@@ -123,25 +117,22 @@ class OpenCodeMessage(Record):
         model = self.model if isinstance(self.model, _Model) else _Model()
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
-    def call(self, session: str, folder: str, child: bool) -> CallFinished | None:
-        """Return the call of a message, or None if the message is incomplete."""
+    def calls(self, session: str, folder: str | None, *, is_child: bool) -> list[CallFinished]:
+        """Return the call of a message, or nothing if the message is incomplete."""
         time = self.time or _Time()
-        at = time_from_ms(time.created)
-        if self.tokens is None or at is None or not time.completed:
-            return None
+        if self.tokens is None or not time.completed:
+            return []
         usage = self.tokens.usage
         model, provider = self.named
         kept = f"{int(time.created or 0)} {model} {msgspec.structs.astuple(usage)}"
-        return CallFinished(
-            at=at,
-            session=session,
-            model=model,
-            provider=provider,
-            usage=usage,
-            request=blake2b(kept.encode(), digest_size=12).hexdigest(),
-            workspace=folder,
+        return SessionState(session, folder=folder).call(
+            time_from_ms(time.created),
+            usage,
+            blake2b(kept.encode(), digest_size=12).hexdigest(),
+            model,
+            provider,
+            category="subagent" if is_child else "summary" if self.is_summary else "main",
             agent_cost_usd=parse_usd(self.cost),
-            category="subagent" if child else "summary" if self.is_summary else "main",
         )
 
 
@@ -248,7 +239,6 @@ def _read_settings(path: str, _mtime_ns: int) -> _Settings:
         return _Settings()
 
 
-_SESSIONS, _MESSAGES = os.path.join("storage", "session"), os.path.join("storage", "message")
 _NEWEST = 50
 _COMPACTIONS = ("compaction", "summary")
 
@@ -285,89 +275,38 @@ class _SessionFile(CamelRecord):
     time: _SessionTime | None = None
 
 
-class OpenCode(StoreReader):
-    """Reads the sessions of opencode or Kilo Code."""
+class _Databases(OneDatabase):
+    """Reads the databases of opencode or Kilo Code."""
 
-    def __init__(self, agent: str, files: str | None = None) -> None:
-        """Create a reader.
+    agent = ""
 
-        Args:
-            agent: The agent's name.
-            files: The prefix of the database file names. Defaults to the agent's name.
-        """
-        self._agent, self._files = agent, files or agent
+    def __init__(self, agent: str, files: str) -> None:
+        self.agent, self._files = agent, files
 
-    @property
-    def agent(self) -> str:
-        return self._agent
-
-    def folders(self, places: Places) -> tuple[str, ...]:
-        homes = self._homes(places)
+    def paths(self, places: Places) -> tuple[Path, ...]:
         # Watch the default database even if it does not exist yet, so the first session is noticed.
-        databases = [os.path.join(home, f"{self._files}.db") for home in homes]
-        databases += [path for home in homes for path in self._find_databases(places, home)]
-        files = (os.path.join(home, part) for home in homes for part in (_SESSIONS, _MESSAGES))
-        return tuple(
-            dict.fromkeys((*(file for path in databases for file in database_files(path)), *files))
-        )
-
-    def _homes(self, places: Places) -> tuple[str, ...]:
-        found = [str(home) for home in agent_folders(places, self.agent)]
+        homes = agent_folders(places, self.agent)
+        paths = [home / f"{self._files}.db" for home in homes]
+        entries = (entry for home in homes for entry in list_folder(home))
+        paths += [Path(one.path) for one in entries if self._is_database(one.name)]
         own = database_by_variable(places, self.agent)
-        return tuple(dict.fromkeys([*found, str(own.parent)] if own else found))
+        return tuple(dict.fromkeys([*paths, own] if own else paths))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
-        for home in self._homes(places):
-            for path in self._find_databases(places, home):
-                found = database_store(self.agent, path)
-                if found is not None:
-                    yield found
-            for part in (_SESSIONS, _MESSAGES):
-                for path in walk(os.path.join(home, part)):
-                    store = store_from_path(self.agent, path, live=part == _SESSIONS)
-                    if store is not None and path.endswith(".json"):
-                        yield store
-
-    def store_at(self, places: Places, path: str) -> Store | None:
-        path = path.removesuffix("-wal").removesuffix("-shm")
-        if self._is_database(places, path):
-            return database_store(self.agent, path)
-        for home in self._homes(places):
-            for part in (_SESSIONS, _MESSAGES):
-                if path.startswith(os.path.join(home, part) + os.sep) and path.endswith(".json"):
-                    return store_from_path(self.agent, path, live=part == _SESSIONS)
-        return None
+    def _is_database(self, name: str) -> bool:
+        return name.startswith(self._files) and name.endswith(".db")
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        if not store.path.endswith(".json"):
-            return read_database(store, state, _State, self._events_of_rows)
-        if store.live:
-            return read_document(store, partial(_events_of_session, store.path))
-        return read_document(store, self._events_of_message)
+        return read_database(store, state, _State, self._events_of_rows)
 
     def title(self, store: Store, title_at: str) -> str | None:
         return _read_titles(store).get(title_at)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        if not path.endswith(".json"):
-            with read_only(path) as connection:
-                yield from _read_contents(connection, session)
+        with read_only(path) as connection:
+            yield from _read_contents(connection, session)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         return own_window(places, self.agent, session.cwd or "", session.model or "")
-
-    def _find_databases(self, places: Places, home: str) -> list[str]:
-        paths = (entry.path for entry in list_folder(home))
-        return [path for path in paths if self._is_database(places, path)]
-
-    def _is_database(self, places: Places, path: str) -> bool:
-        own = database_by_variable(places, self.agent)
-        if own and path == str(own):
-            return True
-        folder, name = os.path.split(path)
-        return (
-            folder in self._homes(places) and name.startswith(self._files) and name.endswith(".db")
-        )
 
     def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
         """Return the completed calls in all changed messages, and the changed sessions.
@@ -391,7 +330,9 @@ class OpenCode(StoreReader):
                 except msgspec.DecodeError:
                     skipped += 1
                     continue
-                calls += self._calls_of_message(message, name, row)
+                parent, folder = (row.parent, row.folder) if row else (None, None)
+                folder = folder if row or not message.path else message.path.cwd
+                calls += message.calls(parent or name, folder, is_child=parent is not None)
         known = state.sessions
         state.sessions = {row.id: row.updated for row in rows.values() if row.parent is None}
         is_whole = not known or not known.keys() <= state.sessions.keys()
@@ -401,24 +342,48 @@ class OpenCode(StoreReader):
         sessions = [session.snapshot() for session in measured]
         return StoreContents(calls, sessions, skipped, is_whole)
 
-    def _events_of_message(self, data: bytes) -> StoreContents:
+
+class _Files(DocumentReader):
+    """Reads the files of opencode before version 1.2."""
+
+    agent = ""
+    inner = ("storage/session", "storage/message")
+    pattern = r".*\.json"
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+
+    def store_of(self, path: str) -> Store | None:
+        is_session = os.path.join("storage", "session", "") in path
+        return store_from_path(self.agent, path, live=is_session)
+
+    def parse(self, store: Store, data: bytes) -> StoreContents:
+        if store.live:
+            return _events_of_session(store, data)
         message = decode_document(data, OpenCodeMessage)
         if message.role != "assistant":
             return StoreContents()
-        return StoreContents(self._calls_of_message(message, message.session_id or "", None))
+        folder = message.path.cwd if message.path else None
+        return StoreContents(message.calls(message.session_id or "", folder, is_child=False))
 
-    def _calls_of_message(
-        self, message: OpenCodeMessage, session: str, row: _Row | None
-    ) -> Iterator[CallFinished]:
-        folder = row.folder if row else (message.path or MessagePath()).cwd
-        parent = row.parent if row else None
-        is_child = parent is not None
-        call = message.call(parent or session, folder or "", is_child)
-        if call is not None:
-            yield call
+    def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
+        return decode_file(store.path, _SessionFile).title
+
+    def window(self, places: Places, session: StoredSession) -> int | None:
+        return own_window(places, self.agent, session.cwd or "", session.model or "")
 
 
-READER = OpenCode("opencode")
+def opencode_reader(agent: str, files: str) -> TwoStores:
+    """Return the reader of opencode or Kilo Code.
+
+    Args:
+        agent: The agent's name.
+        files: The prefix of the names of the databases.
+    """
+    return TwoStores(_Databases(agent, files), _Files(agent), lambda path: path.endswith(".json"))
+
+
+READER = opencode_reader("opencode", "opencode")
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
@@ -442,9 +407,6 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
 
 @lru_cache(maxsize=8)
 def _read_titles(store: Store) -> dict[str, str]:
-    if store.path.endswith(".json"):
-        session = decode_file(store.path, _SessionFile)
-        return {session.id: session.title} if session.id and session.title else {}
     with read_only(store.path) as connection:
         rows = _read_sessions(connection)
     return {row.id: row.title for row in rows.values() if row.title}
@@ -592,13 +554,13 @@ def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
     return int(row[0] or 0)
 
 
-def _events_of_session(path: str, data: bytes) -> StoreContents:
+def _events_of_session(store: Store, data: bytes) -> StoreContents:
     file = decode_document(data, _SessionFile)
     if file.id is None or file.parent_id:
         return StoreContents()
     updated = (file.time or _SessionTime()).updated
     session = _make_session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
-    messages = Path(path).parents[2] / "message" / file.id
+    messages = Path(store.path).parents[2] / "message" / file.id
     # Newer messages have higher ids.
     for name in sorted((entry.path for entry in list_folder(messages)), reverse=True)[:_NEWEST]:
         message = try_decode_file(name, OpenCodeMessage)

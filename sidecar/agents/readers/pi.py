@@ -5,8 +5,7 @@ The entries in a file form a tree based on `id` and `parentId`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,7 @@ from sidecar.agents.contents import (
     PromptSize,
     message_parts,
 )
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    SessionSnapshot,
-    Store,
-    StoreRead,
-)
+from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -35,24 +28,25 @@ from sidecar.agents.fields import (
     TokenCount,
     parse_iso_time,
     parse_usd,
+    reported_usage,
     try_decode_file,
 )
-from sidecar.agents.finding import FileStores
 from sidecar.agents.stores import (
     ContextTrack,
+    LineReader,
     Lines,
+    SessionLines,
     SessionState,
     StartOverError,
     first_records,
-    read_lines,
     read_records,
     record_at,
 )
-from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
+    from sidecar.messages.usage import Usage
 
 AGENT = "pi"
 _HEAD = 64 << 10
@@ -96,15 +90,9 @@ class _Entry(CamelRecord):
         message = self.message
         if message is None or message.role != "assistant" or message.usage is None:
             return None
-        numbers = message.usage
-        return message, usage_from_parts(
-            numbers.input or 0,
-            numbers.cache_read or 0,
-            numbers.cache_write or 0,
-            0,
-            numbers.output or 0,
-            0,
-        )
+        used = message.usage
+        cached = used.cache_read, used.cache_write
+        return message, reported_usage(used.input, used.output, *cached, includes_cached=False)
 
 
 class _Model(CamelRecord):
@@ -130,7 +118,7 @@ class _Settings(Record):
 _entry = typed.decoder(_Entry)
 
 
-class Pi(FileStores):
+class Pi(LineReader):
     agent = AGENT
     inner = ("sessions",)
     pattern = r".*\.jsonl"
@@ -140,8 +128,10 @@ class Pi(FileStores):
         header = next((entry for entry in entries if entry.type == "session"), _Entry())
         return header.parent_session is not None
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, partial(_Session.of, Path(store.path).stem))
+    def begin(self, store: Store) -> _Session:
+        session = _Session(SessionState(Path(store.path).stem))
+        session.nodes = {}
+        return session
 
     def title(self, store: Store, title_at: str) -> str | None:
         entry = record_at(store, title_at, _entry)
@@ -212,15 +202,8 @@ class _Node(msgspec.Struct, frozen=True):
     active: bool | None = None
 
 
-class _Session(msgspec.Struct, dict=True):
-    session: SessionState
+class _Session(SessionLines, dict=True):
     tip: str | None = None
-
-    @classmethod
-    def of(cls, name: str) -> _Session:
-        state = cls(SessionState(name))
-        state.nodes = {}
-        return state
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
@@ -248,9 +231,6 @@ class _Session(msgspec.Struct, dict=True):
             if entry.id is not None:
                 self._extend_branch(entry, entry.id)
             yield from self._call(entry)
-
-    def snapshots(self) -> Iterable[SessionSnapshot]:
-        return (self.session.snapshot(),)
 
     def _extend_branch(self, entry: _Entry, name: str) -> None:
         session = self.session

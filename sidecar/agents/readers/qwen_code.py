@@ -7,7 +7,7 @@ replies report usage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -23,16 +23,16 @@ from sidecar.agents.contents import (
     PromptSize,
     gemini_parts,
 )
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    SessionSnapshot,
-    Store,
-    StoreRead,
-)
+from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time
-from sidecar.agents.finding import FileStores
-from sidecar.agents.stores import Lines, SessionState, read_lines, read_records, record_at
+from sidecar.agents.stores import (
+    LineReader,
+    Lines,
+    SessionLines,
+    SessionState,
+    read_records,
+    record_at,
+)
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 AGENT = "qwen-code"
@@ -135,13 +135,13 @@ class _Line(CamelRecord):
 _line = typed.decoder(_Line)
 
 
-class QwenCode(FileStores):
+class QwenCode(LineReader):
     agent = AGENT
     inner = ("projects",)
     pattern = r".*/chats/[^/]*\.jsonl"
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, lambda: _Chat(SessionState(Path(store.path).stem)))
+    def begin(self, store: Store) -> _Chat:
+        return _Chat(SessionState(Path(store.path).stem))
 
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store, title_at, _line)
@@ -188,13 +188,12 @@ def _content_entries(line: _ContentLine) -> Iterator[ContentEntry]:
         yield from gemini_parts(line.message.parts or (), "instructions" if is_own else kind)
 
 
-class _Chat(msgspec.Struct):
-    session: SessionState
-    without_reply: list[tuple[int, int]] = []
+class _Chat(SessionLines):
+    without_reply: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """The prompt and output tokens of telemetry calls without a matching reply."""
-    without_telemetry: list[tuple[int, int]] = []
+    without_telemetry: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """The prompt and output tokens of replies without a matching telemetry call."""
-    undecided: list[CallFinished] = []
+    undecided: list[CallFinished] = msgspec.field(default_factory=list)
     """The calls since the last reply. Their category depends on the lines that follow."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
@@ -202,9 +201,6 @@ class _Chat(msgspec.Struct):
             yield from self._calls_of_line(line)
             if line.title:
                 self.session.title_at = lines.position
-
-    def snapshots(self) -> Iterable[SessionSnapshot]:
-        return (self.session.snapshot(),)
 
     def _calls_of_line(self, line: _Line) -> Iterator[CallFinished]:
         session, payload = self.session, line.system_payload or _Payload()

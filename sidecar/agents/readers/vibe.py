@@ -27,6 +27,7 @@ from sidecar.agents.fields import (
     TokenCount,
     decode_document,
     parse_iso_time,
+    reported_usage,
     time_from_ms,
     token_count,
     try_decode_file,
@@ -34,13 +35,13 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.file_reading import chunks, open_quietly
 from sidecar.agents.finding import FileStores, TwoStores, list_folder, store_from_path, with_size_of
-from sidecar.agents.stores import Lines, SessionState, StoreContents, read_document, read_store
-from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
+from sidecar.agents.stores import DocumentReader, Lines, SessionState, StoreContents, read_store
 
 if TYPE_CHECKING:
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
+    from sidecar.messages.usage import Usage
 
 AGENT = "vibe"
 
@@ -77,36 +78,29 @@ class _StatsMeta(Record):
         return self.config.active_model if self.config else None
 
 
-class VibeStats(FileStores):
+class VibeStats(DocumentReader):
     """Reads the sessions of Vibe before version 3."""
 
     agent = AGENT
     inner = ("logs/session",)
     pattern, levels = r"[^/]+/meta\.json", 2
 
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
-        return read_document(store, partial(_parse_stats, Path(store.path).parent.name))
-
-
-def _parse_stats(folder: str, data: bytes) -> StoreContents:
-    """Parse a session. All of its calls are combined into one."""
-    meta = decode_document(data, _StatsMeta)
-    stats, session = meta.stats or _StatsNumbers(), SessionState(meta.session_id or folder)
-    session.work_in(meta.folder)
-    session.at, session.model = parse_iso_time(meta.end_time), meta.model
-    session.track = session.track.call(CallSize(token_count(stats.context_tokens), 0, meta.model))
-    prompt, output = (
-        token_count(stats.session_prompt_tokens),
-        token_count(stats.session_completion_tokens),
-    )
-    calls = session.call(
-        parse_iso_time(meta.start_time or meta.end_time),
-        usage_from_parts(prompt, 0, 0, 0, output, 0),
-        session.id,
-        meta.model,
-        workspace=meta.folder,
-    )
-    return StoreContents(calls, [session.snapshot()])
+    def parse(self, store: Store, data: bytes) -> StoreContents:
+        """Parse a session. All of its calls are combined into one."""
+        meta = decode_document(data, _StatsMeta)
+        stats = meta.stats or _StatsNumbers()
+        session = SessionState(meta.session_id or Path(store.path).parent.name)
+        session.work_in(meta.folder)
+        session.at, session.model = parse_iso_time(meta.end_time), meta.model
+        size = CallSize(token_count(stats.context_tokens), 0, meta.model)
+        session.track = session.track.call(size)
+        calls = session.call(
+            parse_iso_time(meta.start_time or meta.end_time),
+            reported_usage(stats.session_prompt_tokens, stats.session_completion_tokens),
+            session.id,
+            meta.model,
+        )
+        return StoreContents(calls, [session.snapshot()])
 
 
 _UNIFIED, _META = "unified", "meta.json"
@@ -328,7 +322,7 @@ class _Session(msgspec.Struct):
         session.at = time_from_ms(public.updated_at)
         size = _split_tokens(public.context_usage)
         session.track = session.track.call(CallSize(size[0], size[2], meta.model))
-        usage = usage_from_prompt(prompt, cached, 0, 0, output, 0)
+        usage = reported_usage(prompt, output, cached)
         for call in self._call(meta, usage, f"{session.id}/{saved.snapshot_sequence}"):
             yield msgspec.structs.replace(call, is_unread_past=True)
 
@@ -348,7 +342,7 @@ class _Session(msgspec.Struct):
         prompt, cached, output = parts
         done = self.billed
         self.billed = done[0] + prompt, done[1] + cached, done[2] + output
-        usage = usage_from_prompt(prompt, cached, 0, 0, output, 0)
+        usage = reported_usage(prompt, output, cached)
         is_summary = "context_compacted" in (shape.observations or ())
         if is_summary:
             session.track = session.track.compaction()

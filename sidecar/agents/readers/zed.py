@@ -14,19 +14,25 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.compressed import decompress
 from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
-from sidecar.agents.databases import DatabaseState, OneDatabase, columns, read_only, rows
+from sidecar.agents.databases import (
+    DatabaseState,
+    OneDatabase,
+    column_text,
+    column_time,
+    read_only,
+    rows,
+)
 from sidecar.agents.events import CallFinished, CallSize
-from sidecar.agents.fields import Number, Record, parse_iso_time, provider_of, token_count
+from sidecar.agents.fields import Number, Record, reported_usage
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import ContextTrack, SessionState
-from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     import sqlite3
-    from datetime import datetime
     from pathlib import Path
 
     from sidecar.agents.places import Places
+    from sidecar.messages.usage import Usage
 
 AGENT = "zed"
 _MOST = 256 << 20
@@ -40,13 +46,8 @@ class _Tokens(Record):
 
     @property
     def usage(self) -> Usage:
-        read, write = (
-            token_count(self.cache_read_input_tokens),
-            token_count(self.cache_creation_input_tokens),
-        )
-        return usage_from_parts(
-            token_count(self.input_tokens), read, write, 0, token_count(self.output_tokens), 0
-        )
+        cached = self.cache_read_input_tokens, self.cache_creation_input_tokens
+        return reported_usage(self.input_tokens, self.output_tokens, *cached, includes_cached=False)
 
 
 class _Model(Record):
@@ -99,32 +100,11 @@ class _Thread(Record):
 _thread = typed.decoder(_Thread)
 
 
-def _read_rows(
-    connection: sqlite3.Connection, since: str | float | None = None
-) -> Iterator[tuple[str, str, str | None, str, str | None, str | None, bytes]]:
-    """Yield the id, time, title, format, parent, folders and document of each thread."""
-    known = columns(connection, "threads")
-    if not {"id", "updated_at", "data_type", "data"} <= known:
-        return
-    rest = ", ".join(
-        name if name in known else "NULL"
-        for name in ("summary", "data_type", "parent_id", "folder_paths", "data")
-    )
-    yield from connection.execute(
-        f"SELECT id, updated_at, {rest} FROM threads WHERE ? IS NULL OR updated_at >= ?",  # noqa: S608
-        (since, since),
-    )
-
-
-def _decode_thread(form: str, data: bytes | str) -> _Thread:
-    """Decode a thread.
-
-    Raises:
-        OSError: The compressed data is corrupt.
-        msgspec.DecodeError: The document is malformed.
-    """
-    found = data.encode() if isinstance(data, str) else data
-    return _thread(decompress(found, _MOST) if form == "zstd" else found)
+def _document(row: dict[str, Any]) -> bytes:
+    """Return the JSON document of a thread. Raises OSError if the compressed data is corrupt."""
+    data = row.get("data") or b""
+    data = data.encode() if isinstance(data, str) else bytes(data)
+    return decompress(data, _MOST) if row.get("data_type") == "zstd" else data
 
 
 class Zed(OneDatabase):
@@ -139,30 +119,43 @@ class Zed(OneDatabase):
     def changes(
         self, _path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterator[CallFinished]:
-        for name, updated, title, form, parent, folders, data in _read_rows(connection, state.at):
-            state.advance(updated)
+        since = state.at
+        for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
+            name, parent = str(row.get("id")), column_text(row.get("parent_id"))
+            state.advance(row["updated_at"])
             state.sessions.pop(name, None)
             try:
-                thread = _decode_thread(form, data)
+                thread = _thread(_document(row))
             except (OSError, msgspec.DecodeError):
                 state.skipped += 1
                 continue
-            at, model = parse_iso_time(updated), thread.model or _Model()
+            model, folders = thread.model or _Model(), column_text(row.get("folder_paths"))
+            session = SessionState(name, at=column_time(row["updated_at"]), model=model.model)
+            session.work_in(folders)
+            session.title_at = name if row.get("summary") else None
+            if thread.newest is not None:
+                session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
             if not parent:
-                session = SessionState(name, at=at, model=model.model)
-                session.work_in(folders)
-                session.title_at = name if title else None
-                if thread.newest is not None:
-                    session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
                 state.sessions[name] = session
-            if at is not None:
-                yield _call_of_thread(name, parent, folders, at, thread)
+            # The cumulative usage covers all calls of the thread.
+            yield from session.call(
+                session.at,
+                (thread.cumulative_token_usage or _Tokens()).usage,
+                name,
+                model.model,
+                None if model.provider == "zed.dev" else model.provider,
+                session=parent or name,
+                workspace=(folders or "").split("\n")[0],
+                category="subagent" if parent else "main",
+            )
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
         with read_only(path) as connection:
             for row in rows(connection, self.table, "id = ?", session):
-                data, form = row.get("data") or b"", str(row.get("data_type"))
-                yield from _content_entries(_decode_contents(form, data))
+                try:
+                    yield from _content_entries(_content_thread(_document(row)))
+                except msgspec.DecodeError as error:
+                    raise OSError("corrupt thread") from error
 
 
 READER = Zed()
@@ -218,14 +211,6 @@ class _ContentThread(Record):
 _content_thread = typed.decoder(_ContentThread)
 
 
-def _decode_contents(form: str, data: bytes | str) -> _ContentThread:
-    found = data.encode() if isinstance(data, str) else data
-    try:
-        return _content_thread(decompress(found, _MOST) if form == "zstd" else found)
-    except msgspec.DecodeError as error:
-        raise OSError("corrupt thread") from error
-
-
 def _content_entries(thread: _ContentThread) -> Iterator[ContentEntry]:
     """Yield the parts of a thread. A turn's prompt size is yielded before the turn's last reply."""
     sizes, turn = thread.request_token_usage, ""
@@ -254,21 +239,3 @@ def _parts_of_blocks(blocks: Iterable[_Block], kind: ContentKind) -> Iterator[Pa
             yield Part("attachment", block.mention.content)
         if bytes(block.image):
             yield Part("attachment")
-
-
-def _call_of_thread(
-    name: str, parent: str | None, folders: str | None, at: datetime, thread: _Thread
-) -> CallFinished:
-    """Combine all calls of a thread, based on its cumulative usage."""
-    made = thread.model or _Model()
-    model = made.model or "unknown"
-    return CallFinished(
-        at=at,
-        session=parent or name,
-        model=model,
-        provider=provider_of(model) if made.provider in (None, "zed.dev") else str(made.provider),
-        usage=(thread.cumulative_token_usage or _Tokens()).usage,
-        request=name,
-        workspace=(folders or "").split("\n")[0],
-        category="subagent" if parent else "main",
-    )
