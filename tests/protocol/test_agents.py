@@ -600,3 +600,30 @@ async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     assert (shown["model"], shown["requests"]) == (MODEL, 1)
     await bare.request("context/set", {"model": "gpt-4o"})
     assert await bare.request("cost/files", {}) == [shown], "no session that is open decides"
+
+
+async def test_a_session_file_is_not_read_for_a_closed_view(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    """The status is updated without a view. Only an open view reads the messages."""
+    session = everyday(home, tmp_path)
+    session.user()
+    session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
+    await wait_for_first_reading(bare)
+    bare.ignore("status/update", "context/warning")
+    reads: list[str] = []
+
+    def heard(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and str(arguments[0]) == str(session.path):
+            reads.append(str(session.path))
+
+    sys.addaudithook(heard)
+    for _ in range(3):
+        await bare.request("context/usage", {})
+        await bare.request("context/sessions", {})
+        await bare.request("cost/detail", {})
+    assert reads == []
+    await bare.request("context/page", {})
+    assert len(reads) == 1
