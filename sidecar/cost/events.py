@@ -35,7 +35,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _LATEST_MS = 253_402_300_800_000  # the year 10000
 
 
-class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Buckets(msgspec.Struct, frozen=True, gc=False):
     """The tokens of one or more calls by category. Tokens in media fields are also included in
     other fields.
     """
@@ -70,7 +70,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Buckets:
         """Return buckets with the given numbers, in the order of the fields."""
-        return cls(**dict(zip(cls.__struct_fields__, numbers, strict=True)))
+        return cls(*numbers)
 
     def __add__(self, other: Buckets) -> Buckets:
         return Buckets.of(map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))

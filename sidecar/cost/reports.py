@@ -95,7 +95,8 @@ def tally_calls(
         )
         for priced in found:
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
-            tallies[values] = tallies.get(values, Tally()) + _tally_of(priced)
+            known, tally = tallies.get(values), _tally_of(priced)
+            tallies[values] = tally if known is None else known + tally
     return tallies
 
 
@@ -275,7 +276,7 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
     return time, -(line.cost_usd or 0.0), line.text
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class Tally(msgspec.Struct, frozen=True):
     """The sums of a group of calls. Tallies are combined with `+`. Amounts are in USD."""
 
     calls: int = 0
@@ -303,8 +304,9 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     listed_calls: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        sums = map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
-        return Tally(**dict(zip(Tally.__struct_fields__, sums, strict=True)))
+        return Tally(
+            *map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
+        )
 
     @property
     def unpriced(self) -> bool:
