@@ -29,6 +29,7 @@ PARTS = (
     "check",
     "ledger",
     "transcripts",
+    "views",
     "following",
     "idle",
     "memory",
