@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.agents.events import StoredSession
+    from sidecar.config.settings import Agents
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
     from sidecar.workspace.sessions import SessionRegistry
@@ -158,7 +159,8 @@ class AgentSessions:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
-        self._has_older: WeakSet[Workspace] = WeakSet()
+        self._has_older: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
+        """The settings with which the older sessions of a workspace were found."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -212,18 +214,27 @@ class AgentSessions:
         Returns:
             Whether any calls were recorded or changed.
         """
+        settings = workspace.settings.agents
         sources = await self.sources(workspace)
         if sources is None:
             if workspace in self._has_older:
-                self._has_older.discard(workspace)
+                del self._has_older[workspace]
                 self._sessions_of(workspace).set_older_agent_sessions(())
             return False
         read = partial(SessionReader.read_all, max_bytes=max_bytes)
         sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
         if sessions or workspace in self._has_older:
-            self._has_older.add(workspace)
+            self._has_older[workspace] = settings
             self._sessions_of(workspace).set_older_agent_sessions(sessions)
         return recorded
+
+    async def find_older_sessions(self, workspace: Workspace) -> None:
+        """Find all sessions of the workspace, unless they have been found with these settings.
+
+        Recent sessions are kept up to date anyway.
+        """
+        if self._has_older.get(workspace) != workspace.settings.agents:
+            await self.find_all_sessions(workspace)
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
         """Return the sources of the last search, or None if there was none."""

@@ -613,13 +613,7 @@ async def test_a_session_file_is_not_read_for_a_closed_view(
     await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
     await wait_for_first_reading(bare)
     bare.ignore("status/update", "context/warning")
-    reads: list[str] = []
-
-    def heard(event: str, arguments: tuple[object, ...]) -> None:
-        if event == "open" and str(arguments[0]) == str(session.path):
-            reads.append(str(session.path))
-
-    sys.addaudithook(heard)
+    reads = record_reads(session.path)
     for _ in range(3):
         await bare.request("context/usage", {})
         await bare.request("context/sessions", {})
@@ -627,3 +621,34 @@ async def test_a_session_file_is_not_read_for_a_closed_view(
     assert reads == []
     await bare.request("context/page", {})
     assert len(reads) == 1
+
+
+def record_reads(path: Path) -> list[str]:
+    """Return a list to which each opening of a file is added."""
+    reads: list[str] = []
+
+    def heard(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and str(arguments[0]) == str(path):
+            reads.append(str(path))
+
+    sys.addaudithook(heard)
+    return reads
+
+
+async def test_session_files_are_read_once_for_all_cost_reports(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    session = everyday(home, tmp_path)
+    session.write({"type": "custom-title", "customTitle": "Mend the parser"})
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
+    await wait_for_first_reading(bare)
+    bare.ignore("status/update", "context/warning")
+    reads = record_reads(session.path)
+    counts = []
+    for _ in range(3):
+        page = await bare.request("cost/page", {"period": "all", "by": "session"})
+        assert "Mend the parser" in page["html"]
+        counts.append(len(reads))
+    assert counts[0] > 0
+    assert counts == counts[:1] * 3

@@ -177,10 +177,12 @@ async def _sessions(
         if conversations.sessions.has_unfollowed_session:
             server.agent_sessions.read_all()
     rows = conversations.sessions.rows(every=params.all)
-    for model in {row.model for row in rows if row.model and row.limit is None}:
+    models = {row.model for row in rows if row.model and row.limit is None}
+    for model in models:
         await conversations.services.counts.load_window_and_price(
             model, conversations.workspace.settings
         )
+    if models:
         rows = conversations.sessions.rows(every=params.all)
     if any(row.source != "protocol" for row in rows):
         server.history.record_soon(workspace)
