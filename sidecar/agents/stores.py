@@ -15,6 +15,16 @@ is a base class for each kind of store:
           def begin(self, store: Store) -> LineState:
               return _Wire(SessionState(id=...))
 
+      class _Wire(SessionLines):
+          def read(self, lines: Lines) -> Iterator[CallFinished]:
+              session = self.session
+              for line in lines.records(_line):  # _line = typed.decoder(_Line)
+                  session.touch(parse_iso_time(line.time))
+                  session.work_in(line.folder)
+                  usage = reported_usage(line.input, line.output, line.cached)
+                  session.track = session.track.call(CallSize.of(usage, line.model))
+                  yield from session.call(session.at, usage, line.id, line.model)
+
 - `DocumentReader` for files that the agent always rewrites completely.
 - `databases.OneDatabase` for SQLite databases.
 - `finding.FileStores` and `read_store` for everything else. The reader's state includes its

@@ -59,6 +59,8 @@ def test_docs_name_the_versions_of_the_agents_under_test() -> None:
         _, names, version, *_ = row.split("|")
         versions |= dict.fromkeys(re.findall("`(.+?)`", names), version.strip())
     assert versions.keys() == set(KNOWN_AGENTS)
+    places = page.partition("| agent | where |")[2].partition("\n\n")[0]
+    assert set(re.findall("^\\| `(.+?)`", places, re.MULTILINE)) == set(KNOWN_AGENTS)
     for name, version in versions.items():
         if name in AGENTS:
             assert AGENTS[name].package.version.startswith(version.split()[0])
