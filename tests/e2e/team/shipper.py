@@ -1,26 +1,35 @@
-"""Ships the calls of several users, one user at a time, until all queues are empty.
+"""Ships and verifies the calls of users in processes that start in a few milliseconds.
 
-Run it as `python -m tests.e2e.team.shipper FOLDER...`. Each folder contains the state and
-configuration of a user.
+They are forked from a server that has imported everything, so that most of their time is spent on
+sending calls, and so that a kill hits them while they do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
-import sys
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from click.testing import CliRunner
+
+from sidecar.cli.cost import cost
 from sidecar.config.load import load
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.shipping import CollectorError, Shipped, open_collector, open_queue, ship
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 BATCH = 200
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.e2e.team.warm_imports"])
 
 
 def become(user: Path) -> None:
-    """Switch to a user's configuration, state and salt."""
+    """Use a user's own configuration and state."""
     os.environ["TOKEN_SIDECAR_CONFIG"] = str(user / "config.toml")
     os.environ["TOKEN_SIDECAR_STATE"] = str(user / "state")
 
@@ -38,18 +47,29 @@ async def ship_once(user: Path) -> Shipped:
         book.close()
 
 
-async def main(users: list[Path]) -> None:
-    while users:
-        left = []
-        for user in users:
-            try:
-                if (await ship_once(user)).busy:
+def ship_all(users: Sequence[Path], secrets: Mapping[str, str]) -> None:
+    """Ship the calls of several users, one after the other, until all queues are empty."""
+    os.environ.update(secrets)
+
+    async def work(waiting: Sequence[Path]) -> None:
+        while waiting:
+            left = []
+            for user in waiting:
+                try:
+                    if (await ship_once(user)).busy:
+                        left.append(user)
+                except CollectorError:
                     left.append(user)
-            except CollectorError:
-                left.append(user)
-                await asyncio.sleep(0.1)
-        users = left
+                    await asyncio.sleep(0.1)
+            waiting = left
+
+    asyncio.run(work(users))
 
 
-if __name__ == "__main__":
-    asyncio.run(main([Path(name) for name in sys.argv[1:]]))
+def verify(user: Path, secrets: Mapping[str, str]) -> tuple[int, str]:
+    """Run `cost ship --verify` for a user. Return its exit code and output."""
+    os.environ.update(secrets)
+    become(user)
+    assert state_dir() == user / "state"
+    done = CliRunner().invoke(cost, ["ship", "--verify", "--json"])
+    return done.exit_code, done.output

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hmac
 import json
 import random
-import subprocess
-import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
-from pathlib import Path
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
@@ -24,7 +23,6 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli.cost import cost
-from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.export import read_events
@@ -33,13 +31,16 @@ from sidecar.cost.records import Record, export_request
 from sidecar.cost.sums import Scope
 from tests.clickhouse import ClickHouse
 from tests.e2e.team.rotel import Rotel
-from tests.e2e.team.shipper import become
+from tests.e2e.team.shipper import PROCESSES, become, ship_all, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from multiprocessing.context import ForkServerProcess as Process
+    from pathlib import Path
 
 SALT = "a grain"
 PASSWORD = "store secret"  # noqa: S105
+SECRETS = {"TEAM_SALT": SALT, "STORE_PASSWORD": PASSWORD}
 START = datetime(2026, 10, 20, tzinfo=UTC)
 DAYS = 30
 AGENTS = {
@@ -197,27 +198,28 @@ def hash_of(user: Path) -> str:
 
 
 class Chaos:
-    """Two shippers and a collector, which are repeatedly killed and restarted."""
+    """Two shippers and a collector that are repeatedly killed and restarted."""
 
     def __init__(self, team: Team, collector: Rotel) -> None:
         self.team, self.collector, self.random = team, collector, random.Random(7)
-        self.shippers: list[subprocess.Popen[bytes] | None] = [None, None]
-        self.kills = 0
+        self.shippers: list[Process] = []
+        self.starts = self.kills = self.kills_while_shipping = 0
 
     def run(self, kills: int, longest_wait: float) -> None:
-        """Kill a process at random times, and amend calls in the meantime."""
+        """Kill processes at random times, and amend calls in between."""
         amended = list(self.team.folders)
+        self.shippers = [self._start(number) for number in range(2)]
         while self.kills < kills:
-            for number in range(2):
-                self._start(number)
+            for number, shipper in enumerate(self.shippers):
+                if not shipper.is_alive():  # calls may have been amended since it finished
+                    self.shippers[number] = self._start(number)
             time.sleep(self.random.random() * longest_wait)
             victim = self.random.randrange(3)
             if victim < 2:
                 self._kill(victim)
             else:
                 self.collector.kill()
-                if self.kills == kills // 2:
-                    time.sleep(2)
+                time.sleep(2 if self.kills == kills // 2 else 0)  # unavailable for a while
                 self.collector.start()
             self.kills += 1
             for _ in range(1 + len(self.team.folders) // kills):
@@ -225,27 +227,27 @@ class Chaos:
                     self.team.amend(amended.pop(), 0.05)
         for user in amended:
             self.team.amend(user, 0.05)
-        for number in range(2):
-            self._start(number)
         for shipper in self.shippers:
-            assert shipper is not None
-            assert shipper.wait(600) == 0
+            shipper.join()
+        for number in range(2):  # for calls amended after a shipper had finished
+            last = self._start(number)
+            last.join(600)
+            assert last.exitcode == 0
 
-    def _start(self, number: int) -> None:
-        shipper = self.shippers[number]
-        if shipper is None or shipper.poll() is not None:
-            folders = self.team.folders[:: -1 if number else 1]
-            names = [str(user) for user in folders]
-            self.shippers[number] = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.team.shipper", *names],
-                cwd=Path(__file__).parents[3],
-            )
+    def _start(self, number: int) -> Process:
+        # Each starts with another user, as most users' calls have been sent after some kills.
+        self.starts += 1
+        first = self.starts % len(self.team.folders)
+        folders = [*self.team.folders[first:], *self.team.folders[:first]][:: -1 if number else 1]
+        shipper = PROCESSES.Process(target=ship_all, args=(folders, SECRETS))
+        shipper.start()
+        return shipper
 
     def _kill(self, number: int) -> None:
         shipper = self.shippers[number]
-        assert shipper is not None
+        self.kills_while_shipping += shipper.is_alive()
         shipper.kill()
-        shipper.wait()
+        shipper.join()
 
 
 def post(collector: Rotel, agent: str, records: list[Record]) -> None:
@@ -267,14 +269,12 @@ def post(collector: Rotel, agent: str, records: list[Record]) -> None:
             return
 
 
-def verify(team: Team) -> None:
+def verify_all(team: Team) -> None:
     """Run `cost ship --verify` for each user. Afterwards, the store lacks nothing."""
-    for user in team.folders:
-        become(user)
-        assert state_dir() == user / "state"
-        done = CliRunner().invoke(cost, ["ship", "--verify", "--json"])
-        assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout)["differences"] == []
+    with ProcessPoolExecutor(4, mp_context=PROCESSES) as pool:
+        for exit_code, output in pool.map(verify, team.folders, repeat(SECRETS)):
+            assert exit_code == 0, output
+            assert json.loads(output)["differences"] == []
 
 
 @pytest.fixture
@@ -322,13 +322,14 @@ def run(
         for start in range(0, len(records) // 2, 1_000):  # reported before the ledger's calls
             post(collector, agent, records[: len(records) // 2][start : start + 1_000])
     chaos = Chaos(team, collector)
-    chaos.run(kills, 1.5)
+    chaos.run(kills, longest_wait=0.3)
+    assert chaos.kills_while_shipping
     collector.await_ready()
     for agent in AGENTS:
         records = [record for named, record in reports if named == agent]
         for start in range(0, len(records) - len(records) // 2, 1_000):
             post(collector, agent, records[len(records) // 2 :][start : start + 1_000])
-    verify(team)
+    verify_all(team)
     store.compute_daily()
     check(team, store)
     return team

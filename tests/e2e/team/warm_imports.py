@@ -1,0 +1,15 @@
+"""Imports what shippers need, in the server from which they are forked."""
+
+from __future__ import annotations
+
+import clickhouse_connect  # noqa: F401
+import httpx  # noqa: F401
+from clickhouse_connect.driver import exceptions  # noqa: F401
+
+import sidecar.cost.team  # noqa: F401
+from sidecar.cost.prices import Prices
+from sidecar.cost.records import Record, export_request
+from tests.e2e.team import shipper  # noqa: F401
+
+Prices().tariff("gpt-5", "openai")  # loads the price list
+export_request([Record(0, {"event.name": ""})], {})
