@@ -5,11 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from typing import IO
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from sidecar.operating_system import NO_ATIME, open_to_read
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
 CHUNK = 256 << 10
 LONGEST_LINE = 64 << 20
 """The maximum length of a line in bytes. Longer lines are skipped."""
@@ -42,6 +47,25 @@ def _open_compressed(plain: IO[bytes]) -> IO[bytes]:
     from sidecar.agents.compressed import open_decompressed
 
     return open_decompressed(plain)
+
+
+def cached_until_changed(read: Callable[[str], T]) -> Callable[[str | Path], T | None]:
+    """Cache the results of a function that reads a file, until the file is modified.
+
+    The returned function returns None if the file cannot be read.
+    """
+
+    @lru_cache(maxsize=32)
+    def read_version(path: str, _mtime_ns: int) -> T:
+        return read(path)
+
+    def read_current(path: str | Path) -> T | None:
+        try:
+            return read_version(str(path), os.stat(path).st_mtime_ns)
+        except OSError:
+            return None
+
+    return read_current
 
 
 def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import Record
-from sidecar.agents.file_reading import open_quietly
+from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.finding import list_folder
 from sidecar.agents.places import EDITOR_SERVERS
 
@@ -109,19 +109,15 @@ def own_window(user: Path, model: str) -> int | None:
         user: VS Code's user data folder.
         model: The last segment of the model's id.
     """
-    path = user / "chatLanguageModels.json"
-    try:
-        groups = _read_groups(str(path), os.stat(path).st_mtime_ns)
-    except OSError:
-        return None
+    groups = _read_groups(user / "chatLanguageModels.json") or ()
     for one in (one for group in groups for one in group.models or ()):
         if one.id and one.id.rpartition("/")[2] == model and one.max_input_tokens:
             return int(one.max_input_tokens + (one.max_output_tokens or 0))
     return None
 
 
-@lru_cache(maxsize=8)
-def _read_groups(path: str, _mtime_ns: int) -> list[_Group]:
+@cached_until_changed
+def _read_groups(path: str) -> list[_Group]:
     try:
         return typed.decode(_read_bytes(path), list[_Group])
     except msgspec.DecodeError:

@@ -234,15 +234,7 @@ def usage_of(part: PartUsage) -> Usage:
 
 
 def sum_of(parts: list[PartUsage]) -> Usage:
-    each = [usage_of(part) for part in parts]
-    return usage_from_parts(
-        sum(one.input_tokens for one in each),
-        sum(one.cache_read_tokens for one in each),
-        sum(one.cache_write_tokens for one in each),
-        sum(one.cache_write_1h_tokens for one in each),
-        sum(one.output_tokens for one in each),
-        0,
-    )
+    return usage_from_parts(*_sum_usage(_parts_of(usage_of(part)) for part in parts), 0)
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
@@ -368,10 +360,8 @@ def _without_window_marker(model: str) -> str:
 
 
 def _sum_usage(all_parts: Iterable[ModelParts]) -> ModelParts:
-    sums = [0] * len(_NOTHING)
-    for parts in all_parts:
-        sums = [one + other for one, other in zip(sums, parts, strict=True)]
-    return sums[0], sums[1], sums[2], sums[3], sums[4]
+    fresh, read, write, hour, output = map(sum, zip(_NOTHING, *all_parts, strict=True))
+    return fresh, read, write, hour, output
 
 
 def _subtract_usage(one: ModelParts, other: ModelParts) -> ModelParts:

@@ -25,7 +25,7 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.file_reading import first_lines
+from sidecar.agents.file_reading import cached_until_changed, first_lines
 from sidecar.agents.readers.copilot_requests import PROVIDER, CallTotals
 from sidecar.agents.stores import Lines, SessionLines, SessionState, StoreContents
 from sidecar.messages.usage import Usage
@@ -158,15 +158,11 @@ class _Model(Record):
 
 def window_in(folder: str, model: str | None) -> int | None:
     """Return a model's context window in tokens, according to a debug log's `models.json`."""
-    path = os.path.join(folder, "models.json")
-    try:
-        return _read_windows(path, os.stat(path).st_mtime_ns).get(model or "")
-    except OSError:
-        return None
+    return (_read_windows(os.path.join(folder, "models.json")) or {}).get(model or "")
 
 
-@lru_cache(maxsize=16)
-def _read_windows(path: str, _mtime_ns: int) -> dict[str, int]:
+@cached_until_changed
+def _read_windows(path: str) -> dict[str, int]:
     found = {}
     for one in decode_file(path, list[_Model]):
         limits = one.capabilities.limits if one.capabilities else None

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from decimal import Decimal
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +25,7 @@ from sidecar.agents.databases import (
 )
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Record, decode_file, reported_usage, token_count
+from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import ContextTrack, SessionState
 
@@ -47,8 +46,8 @@ class _Projects(Record):
     projects: list[_Project] | None = None
 
 
-@lru_cache(maxsize=8)
-def _databases_in_list(path: str, _mtime_ns: int) -> tuple[Path, ...]:
+@cached_until_changed
+def _databases_in_list(path: str) -> tuple[Path, ...]:
     """Return the databases of all projects in `projects.json`."""
     projects = decode_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
@@ -73,9 +72,7 @@ class Crush(OneDatabase):
         """Return the databases of all projects that Crush knows."""
         found: list[Path] = []
         for home in agent_folders(places, AGENT):
-            with suppress(OSError):
-                path = home / "projects.json"
-                found += _databases_in_list(str(path), path.stat().st_mtime_ns)
+            found += _databases_in_list(home / "projects.json") or ()
         return tuple(dict.fromkeys(found))
 
     def title_of(self, row: dict[str, Any]) -> object:

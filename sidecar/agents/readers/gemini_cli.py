@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from sidecar.agents.fields import (
     parse_iso_time,
     reported_usage,
 )
+from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.finding import list_folder, store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
@@ -377,26 +377,16 @@ def _folder_of_project(project: str) -> str:
 
 def _folder_in_list(project: str) -> str | None:
     path = os.path.join(os.path.dirname(project), os.pardir, "projects.json")
-    try:
-        listed = _read_list(path, os.stat(path).st_mtime_ns)
-    except OSError:
-        return None
-    return listed.get(os.path.basename(project))
+    return (_read_list(path) or {}).get(os.path.basename(project))
 
 
 class _Projects(Record):
     projects: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@lru_cache(maxsize=8)
-def _read_list(path: str, _mtime_ns: int) -> dict[str, str]:
-    """Read the projects' folders by name and by hash.
-
-    The result is cached until the file changes.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+@cached_until_changed
+def _read_list(path: str) -> dict[str, str]:
+    """Return the projects' folders by name and by hash. Raises OSError."""
     projects = decode_file(path, _Projects).projects
     hashed = {_folder_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}

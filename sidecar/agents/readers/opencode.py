@@ -36,7 +36,7 @@ from sidecar.agents.fields import (
     token_count,
     try_decode_file,
 )
-from sidecar.agents.file_reading import open_quietly
+from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.finding import TwoStores, list_folder, store_from_path
 from sidecar.agents.places import agent_folders, database_by_variable
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
@@ -205,10 +205,7 @@ def own_window(places: Places, agent: str, folder: str, model: str) -> int | Non
     returned.
     """
     for path in _settings_files(places, agent, folder):
-        try:
-            settings = _read_settings(path, os.stat(path).st_mtime_ns)
-        except OSError:
-            continue
+        settings = _read_settings(path) or _Settings()
         models = ((one.models or {}).get(model) for one in (settings.provider or {}).values())
         windows = [one.limit.context for one in models if one and one.limit and one.limit.context]
         if windows:
@@ -223,13 +220,9 @@ def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
     return [named, *paths] if named else paths
 
 
-@lru_cache(maxsize=32)
-def _read_settings(path: str, _mtime_ns: int) -> _Settings:
-    """Read settings in JSON with comments. The result is cached until the file changes.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+@cached_until_changed
+def _read_settings(path: str) -> _Settings:
+    """Return settings in JSON with comments. Raises OSError."""
     with open_quietly(path) as file:
         text = file.read(_LARGEST).decode("utf-8", "replace")
     plain = _COMMENTS.sub(lambda found: found[1] or "", text)
