@@ -34,15 +34,22 @@ _ROUNDS = 16
 _DIGITS = re.compile(r"(token-budget:[ \t]*)(\d[\d_,]*)")
 
 
+class FixTarget(msgspec.Struct, frozen=True):
+    """A file to edit or create, with its current or initial text."""
+
+    uri: str
+    text: str
+
+
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """A quick fix, which edits the document or the configuration."""
+    """A quick fix. The edits apply to `target`, or to the document if `target` is None."""
 
     kind: FixKind
     title: str
     edits: tuple[TextEdit, ...]
     preferred: bool = False
-    new_file: str | None = None
-    """The contents of the file that the fix creates. Its name is in the title."""
+    target: FixTarget | None = None
+    new_file: FixTarget | None = None
 
 
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
@@ -89,7 +96,9 @@ def _without_double_break(body: str, parts: Parts) -> str:
     return body.removesuffix("\n").removesuffix("\r")
 
 
-def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -> Fix | None:
+def move_fix(
+    text: str, finding: Finding, counter: TextCounter, new_name: str, new_uri: str
+) -> Fix | None:
     """Return a fix that moves the excess to a new file, in whole lines if possible."""
     parts = parts_of(text, finding)
     if finding.over == 0:
@@ -108,7 +117,7 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
         kind="move",
         title=f"Move the excess{_part_suffix(finding)} to {new_name}",
         edits=(edit,),
-        new_file=text[edit.start : edit.end],
+        new_file=FixTarget(new_uri, text[edit.start : edit.end]),
     )
 
 

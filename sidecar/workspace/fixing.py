@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.budget import fixes
-from sidecar.budget.fixes import Fix, FixKind, TextEdit
+from sidecar.budget.fixes import Fix, FixTarget
 from sidecar.config.project_files import read_file
 from sidecar.config.toml import check_limits
 from sidecar.workspace.budgets import Subject, make_text_counter
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 _TRIES = 100
 
 
-class FixTarget(msgspec.Struct, frozen=True):
-    """A file to edit or create, with its current or initial text."""
-
-    uri: str
-    text: str
-
-
 class SettingsOrigins(NamedTuple):
     """The configuration file that defines each setting of a root folder."""
 
@@ -42,23 +35,12 @@ class SettingsOrigins(NamedTuple):
     origins: Mapping[str, Origin]
 
 
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposed fix. The edits apply to `target`, or to the document if `target` is None."""
-
-    kind: FixKind
-    title: str
-    edits: tuple[TextEdit, ...]
-    preferred: bool = False
-    target: FixTarget | None = None
-    new_file: FixTarget | None = None
-
-
 def propose_fixes(
     subject: Subject,
     findings: Sequence[Finding],
     place: SettingsOrigins,
     choices: Mapping[str, CounterChoice],
-) -> list[Proposal]:
+) -> list[Fix]:
     """Return all fixes for a document's findings, most useful first."""
     counter = make_text_counter(subject, choices)
     return [
@@ -72,39 +54,27 @@ def _fixes_of(
     place: SettingsOrigins,
     counter: TextCounter,
     choices: Mapping[str, CounterChoice],
-) -> Iterator[Proposal]:
+) -> Iterator[Fix]:
     text = subject.snapshot.text
-    for fix in fixes.fit_fixes(text, finding, choices[finding.model].tokenizer):
-        yield _document_proposal(fix)
-    if (moved := _propose_move(subject, finding, place, counter)) is not None:
-        yield moved
-    if (dropped := fixes.drop_fix(text, finding, counter)) is not None:
-        yield _document_proposal(dropped)
-    if (raised := _propose_raise(finding, place, text)) is not None:
-        yield raised
-    if (
-        ignored := fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding)
-    ) is not None:
-        yield _document_proposal(ignored)
-
-
-def _document_proposal(fix: Fix) -> Proposal:
-    return Proposal(kind=fix.kind, title=fix.title, edits=fix.edits, preferred=fix.preferred)
+    yield from fixes.fit_fixes(text, finding, choices[finding.model].tokenizer)
+    others = (
+        _propose_move(subject, finding, place, counter),
+        fixes.drop_fix(text, finding, counter),
+        _propose_raise(finding, place, text),
+        fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding),
+    )
+    yield from filter(None, others)
 
 
 def _propose_move(
     subject: Subject, finding: Finding, place: SettingsOrigins, counter: TextCounter
-) -> Proposal | None:
+) -> Fix | None:
     if place.root is None:
         return None
     free = _free_name(place.root / subject.name)
     if not _is_inside(free, place.root):
         return None
-    fix = fixes.move_fix(subject.snapshot.text, finding, counter, free.name)
-    if fix is None:
-        return None
-    new_file = FixTarget(free.as_uri(), fix.new_file or "")
-    return Proposal(kind=fix.kind, title=fix.title, edits=fix.edits, new_file=new_file)
+    return fixes.move_fix(subject.snapshot.text, finding, counter, free.name, free.as_uri())
 
 
 def _free_name(path: Path) -> Path:
@@ -121,11 +91,10 @@ def _is_inside(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())
 
 
-def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Proposal | None:
+def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Fix | None:
     """Propose raising the limit in the settings file or in the region's marker."""
     if finding.kind == "region":
-        fix = fixes.raise_fix(finding, "", (), "", text)
-        return None if fix is None else _document_proposal(fix)
+        return fixes.raise_fix(finding, "", (), "", text)
     origin = place.origins.get(finding.rule)
     if origin is None or origin.file is None:
         return None
@@ -136,7 +105,4 @@ def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Propo
     except (OSError, ValueError):
         return None
     fix = fixes.raise_fix(finding, written, origin.path, origin.file.name, text)
-    if fix is None:
-        return None
-    target = FixTarget(origin.file.as_uri(), written)
-    return Proposal(kind=fix.kind, title=fix.title, edits=fix.edits, target=target)
+    return fix and msgspec.structs.replace(fix, target=FixTarget(origin.file.as_uri(), written))

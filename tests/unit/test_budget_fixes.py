@@ -132,14 +132,14 @@ def test_near_budget_has_no_fit_fix() -> None:
     (finding,) = find(LINES, Budget(files=("*.md",), max_tokens=tokens))
     assert finding.code == "budget-near"
     assert list(fit_fixes(LINES, finding, TOKENIZER)) == []
-    assert move_fix(LINES, finding, counter(LINES), "x.md") is None
+    assert move_fix(LINES, finding, counter(LINES), "x.md", "file:///x.md") is None
 
 
 @pytest.mark.parametrize("name", BUDGETS)
 def test_the_excess_moves_in_whole_lines(name: str) -> None:
     text, budget = BUDGETS[name]
     (finding,) = find(text, budget)
-    fix = move_fix(text, finding, counter(text), "a.more.md")
+    fix = move_fix(text, finding, counter(text), "a.more.md", "file:///a.more.md")
     assert fix is not None
     assert fix.title == f"Move the excess{OWNERS[name]} to a.more.md"
     after = applied(text, fix)
@@ -147,7 +147,7 @@ def test_the_excess_moves_in_whole_lines(name: str) -> None:
     assert fix.new_file
     (edit,) = fix.edits
     assert text[: edit.start].endswith("\n")
-    assert text[: edit.start] + fix.new_file + text[edit.end :] == text
+    assert text[: edit.start] + fix.new_file.text + text[edit.end :] == text
 
 
 def test_dropping_a_section() -> None:

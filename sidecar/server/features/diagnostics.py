@@ -21,12 +21,11 @@ from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from sidecar.budget.findings import Finding
-    from sidecar.budget.fixes import TextEdit
+    from sidecar.budget.fixes import Fix, FixTarget, TextEdit
     from sidecar.config.options import Problem
     from sidecar.context.occupancy import Severity
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.budgets import Subject
-    from sidecar.workspace.fixing import FixTarget, Proposal
     from sidecar.workspace.workspace import Event
 
 DEBOUNCE_SECONDS = 0.2
@@ -238,9 +237,7 @@ def _register_quick_fixes(server: SidecarServer) -> None:
         propose = partial(propose_fixes, subject, in_range, origins, choices)
         builder = _ActionBuilder(server, document, params.context.diagnostics)
         return [
-            action
-            for proposal in await services.workers.run(propose)
-            for action in builder.actions(proposal)
+            action for fix in await services.workers.run(propose) for action in builder.actions(fix)
         ]
 
 
@@ -270,29 +267,29 @@ class _ActionBuilder:
         workspace = server.client_capabilities.workspace
         self._capabilities = workspace.workspace_edit if workspace else None
 
-    def actions(self, proposal: Proposal) -> Iterator[types.CodeAction]:
+    def actions(self, fix: Fix) -> Iterator[types.CodeAction]:
         """Yield a code action for a fix, and a second one with a preview if supported."""
-        if proposal.new_file is not None and not self._can_create_files():
+        if fix.new_file is not None and not self._can_create_files():
             return
-        yield self._make_action(proposal, preview=False)
-        if proposal.kind == "fit" and self._can_preview():
-            yield self._make_action(proposal, preview=True)
+        yield self._make_action(fix, preview=False)
+        if fix.kind == "fit" and self._can_preview():
+            yield self._make_action(fix, preview=True)
 
-    def _make_action(self, proposal: Proposal, *, preview: bool) -> types.CodeAction:
-        title = printable(f"{proposal.title} (preview)" if preview else proposal.title)
+    def _make_action(self, fix: Fix, *, preview: bool) -> types.CodeAction:
+        title = printable(f"{fix.title} (preview)" if preview else fix.title)
         return types.CodeAction(
             title=title,
             kind=types.CodeActionKind.QuickFix,
             diagnostics=self._diagnostics or None,
-            is_preferred=True if proposal.preferred and not preview else None,
-            edit=self._edit(proposal, title, preview=preview),
+            is_preferred=True if fix.preferred and not preview else None,
+            edit=self._edit(fix, title, preview=preview),
         )
 
-    def _edit(self, proposal: Proposal, title: str, *, preview: bool) -> types.WorkspaceEdit:
+    def _edit(self, fix: Fix, title: str, *, preview: bool) -> types.WorkspaceEdit:
         changes: list[Change] = []
-        if proposal.new_file is not None:
-            changes += _create_file(proposal.new_file)
-        changes.append(self._make_text_edit(proposal.target, proposal.edits, preview=preview))
+        if fix.new_file is not None:
+            changes += _create_file(fix.new_file)
+        changes.append(self._make_text_edit(fix.target, fix.edits, preview=preview))
         annotations = None
         if preview:
             annotations = {ANNOTATION: types.ChangeAnnotation(title, needs_confirmation=True)}
