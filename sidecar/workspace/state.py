@@ -130,10 +130,7 @@ class State:
         write(path, b"".join(to_json(saved) + b"\n" for saved in sessions))
 
     def _sessions_file(self, workspace: str) -> Path:
-        import hashlib
-
-        name = hashlib.sha256(workspace.encode()).hexdigest()[:32]
-        return self.folder / "sessions" / f"{name}.jsonl"
+        return self.folder / "sessions" / f"{_name_digest(workspace)}.jsonl"
 
 
 _SHARING_LOCK_SECONDS = 1.0

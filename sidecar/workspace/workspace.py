@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -136,6 +138,7 @@ class Event(NamedTuple):
         return self.workspace is None or self.workspace is workspace
 
 
+@lru_cache(maxsize=4096)
 def path_of(uri: str) -> PurePath | None:
     """Return the local path of a `file:` URI, or None for other URIs. Does not access the disk."""
     try:
@@ -146,9 +149,6 @@ def path_of(uri: str) -> PurePath | None:
         return None
     path = unquote(parts.path)
     return windows_path(parts.netloc, path) if IS_WINDOWS else PurePath(path)
-
-
-_DOCUMENTS_KEPT = 4_096
 
 
 def _as_uri(workspace: str) -> str:
@@ -167,8 +167,6 @@ class Workspaces:
     def __init__(self) -> None:
         self._by_uri: dict[str, Workspace] = {}
         self.outside = Workspace(uri=None, path=None)
-        self._by_document: dict[str, Workspace] = {}
-        """Caches the workspaces of documents because every edit looks them up several times."""
 
     def __iter__(self) -> Iterator[Workspace]:
         return iter([*self._by_uri.values(), self.outside])
@@ -182,7 +180,6 @@ class Workspaces:
 
     def add(self, uri: str) -> Workspace:
         """Open a root if it is not open yet."""
-        self._by_document.clear()
         key = uri.rstrip("/") or uri
         if key not in self._by_uri:
             path = path_of(key)
@@ -191,30 +188,19 @@ class Workspaces:
 
     def remove(self, uri: str) -> Workspace | None:
         """Close a root. Returns its workspace, or None if the root was not open."""
-        self._by_document.clear()
         return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
         """Return the innermost root that contains a document, or `outside` if there is none."""
-        owner = self._by_document.get(uri)
-        if owner is None:
-            if len(self._by_document) > _DOCUMENTS_KEPT:
-                self._by_document.clear()
-            owner = self._by_document[uri] = self._innermost_root(uri)
-        return owner
-
-    def _innermost_root(self, uri: str) -> Workspace:
         path = path_of(uri)
-        best = self.outside
-        for workspace in self._by_uri.values():
-            if path is None or workspace.path is None or not path.is_relative_to(workspace.path):
-                continue
-            if best.path is None or len(workspace.path.parts) > len(best.path.parts):
-                best = workspace
-        if best is self.outside and len(self._by_uri) == 1 and path is None:
-            # If there is only one root, unsaved buffers belong to it.
-            return next(iter(self._by_uri.values()))
-        return best
+        if path is None and len(self._by_uri) == 1:
+            return self.default  # unsaved buffers belong to the only root
+        around = [
+            (len(root.path.parts), root)
+            for root in self._by_uri.values()
+            if path is not None and root.path is not None and path.is_relative_to(root.path)
+        ]
+        return max(around, key=itemgetter(0), default=(0, self.outside))[1]
 
     def find(self, workspace: str | None) -> Workspace:
         """Return the workspace with the given URI or path. Defaults to the only root.
