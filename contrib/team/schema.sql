@@ -248,14 +248,15 @@ SELECT
             first + toIntervalYear(length)) > toDate(now('UTC')))
     ) AS day
 FROM (
-    SELECT toDate32(now('UTC')) - number AS first, engine, retention[1] AS unit, toUInt32OrZero(retention[2]) AS length
-    FROM numbers(1 + toUInt32(toDate(now('UTC')))) AS days
-    CROSS JOIN (
-        SELECT engine_full AS engine, extractGroups(engine_full, concat(
+    SELECT
+        engine_full AS engine,
+        extractGroups(engine_full, concat(
             ' TTL (?:at|toDate\\(at\\)|toDateTime\\(at\\)) \\+ ',
-            'toInterval(Day|Week|Month|Quarter|Year)\\((\\d+)\\)(?: SETTINGS|$)')) AS retention
-        FROM system.tables WHERE database = 'llm' AND name = 'calls'
-    ) AS calls
+            'toInterval(Day|Week|Month|Quarter|Year)\\((\\d+)\\)(?: SETTINGS|$)')) AS retention,
+        retention[1] AS unit,
+        toUInt32OrZero(retention[2]) AS length,
+        toDate32(now('UTC')) - arrayJoin(range(1 + toUInt32(toDate(now('UTC'))))) AS first
+    FROM system.tables WHERE database = 'llm' AND name = 'calls'
 );
 
 -- The days that have received calls since the last computation, and their neighbours, because two
