@@ -248,9 +248,9 @@ def _print_differences(comparison: Comparison, queue: ShippingQueue, *, is_busy:
         )
     if comparison.repeated:
         lines.append(
-            f"{counted(comparison.repeated, 'call')} here have the id of another call, because "
-            "their agent reports no ids and both have the same tokens; the store counts them "
-            "once, and `token-sidecar cost` has the exact sum"
+            f"{counted(comparison.repeated, 'call')} here with the id of another call: the agent "
+            "reports no ids, and both have the same tokens; the store counts them once, and "
+            "`token-sidecar cost` has the exact sum"
         )
     if any(each.stored.calls > each.local.calls for each in days):
         lines.append(

@@ -397,7 +397,7 @@ def test_verifying_names_the_days_whose_totals_still_differ(ledger: Path) -> Non
         "2026-10-20: 3 calls, 3,000 / 205 tokens, $0.0058 here; 2 calls, 2,000 / 105 tokens, "
         "$0.00355 in the store"
     ) in done.output
-    assert "1 call here have the id of another call" in done.output
+    assert "1 call here with the id of another call" in done.output
     found = json.loads(CliRunner().invoke(cost, ["ship", "--verify", "--json"]).stdout)
     (difference,) = found["differences"]
     assert (difference["day"], difference["local"]["calls"]) == ("2026-10-20", 3)
