@@ -96,28 +96,30 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
     """Why the size is unknown."""
     is_estimate: bool = False
     """Whether the size is an estimate by the agent."""
+    model: str | None = None
+    """The model of the last call, also after a compaction."""
 
     def call(self, reading: CallSize) -> ContextTrack:
         """Return the size after a call. A call without prompt tokens does not change the size."""
         if reading.prompt > 0:
-            return ContextTrack(newest=reading)
+            return ContextTrack(newest=reading, model=reading.model or self.model)
         return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
 
     def compaction(self) -> ContextTrack:
         """Return a context of unknown size, for use after a compaction."""
-        return ContextTrack(why=COMPACTED)
+        return ContextTrack(why=COMPACTED, model=self.model)
 
     def estimate(self, tokens: int, model: str | None) -> ContextTrack:
         """Return the size that the agent itself estimated after a compaction or an undo."""
         return (
-            ContextTrack(newest=CallSize(tokens, 0, model), is_estimate=True)
+            ContextTrack(newest=CallSize(tokens, 0, model or self.model), is_estimate=True)
             if tokens > 0
             else self
         )
 
     def rewind(self) -> ContextTrack:
         """Return a context of unknown size, for use after turns have been removed."""
-        return ContextTrack(why=REWOUND)
+        return ContextTrack(why=REWOUND, model=self.model)
 
 
 _COMPRESSED = ".zst"
@@ -223,7 +225,7 @@ class SessionState(msgspec.Struct):
             first_folder=self.first_folder,
             folder=self.folder,
             parent=self.parent,
-            model=(newest.model if newest else None) or self.model,
+            model=(newest.model if newest else track.model) or self.model,
             tokens=newest.prompt + newest.output if newest else None,
             window=(newest.window if newest else None) or self.window,
             quality=quality,

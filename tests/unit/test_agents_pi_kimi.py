@@ -103,10 +103,12 @@ def test_pi_failed_replies_do_not_set_the_context_size(pi_world: World, pi: Pi) 
 
 
 def test_pi_size_is_unknown_after_a_compaction(pi_world: World, pi: Pi) -> None:
+    (before,) = pi_world.sessions().values()
     pi.entry("compaction", summary="short", tokensBefore=9, firstKeptEntryId=pi.leaf)
     pi.entry("session_info", name="Named")
     (shown,) = pi_world.sessions().values()
     assert (shown.note, shown.title) == (COMPACTED, "Named")
+    assert shown.model == before.model is not None
     assert shown.active is False
 
 
