@@ -271,6 +271,10 @@ class StoreReader(Protocol):
         """Return the context window that the agent's settings define for a session, in tokens."""
         return None
 
+    def compacts_at(self, window: int) -> int:
+        """Return the size at which the agent compacts its context by default, in tokens."""
+        return window
+
     def limits(self, path: str) -> Iterable[ReportedLimit]:  # noqa: ARG002
         """Read the latest subscription limits that the agent stored."""
         return ()

@@ -267,7 +267,8 @@ class Forecast(Result, frozen=True, kw_only=True):
     """A session's forecast, based on the calls recorded in the last 24 hours."""
 
     calls_left: int | None = None
-    """Estimated number of calls until the usable window is full, based on growth since compaction.
+    """Estimated number of calls until the agent compacts or the usable window is full, based on the
+    growth since the last compaction.
     """
     next_input_usd: float | None = None
     """Price of the next call's input in USD if the vendor reads it from its cache."""

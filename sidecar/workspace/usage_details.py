@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import ceil
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from sidecar.agents.events import StoredSession
 from sidecar.context.protocol import Forecast, PlanLimit, UsageBlock
 from sidecar.errors import SidecarError
+from sidecar.workspace.shown_session import PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,9 +115,9 @@ def forecast(
     if usage.tokens is not None:
         is_compacted = bool(usage.compacted)
         following = next_input(calls, usage.tokens, book.prices, now, is_compacted=is_compacted)
-    calls_left = None
-    if growth is not None and usage.available is not None:
-        calls_left = int(max(0, usage.available) / growth)
+    calls_left, room = None, _room_to_grow(usage)
+    if growth is not None and room is not None:
+        calls_left = ceil(max(0, room) / growth)
     until = following.cached_until if following else None
     return Forecast(
         calls_left=calls_left,
@@ -127,6 +129,21 @@ def forecast(
         limits=list(limits),
         block=_current_block(book, session.source, limits, now),
     )
+
+
+def _room_to_grow(usage: ContextUsage) -> int | None:
+    """Return the free tokens until the agent compacts the context or the window ends."""
+    from sidecar.agents.registry import reader_of
+    from sidecar.models.catalogue import prompt_limit_of
+
+    tokens, limit, free = usage.tokens, usage.limit, usage.available
+    is_own = usage.limit_source == "settings"  # agents do not know the user's limit
+    if tokens is None or limit is None or free is None or usage.session is None or is_own:
+        return free
+    if usage.session.source == PROTOCOL:
+        return free
+    end = reader_of(usage.session.source).compacts_at(limit)
+    return min(free, end - tokens, (prompt_limit_of(usage.model or "") or end) - tokens)
 
 
 def _current_block(

@@ -28,7 +28,12 @@ MODEL = "claude-sonnet-4-5"
 
 
 def record(
-    book: CostBook, prompts: list[tuple[int, int]], *, hour: bool = False, category: str = "main"
+    book: CostBook,
+    prompts: list[tuple[int, int]],
+    *,
+    hour: bool = False,
+    category: str = "main",
+    agent: str = "claude-code",
 ) -> datetime:
     """Record calls at intervals of one minute, with the same cache use as Claude Code."""
     before, at = 0, START
@@ -41,7 +46,7 @@ def record(
                 at=at,
                 model=MODEL,
                 provider="anthropic",
-                agent="claude-code",
+                agent=agent,
                 session="s",
                 category=category,
                 request_id=f"{category}-{number}",
@@ -85,6 +90,43 @@ def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> No
         assert found.calls_left is not None
         close += abs(found.calls_left - (len(prompts) - half)) <= 0.3 * (len(prompts) - half)
     assert close >= 16
+
+
+@pytest.mark.parametrize(
+    ("agent", "window", "end"),
+    [
+        ("claude-code", 200_000, 199_500),
+        ("codex", 190_000, 180_000),
+        ("gemini-cli", 1_048_576, 524_288),
+        ("kimi-code", 200_000, 150_000),
+        ("kimi-code", 400_000, 340_000),
+        ("opencode", 200_000, 168_000),
+        ("pi", 200_000, 183_616),
+        ("qwen-code", 200_000, 167_000),
+        ("qwen-code", 1_000_000, 850_000),
+    ],
+)
+def test_no_calls_are_left_when_the_agent_compacts(
+    tmp_path: Path, agent: str, window: int, end: int
+) -> None:
+    book = CostBook(tmp_path)
+    at = record(book, [(50_000, 0), (51_000, 0), (52_000, 0)], agent=agent)
+    usage = ContextUsage(
+        tokens=52_000,
+        method="exact",
+        limit=window,
+        limit_source="transcript",
+        usable=window - 500,
+        available=window - 500 - 52_000,
+        session=SessionInfo.of("s", agent, at),
+    )
+    found = forecast(book, usage, at)
+    assert found is not None
+    assert found.calls_left == -(-(end - 52_000) // 1_000)
+    limited = msgspec.structs.replace(usage, limit_source="settings", available=8_000)
+    limit = forecast(book, limited, at)
+    assert limit is not None
+    assert limit.calls_left == 8
 
 
 @pytest.mark.parametrize("hour", [False, True])

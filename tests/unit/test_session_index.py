@@ -200,6 +200,7 @@ class SlowReader:
         self.store_at, self.is_copy = self._reader.store_at, self._reader.is_copy
         self.title, self.window = self._reader.title, self._reader.window
         self.contents, self.limits = self._reader.contents, self._reader.limits
+        self.compacts_at = self._reader.compacts_at
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)

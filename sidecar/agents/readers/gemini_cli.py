@@ -156,6 +156,9 @@ class GeminiCli(LineReader):
         for message in messages:
             yield from message.entries
 
+    def compacts_at(self, window: int) -> int:
+        return window // 2
+
 
 READER = GeminiCli()
 

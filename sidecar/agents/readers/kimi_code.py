@@ -135,6 +135,9 @@ class KimiCode(LineReader):
                 prompts = prompts[len(prompts) - min(len(prompts), line.kept_user_message_count) :]
                 yield from prompts
 
+    def compacts_at(self, window: int) -> int:
+        return min(window * 85 // 100, window - 50_000)
+
 
 READER = KimiCode()
 

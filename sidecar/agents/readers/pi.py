@@ -154,6 +154,9 @@ class Pi(LineReader):
                     for one in branch[kept.index(entry.first_kept_entry_id) : number]:
                         yield from _content_entries(one, tools)
 
+    def compacts_at(self, window: int) -> int:
+        return window - 16_384
+
 
 READER = Pi()
 

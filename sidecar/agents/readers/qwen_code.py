@@ -151,6 +151,9 @@ class QwenCode(LineReader):
         for line in read_records(path, _content_line):
             yield from _content_entries(line)
 
+    def compacts_at(self, window: int) -> int:
+        return min(window * 85 // 100, window - 33_000)
+
 
 READER = QwenCode()
 
