@@ -47,6 +47,8 @@ class Agent(ABC):
     """Whether the agent offers tools to the model in turns, but not for titles and summaries."""
     window: ClassVar[int] = WINDOW
     """The context window that the agent assumes with this configuration, in tokens."""
+    resumes: ClassVar[bool] = True
+    """Whether another run can continue a session."""
     fills_window: ClassVar[int] = WINDOW - 8_000
     """The number of prompt tokens at which the agent compacts the conversation."""
     compacts_within_turn: ClassVar[bool] = False
@@ -251,7 +253,7 @@ class GeminiCli(Agent):
     package = Package("npm", "@google/gemini-cli", "0.61.0", "gemini")
     model = "gemini-2.5-pro"
     window = 1_048_576
-    fills_window = 150_000
+    fills_window = 550_000
     compacts_within_turn = True
     limits: ClassVar[dict[str, str]] = {
         "abort: state": "an interrupted run writes nothing after the prompt"
@@ -262,7 +264,6 @@ class GeminiCli(Agent):
     def configure(self, home: Path, _url: str) -> None:
         settings = {
             "security": {"auth": {"selectedType": "gemini-api-key"}},
-            "model": {"compressionThreshold": 0.1},
             "general": {"enableAutoUpdate": False},
             "privacy": {"usageStatisticsEnabled": False},
         }
@@ -408,8 +409,9 @@ class Cline(Agent):
     provider = "openai-compatible"
     state_at_end = "ended"
     window = 400_000
+    resumes = False
     cannot: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("abort", "resume", "compaction"), "it resumes a session only in a terminal"
+        ("abort", "compaction"), "it resumes a session only in a terminal"
     )
 
     def configure(self, home: Path, url: str) -> None:
@@ -487,6 +489,7 @@ class Aider(Agent):
     package = Package("pypi", "aider-chat", "0.86.2", "aider")
     model_in_files = "openai/gpt-5"
     has_tools = False
+    resumes = False
     window = 400_000
     band_percent = 75
     side_calls: ClassVar[dict[str, Kind]] = {
@@ -499,7 +502,7 @@ class Aider(Agent):
     }
     limits: ClassVar[dict[str, str]] = {
         "cost": "it counts tokens itself, and rounds them",
-        "resume: sessions": "each run is a chat of its own",
+        "calls left": "each run is a chat of its own",
         "abort: context after the abort": "an interrupted chat has no numbers",
         "abort: state": "an interrupted chat ends with the prompt",
     }

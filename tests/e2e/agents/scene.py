@@ -11,14 +11,17 @@ import subprocess
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.context.occupancy import percent
 from tests.e2e.agents.install import ensure_node
 from tests.e2e.agents.sandbox import Ended, Program, Sandbox
 from tests.e2e.agents.scores import Score
 from tests.e2e.agents.sidecar_client import SidecarClient
+from tests.e2e.agents.views import Numbers, expected_in, numbers_in_editor, numbers_in_terminal
 from tests.fake_vendor import FakeVendor, Kind, Script, VendorCall
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ LAG_SECONDS = 2.0
 """How long a status may take to show a new context, in seconds. Not checked on a busy machine."""
 ESTIMATE_BAND = 25
 """The margin of error of an agent's own estimate after a compaction, in percent (±)."""
+FORECAST_BAND = 30
+"""The largest accepted difference between forecast and actual calls left, in percent."""
 PRICES = {
     "gpt-5": (1.25, 0.125, 1.25, 10.0),
     "claude-sonnet-4-5": (3.0, 0.3, 3.75, 15.0),
@@ -68,10 +73,17 @@ class Scene:
         vendor = FakeVendor(self.script, self.sandbox.listener, agent.reply_seconds)
         self.vendor = self._stack.enter_context(vendor)
         agent.configure(self.home, self.vendor.url)
-        self.sidecar = SidecarClient(self.root)
-        self._stack.callback(self.sidecar.stop)
+        self.editors: list[SidecarClient] = []
+        self.sidecar = self.open_editor()
         # From here on, the server records calls only when the agent's files change.
         assert not self.sidecar.report_costs()["note"]
+
+    def open_editor(self) -> SidecarClient:
+        """Start a server for the folder, as each editor does that opens it."""
+        editor = SidecarClient(self.root)
+        self._stack.callback(editor.stop)
+        self.editors.append(editor)
+        return editor
 
     def close(self) -> None:
         """Stop all processes."""
@@ -128,20 +140,71 @@ class Scene:
         if self._is_limited(what):
             return
         tokens = call.usage.context
-        at = self.sidecar.context_shown_at(
-            lambda shown: self.accept(shown, tokens) == tokens, call.finished_at, STATUS_SECONDS
-        )
-        self.check(f"{what}: shown live", at is not None, True)
-        usage = self.sidecar.usage()
-        self.check(what, self.accept(usage["tokens"] or 0, tokens), tokens)
-        self.check(f"{what}: band in percent", usage["errorPercent"], self.agent.band_percent)
-        if at is not None:
-            self._check_lag(what, at - call.finished_at)
+        for editor in self.editors:
+            at = editor.context_shown_at(
+                lambda shown: self.accept(shown, tokens) == tokens, call.finished_at, STATUS_SECONDS
+            )
+            self.check(f"{what}: shown live", at is not None, True)
+            usage = editor.usage()
+            self.check(what, self.accept(usage["tokens"] or 0, tokens), tokens)
+            self.check(f"{what}: band in percent", usage["errorPercent"], self.agent.band_percent)
+            if at is not None:
+                self._check_lag(what, at - call.finished_at)
+
+    def check_views(self) -> None:
+        """Check that each view shows the vendor's numbers, in each editor and on the command line.
+
+        If the agent's files have other numbers, all views must show those.
+        """
+        newest = self.vendor.billed("main")[-1].usage
+        assert newest is not None
+        tokens = self._shown_tokens() if self.agent.band_percent else newest.context
+        usd = sum(map(_cost, self.recorded_calls()))
+        if self._is_limited("cost"):
+            usd = sum(row["costUsd"] for row in self.sidecar.export_calls())
+        expected = Numbers(tokens, percent(tokens, self.agent.window), usd)
+
+        def check(place: str, shown: dict[str, Numbers]) -> None:
+            for view, numbers in shown.items():
+                self.check(f"{view}, {place}", numbers, expected_in(view, expected))
+
+        def is_settled(editor: SidecarClient) -> bool:
+            shown = numbers_in_editor(editor).items()
+            return all(numbers == expected_in(view, expected) for view, numbers in shown)
+
+        for number, editor in enumerate(self.editors, 1):
+            # Costs and windows are read after the status has shown the context.
+            self._wait_until(partial(is_settled, editor))
+            check(f"editor {number}", numbers_in_editor(editor))
+        check("command line", numbers_in_terminal(self.root))
 
     def accept(self, shown: int, tokens: int) -> int:
         """Return `tokens` if `shown` is within the agent's margin of error, otherwise `shown`."""
         is_within_band = abs(shown - tokens) <= shown * self.agent.band_percent / 100
         return tokens if is_within_band else shown
+
+    def calls_left(self) -> int | None:
+        """Return the forecast of the calls that are left until the window is full."""
+        left: int | None = (self.sidecar.usage()["forecast"] or {}).get("callsLeft")
+        return left
+
+    def check_forecast(self, forecasts: dict[int, int | None], sizes: list[int]) -> None:
+        """Check the first forecast that was made with at least half of the context in use.
+
+        Args:
+            forecasts: The forecast calls left, by the number of calls before.
+            sizes: The prompt sizes of calls that fill the window.
+        """
+        kinds = [call.kind for call in self.vendor.billed("main", "summary")]
+        filled = kinds.index("summary") if "summary" in kinds else len(sizes)
+        half = sum(size < sizes[filled - 1] / 2 for size in sizes)
+        calls = next((calls for calls in forecasts if calls > half), None)
+        if calls is None or self._is_limited("calls left"):
+            return
+        seen, left = forecasts[calls], filled - calls
+        self.score.forecasts.append(f"{seen} of {left}")
+        is_close = seen is not None and abs(seen - left) <= left * FORECAST_BAND / 100
+        self.check("calls left", seen, seen if is_close else left)
 
     def check_session(self, *, title: str | None) -> None:
         """Check that the displayed session is idle, and check its agent, model and window."""
@@ -166,8 +229,7 @@ class Scene:
         """Check that the ledger contains each call once, with the vendor's numbers and the right
         price.
         """
-        calls, agent = self.vendor.billed(), self.agent
-        recorded = [call for call in calls if call.kind not in agent.unrecorded_kinds]
+        calls, agent, recorded = self.vendor.billed(), self.agent, self.recorded_calls()
         self._wait_until(lambda: self.sidecar.count_recorded_calls() == len(recorded))
         live = self.sidecar.count_recorded_calls()
         self.check("calls recorded live", live, len(recorded))
@@ -191,6 +253,11 @@ class Scene:
     def assert_no_differences(self) -> None:
         """Fail if differences were collected."""
         assert not self.differences, "\n".join([f"{self.agent.name}:", *self.differences])
+
+    def recorded_calls(self) -> list[VendorCall]:
+        """Return the calls that the agent's files should contain."""
+        kinds = self.agent.unrecorded_kinds
+        return [call for call in self.vendor.billed() if call.kind not in kinds]
 
     def shown_session(self) -> dict[str, Any]:
         """Return the session in the status, or an empty dict if there is none yet."""

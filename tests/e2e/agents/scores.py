@@ -31,6 +31,8 @@ class Score:
     """The load of the machine during each delay that was ignored as a result."""
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
+    forecasts: list[str] = field(default_factory=list)
+    """The calls left at half of the window: the forecast, and how many there were."""
     omissions: dict[str, str] = field(default_factory=dict)
     """The scenes, calls and checks that were skipped, with the reasons."""
 
@@ -42,6 +44,7 @@ class Score:
         self.loads += other.loads
         self.prompt_tokens += other.prompt_tokens
         self.recorded_prompt_tokens += other.recorded_prompt_tokens
+        self.forecasts += other.forecasts
 
     def row(self) -> str:
         """Return these results as a row of the table."""
@@ -51,7 +54,7 @@ class Score:
         checks = f"{self.passed}/{self.checks}"
         return (
             f"{self.agent:12} {self.version:10} {checks:>9} {share:13.1%} "
-            f"{median:>14} {most:>5} {LAG_GOAL:5.2f}"
+            f"{median:>14} {most:>5} {LAG_GOAL:5.2f} {', '.join(self.forecasts) or '-':>10}"
         )
 
 
@@ -78,7 +81,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("real agents")
     terminalreporter.write_line(
         f"{'agent':12} {'version':10} {'checks':>9} {'prompt tokens':>13} "
-        f"{'lag, s: median':>14} {'most':>5} {'goal':>5}"
+        f"{'lag, s: median':>14} {'most':>5} {'goal':>5} {'calls left':>10}"
     )
     for score in _scores.values():
         terminalreporter.write_line(score.row())

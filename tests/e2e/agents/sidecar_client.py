@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30
 
 
+def run_sidecar(root: Path, *arguments: str) -> str:
+    """Return what a command prints for a workspace."""
+    command = [sys.executable, "-P", "-m", "sidecar", *arguments, "--workspace", str(root)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    ).stdout
+
+
 class SidecarClient(StdioClient):
     """A client whose thread reads all messages from the server."""
 
@@ -99,9 +107,7 @@ class SidecarClient(StdioClient):
 
     def export_calls(self) -> list[dict[str, Any]]:
         """Return all calls in the ledger. The command reads the agents' files first."""
-        command = [sys.executable, "-P", "-m", "sidecar", "cost", "export", "--format", "jsonl"]
-        command += ["--workspace", str(self.root)]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        printed = run_sidecar(self.root, "cost", "export", "--format", "jsonl")
         return [json.loads(line) for line in printed.splitlines()]
 
     def stop(self) -> None:

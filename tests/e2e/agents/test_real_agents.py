@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.fake_vendor import Reply
 
 if TYPE_CHECKING:
+    from tests.e2e.agents.adapters import Agent
     from tests.e2e.agents.scene import Scene
 
 GREET = "Greet me in one line."
@@ -15,6 +19,16 @@ WORK = "Run the command that waits."
 DELEGATE = "Let somebody look into the cellar."
 CELLAR = "Look into the cellar and report."
 LONG = "Read the whole archive."
+CALLS_PER_TURN = 8
+
+
+def growing_sizes(agent: Agent) -> list[int]:
+    """Return the sizes of prompts that grow, as with tool results, until the window is full."""
+    rng, size, sizes = random.Random(agent.name), agent.window / 10, list[int]()
+    while size < agent.window:
+        sizes.append(int(size))
+        size += agent.window / 40 * rng.lognormvariate(0, 0.5)
+    return sizes
 
 
 def test_first_turn(scene: Scene) -> None:
@@ -80,13 +94,39 @@ def test_abort(scene: Scene) -> None:
     scene.assert_no_differences()
 
 
-def test_resume(scene: Scene) -> None:
-    """A resumed session remains one session, and each of its calls is recorded once."""
-    scene.turn(GREET)
-    scene.turn(CONTINUE, resume=True)
-    scene.turn(CONTINUE, resume=True)
+@pytest.mark.timeout(400)
+def test_growing_session(scene: Scene) -> None:
+    """All views in two editors agree on a session that grows until its window is full.
+
+    The session remains one session, each of its calls is recorded once, and half of the window is
+    enough to forecast the rest.
+    """
+    scene.open_editor()
+    agent, sizes = scene.agent, growing_sizes(scene.agent)
+    starts = range(0, len(sizes), CALLS_PER_TURN)
+    turns = [sizes[start : start + CALLS_PER_TURN] for start in starts]
+    if not agent.resumes:
+        half = sum(size < agent.window / 2 for size in sizes) + 1
+        turns = [sizes[:half] if agent.has_tools else sizes[:1]]
+    forecasts: dict[int, int | None] = {}
+    for number, turn in enumerate(turns):
+        prompt = f"Read part {chr(ord('A') + number)} of the archive."
+        # Some agents stop when the model repeats a command.
+        replies = [
+            Reply("Reading.", (agent.shell(f"true {size}"),), prompt_tokens=size)
+            for size in turn[:-1]
+        ]
+        scene.script.on(prompt, *replies, Reply("Done.", prompt_tokens=turn[-1]))
+        scene.turn(prompt, resume=number > 0)
+        if scene.vendor.billed("summary"):
+            scene.turn(CONTINUE, resume=True)
+        scene.check_views()
+        if scene.vendor.billed("summary"):
+            break
+        forecasts[len(scene.vendor.billed("main"))] = scene.calls_left()
+    scene.check_forecast(forecasts, sizes)
     scene.check("sessions", len(scene.sidecar.sessions()), 1)
-    scene.check_session(title=scene.agent.title(GREET))
+    scene.check_session(title=agent.title("Read part A of the archive."))
     scene.check_bill()
     scene.assert_no_differences()
 
