@@ -7,7 +7,6 @@ Everything runs from bytecode, as in an installed package.
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,8 @@ def to_initialize(command: list[str]) -> Took:
 
 def children() -> float:
     """Return the CPU seconds of all child processes that have ended."""
+    import resource
+
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

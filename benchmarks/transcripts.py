@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import shutil
 import statistics
 import subprocess
@@ -137,6 +136,8 @@ def _measured(
     ours: Reading, binary: Path, truths: tuple[Truth, ...]
 ) -> tuple[list[tuple[str, float, float]], float]:
     """Return each figure's name with our CPU seconds and the peer's, and the largest memory."""
+    import resource
+
     peer = peer_cpu(binary, ours.home, "daily", "--offline", "--json")
     decoding, cold, unchanged = ours.decode(), ours.ingest(), ours.ingest()
     ours.check(*truths)
@@ -233,6 +234,8 @@ def peer_cpu(binary: Path, home: Path, *arguments: str) -> float:
         "version": "2.1.240",
         "cost": {"total_cost_usd": 1},
     }
+    import resource
+
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [str(binary), *arguments],

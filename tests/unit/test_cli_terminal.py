@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import struct
 import subprocess
 import sys
-import termios
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -55,6 +52,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_in_terminal(width: int, *arguments: str) -> str:
     """Return the output of a command in a terminal, including escape codes."""
+    pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     terminal, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     env = {**os.environ, "TERM": "xterm-256color"}

@@ -29,6 +29,23 @@ ONLY_SOMEWHERE = {
     *("ctypes", "fcntl", "grp", "msvcrt", "pwd", "resource", "select", "termios", "winreg"),
     "_winapi",
 }
+ONLY_POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "termios"}
+
+
+def test_modules_of_posix_are_imported_by_tests_only_when_needed() -> None:
+    """Otherwise pytest would stop on Windows before the first test."""
+    root = Path(__file__).parents[2]
+    paths = [
+        path
+        for pattern in ("tests/*.py", "tests/unit/*.py", "benchmarks/**/*.py")
+        for path in root.glob(pattern)
+    ]
+    importing = set()
+    for path in paths:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.Import) and {one.name for one in node.names} & ONLY_POSIX:
+                importing.add(path.name)
+    assert importing == set()
 
 
 def test_one_module_asks_for_the_system() -> None:

@@ -5,7 +5,6 @@ database.
 from __future__ import annotations
 
 import contextlib
-import resource
 import subprocess
 import sys
 import threading
@@ -296,6 +295,7 @@ def corrupt(state: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def full(state: Path) -> Iterator[None]:
+    resource = pytest.importorskip("resource", reason="Windows has no limits of this kind")
     state.mkdir()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, hard))
